@@ -25,8 +25,8 @@ from packer.loading.normalize import Normalize
 from packer.loading.parts import sizes_of
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.stats import Stats
+from packer.model.annotation import Int64
 from packer.system.machine import install_command
-from packer.types import Int64
 
 Inputs = tuple[Any, ...]
 """Arrays of a batch, as the pipeline's sources take them; DALI reads them until the batch is there."""

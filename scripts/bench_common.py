@@ -18,7 +18,7 @@ from packer.containers.base import ShardSpec
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
 from packer.format.manifest import FileEntry, Manifest, ShardEntry
 from packer.format.written import digest_of_written
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 DRAWN = 200

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import packer.packing.convert
 from packer.images.header import Header
+from packer.model.annotation import Image
 from packer.packing.convert import Row
-from packer.types import Image
 
 MARK = b"@decoder:"
 

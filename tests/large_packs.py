@@ -16,9 +16,10 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from packer.format.index import INDEX_SUFFIX, batch_of, write_index
-from packer.format.index_rows import coded, label_arrays
+from packer.format.index_rows import coded
 from packer.format.manifest import FileEntry, Manifest, ShardEntry
-from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS, TAGGED_SCHEMA
+from packer.format.schema import DTYPES, ENCODINGS, FULL_SCHEMA
+from packer.model.fields import FIELD_NAMES, label_arrays
 
 CLASSES = 10
 
@@ -46,7 +47,7 @@ def large_pack(folder: Path, shards: int, records: int, side: int, pixels: bytes
         *label_arrays(np.arange(records, dtype=np.int32) % CLASSES),
     ]
     first = folder / f"index{INDEX_SUFFIX}"
-    index = write_index(first, batch_of(first, pa.table(columns, schema=TAGGED_SCHEMA)))
+    index = write_index(first, batch_of(first, pa.table(columns, schema=FULL_SCHEMA)))
     entries = []
     for number in range(shards):
         container, its_index = f"shard-{number:05d}.tfrecord", f"shard-{number:05d}{INDEX_SUFFIX}"
@@ -101,7 +102,7 @@ def labeled_pack(folder: Path, facts: dict[str, Any], classes: Sequence[str], sh
             pa.binary(16), rows, [None, pa.py_buffer(digests.tobytes())]
         )
         labels = np.asarray(facts.get("label", np.full(count, -1))[start:stop], np.int32)
-        for field, column in zip(ANNOTATION_FIELDS, label_arrays(labels), strict=True):
+        for field, column in zip(FIELD_NAMES, label_arrays(labels), strict=True):
             columns[field] = column
         for field, width in (("boxes", 4), ("landmarks", 2)):
             if field in facts:
@@ -114,12 +115,12 @@ def labeled_pack(folder: Path, facts: dict[str, Any], classes: Sequence[str], sh
                 if field == "boxes" and "box_labels" in facts:
                     ids = pa.array(np.asarray(facts["box_labels"], np.int64)[ends[start] : ends[stop]])
                     columns["box_labels"] = pa.ListArray.from_arrays(offsets, ids)
-        table = pa.table([columns[field] for field in TAGGED_SCHEMA.names], schema=TAGGED_SCHEMA)
+        table = pa.table([columns[field] for field in FULL_SCHEMA.names], schema=FULL_SCHEMA)
         index = write_index(name.with_suffix(INDEX_SUFFIX), batch_of(name, table))
         name.write_bytes(b"")
         os.truncate(name, rows)
         entries.append(ShardEntry(rows, FileEntry(name.name, rows, "0" * 64), index))
-    fields = tuple(name for name in ANNOTATION_FIELDS if name in facts)
+    fields = tuple(name for name in FIELD_NAMES if name in facts)
     manifest = Manifest(
         container="tfrecord", encoding="jpeg", mode="rgb", dtype="uint8", shape=None, classes=tuple(classes),
         fields=fields, records=count, counts={"found": count, "packed": count, "rejected": 0, "skipped": 0},

@@ -21,13 +21,13 @@ from packer import BuildOptions, build_pack, open_pack
 from packer.errors import StorageError, TooManyBad, UsageError
 from packer.format.lists import read_list
 from packer.format.manifest import parse_manifest, read_manifest
+from packer.model.annotation import Progress
 from packer.packing.objects import BUILDS
 from packer.packing.store_journal import StoreJournal
 from packer.repack.clean import clean, find_unreferenced
 from packer.repack.pull import pull
 from packer.repack.push import push
 from packer.stores import open_store
-from packer.types import Progress
 
 
 class Notes(Progress):

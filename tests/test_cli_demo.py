@@ -16,9 +16,9 @@ from packer.bench.breaking import Step, _kill, break_pack
 from packer.bench.options import Job
 from packer.bench.report import Row
 from packer.cli.demo import has_screen
+from packer.model.annotation import Progress
 from packer.packing import BuildOptions, build_pack
 from packer.system.command import Ran
-from packer.types import Progress
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from packer.bench.report import DATASET, PACED, PERFECT, YOURS, Batch, Report, R
 from packer.bench.sample import Images, sample_images
 from packer.errors import StorageError, size_text
 from packer.format.lists import read_list
+from packer.model.annotation import Progress
 from packer.packing import BuildOptions, build_pack
 from packer.sources.synthetic import draw_sample
 from packer.system.atomic import remove
 from packer.system.pool import Pool
-from packer.types import Progress
 
 LIMITS = {
     False: {

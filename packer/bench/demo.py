@@ -17,12 +17,12 @@ from packer.bench.sample import MOST_SIDE
 from packer.errors import StorageError, UsageError
 from packer.format.lists import cell_of
 from packer.format.pack import open_pack
+from packer.model.annotation import Progress
 from packer.packing import BuildOptions, BuildSummary, build_pack
 from packer.sources.synthetic import draw_sample
 from packer.sources.tree import find_tree
 from packer.system import usable_cores
 from packer.system.atomic import remove
-from packer.types import Progress
 
 DRAWN, DRAWN_SIZE = 400, 320
 ROUNDS, SECONDS, BATCH = 2, 0.5, 64

@@ -18,9 +18,9 @@ from packer.bench.measure import memory_bytes
 from packer.bench.options import Job
 from packer.bench.report import Measured, Row
 from packer.errors import PackerError
+from packer.model.annotation import Progress
 from packer.system import PORTABLE, lead_group
 from packer.system.pool import Pool
-from packer.types import Progress
 
 POLL_S = 0.02
 LOOK, LEAVE = "look", "leave"

@@ -14,10 +14,10 @@ from packer.format.jpeg_index_list import JPEG_INDEX_PREFIX
 from packer.format.pack import Pack
 from packer.images import fast
 from packer.images.header import decoded_shape, read_header
+from packer.model.annotation import Int64
 from packer.packing import BuildOptions, build_pack
 from packer.sources.tree import find_tree
 from packer.system import available_bytes
-from packer.types import Int64
 
 MOST_SIDE = 224
 MOST_BYTES = 1 << 30

@@ -18,9 +18,9 @@ from packer.bench.sample import MOST_SIDE, batch_size_of, indexed_sample, sample
 from packer.errors import PackerError, UsageError, plural
 from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
+from packer.model.annotation import Progress
 from packer.stores import is_url
 from packer.system.pool import Pool
-from packer.types import Progress
 
 BATCH_SIZES = (16, 64, 256)
 PREFETCHES = (1, 2, 4, 8)

@@ -36,9 +36,9 @@ from packer.format.pack import open_pack
 from packer.loading.crop import RandomResizedCrop, Resize
 from packer.loading.dataset import PackedDataset
 from packer.loading.loader import PackedLoader
+from packer.model.annotation import Int64
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler, SortedPackWarning
 from packer.samplers.order import Records
-from packer.types import Int64
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

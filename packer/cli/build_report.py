@@ -69,8 +69,8 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "classes": list(inputs.classes),
         "labels": list(inputs.labels),
         "fields": list(inputs.fields),
-        "boxes": inputs.boxes,
-        "landmarks": inputs.landmarks,
+        "boxes": inputs.count("boxes"),
+        "landmarks": inputs.count("landmarks"),
         "notes": inputs.all_notes,
         "warnings": plan.warnings,
     }

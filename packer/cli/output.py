@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from packer.errors import StorageError, UsageError, size_text, time_text
+from packer.model.annotation import Progress
 from packer.stores import is_url
-from packer.types import Progress
 
 
 class ReaderGone(Exception):

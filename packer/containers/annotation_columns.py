@@ -9,10 +9,20 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 
-from packer.types import Annotation
+from packer.model.annotation import Annotation
+from packer.model.columns import column, present
+from packer.model.fields import LISTS, NUMERIC, Field, Lists
+from packer.model.ragged import Ragged
 
 _IN_MEMORY_BYTES = 256 << 20
+_ROWS_A_CHUNK = 4096
+_RAGGED = {field.name for field in LISTS if isinstance(field.kind, Lists) and not field.kind.alike}
+_IN_ARRAYS = sorted(
+    (field for field in NUMERIC if field.name not in _RAGGED), key=lambda field: isinstance(field.kind, Lists)
+)
+"""In the order of the datasets."""
 
 
 class BytesColumn:
@@ -75,75 +85,63 @@ class AnnotationColumns:
     """The annotations of a shard as the arrays that docs/formats.md lists."""
 
     def __init__(self) -> None:
-        self._labels = array("q")
-        self._boxes = _Column(4)
-        self._box_labels = array("q")
-        self._landmarks = _Column(2)
-        self._keypoints = _Column(3)
-        self._keypoints_a_box: set[int] = set()
-        self._tags: list[Any] = []
+        self._waiting: list[Annotation] = []
+        self._chunks: list[Any] = []
 
-    def append(self, a: Annotation) -> None:
-        self._labels.append(-1 if a.label is None else a.label)
-        self._boxes.append(a.boxes)
-        if a.boxes is not None:
-            labels = np.full(len(a.boxes), -1) if a.box_labels is None else a.box_labels
-            self._box_labels.frombytes(np.asarray(labels, np.int64).tobytes())
-        self._landmarks.append(a.landmarks)
-        self._tags.append(a.tags)
-        if a.boxes is not None and len(a.boxes):
-            self._keypoints_a_box.add(-1 if a.keypoints is None else a.keypoints.shape[1])
-            self._keypoints.append(a.keypoints)
+    def append(self, annotation: Annotation) -> None:
+        self._waiting.append(annotation)
+        if len(self._waiting) >= _ROWS_A_CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        values = {field: [getattr(one, field.name) for one in self._waiting] for field in _IN_ARRAYS}
+        self._chunks.append(pa.table({field.name: field.kind.array(of_field) for field, of_field in values.items()}))
+        self._waiting = []
 
     def arrays(self) -> dict[str, Any]:
         """Return the datasets by name, without fields that no record has."""
-        return dict(self._arrays())
-
-    def _arrays(self) -> Iterator[tuple[str, Any]]:
-        labels = np.frombuffer(self._labels, np.int64)
-        if (labels >= 0).any():
-            yield "labels", labels
-        if self._boxes.present:
-            yield "boxes", self._boxes.flat()
-            yield "box_labels", np.frombuffer(self._box_labels, np.int64)
-            yield "box_offsets", self._boxes.offsets()
-        if self._landmarks.present:
-            k = self._landmarks.common_length()
-            if k is not None:
-                yield "landmarks", self._landmarks.flat().reshape(len(labels), k, 2)
-            else:
-                yield "landmarks", self._landmarks.flat()
-                yield "landmark_offsets", self._landmarks.offsets()
-        if len({-1 if tags is None else len(tags) for tags in self._tags} - {-1}) == 1:
-            count = max(len(tags) for tags in self._tags if tags is not None)
-            yield "tags", np.array([np.zeros(count) if tags is None else tags for tags in self._tags], np.uint8)
-        # an array only if all boxes have the same number of points; the JSON always has them
-        if len(self._keypoints_a_box) == 1 and (k := min(self._keypoints_a_box)) >= 0:
-            yield "keypoints", self._keypoints.flat().reshape(-1, k, 3)
+        self._flush()
+        table = pa.concat_tables(self._chunks)
+        return {name: array for field in _IN_ARRAYS for name, array in _arrays(field, table)}
 
 
-class _Column:
-    """Rows of float32 (n, width), where n varies between records."""
+def _arrays(field: Field, table: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the datasets of a field; what they cannot hold is in the JSON of each record."""
+    rows, there, boxes = column(table, field.name), present(table, field.name), column(table, "boxes")
+    assert isinstance(boxes, Ragged)
+    if not isinstance(rows, Ragged):
+        if there.any():
+            yield f"{field.name}s", rows.astype(np.int64)
+    elif field.name == "boxes":
+        if there.any():
+            yield "boxes", rows.flat()
+    elif field.per_box:
+        yield from _of_boxes(field, rows, boxes, bool(present(table, "boxes").any()))
+    elif there.any():
+        yield from _of_images(field, rows, there)
 
-    def __init__(self, width: int) -> None:
-        self._width = width
-        self._values = array("f")
-        self._lengths = array("q", [0])
-        self.present = 0
 
-    def append(self, rows: Any) -> None:
-        if rows is not None:
-            self.present += 1
-            self._values.frombytes(np.asarray(rows, np.float32).tobytes())
-        self._lengths.append(0 if rows is None else len(rows))
+def _of_boxes(field: Field, rows: Ragged, boxes: Ragged, has_boxes: bool) -> Iterator[tuple[str, Any]]:
+    """Yield an array with a row for each box, and with class ids, which are always there, where each image begins."""
+    count = len(boxes.flat())
+    if field.fill is not None and has_boxes:
+        values = np.full(count, field.fill, field.kind.dtype)
+        values[np.repeat(rows.lengths == boxes.lengths, boxes.lengths)] = rows.flat()
+        yield field.name, values
+        yield "box_offsets", boxes.offsets.astype(np.int64)
+    elif isinstance(field.kind, Lists) and 0 < count == len(rows.flat()):
+        objects = rows.flat()
+        if len(set(objects.lengths.tolist())) == 1:
+            yield field.name, objects.flat().reshape(count, -1, field.kind.item.width)
 
-    def flat(self) -> Any:
-        return np.frombuffer(self._values, np.float32).reshape(-1, self._width)
 
-    def offsets(self) -> Any:
-        return np.cumsum(np.frombuffer(self._lengths, np.int64))
-
-    def common_length(self) -> int | None:
-        """Return the common length of all rows; None if they differ or one is missing."""
-        lengths = set(self._lengths[1:])
-        return min(lengths) if len(lengths) == 1 and self.present == len(self._lengths) - 1 else None
+def _of_images(field: Field, rows: Ragged, there: Any) -> Iterator[tuple[str, Any]]:
+    """Yield one array for all images if they have as many rows each, else their rows and where each image begins."""
+    flat, lengths = rows.flat(), set(rows.lengths[there].tolist())
+    if len(lengths) == 1 and (there.all() or field.fill is not None):
+        values = np.full((len(rows), *lengths, *flat.shape[1:]), field.fill or 0, flat.dtype)
+        values[there] = flat.reshape(-1, *lengths, *flat.shape[1:])
+        yield field.name, values
+    else:
+        yield field.name, flat
+        yield f"{field.name[:-1]}_offsets", rows.offsets.astype(np.int64)

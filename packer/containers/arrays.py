@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.annotation_columns import AnnotationColumns, BytesColumn
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import check_raw_size
 from packer.containers.storage import mapped, storage_errors
 from packer.containers.stored_zip import StoredEntries, StoredZip
 from packer.errors import DamagedPack
-from packer.types import Record
+from packer.model.annotation import Record
+from packer.model.record_json import annotation_json, packer_annotation
 
 _OTHERS = ("image_offsets", "keys", "key_offsets", "annotations", "annotation_offsets")
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.types import Record
+from packer.model.annotation import Record
 
 
 @dataclass(frozen=True, slots=True)

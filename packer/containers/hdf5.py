@@ -10,14 +10,14 @@ from typing import Any
 import h5py
 import numpy as np
 
-from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.annotation_columns import AnnotationColumns, BytesColumn
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.hdf5_file import SafeFile
 from packer.containers.npy import check_raw_size
 from packer.containers.storage import storage_errors
 from packer.errors import DamagedPack, printable
-from packer.types import Record
+from packer.model.annotation import Record
+from packer.model.record_json import annotation_json, packer_annotation
 
 _BLOCK_BYTES = 4 << 20
 _SMALL_BYTES = 1 << 20

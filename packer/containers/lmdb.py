@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import (
     EXTENSIONS,
@@ -27,8 +26,9 @@ from packer.containers.npy import (
 )
 from packer.containers.storage import mapped, storage_errors
 from packer.errors import DamagedPack, StorageError, printable
+from packer.model.annotation import Record
+from packer.model.record_json import annotation_json, packer_annotation
 from packer.system import sync_path
-from packer.types import Record
 
 _TRANSACTION_BYTES = 16 << 20
 _MIB = 1 << 20

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from packer.types import Record
+from packer.model.annotation import Record
 
 _NPY = b"\x93NUMPY"
 _MAGIC = (_NPY, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")

@@ -16,22 +16,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, check_raw_size, npy_header, npy_payload_offset
 from packer.containers.parquet_pages import NO_PLACE, binary_places
 from packer.containers.storage import mapped, storage_errors
 from packer.errors import DamagedPack
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
+from packer.model.fields import BY_NAME, LISTS, Field
+from packer.model.record_json import annotation_json, packer_annotation
 
 _GROUP_BYTES = 32 << 20
 """Of a row group, which is held in memory until it is written."""
 _ROW_BYTES = 256
 """Of a row in memory, without image and annotation."""
 _PAGE_BYTES = 1 << 20
+_LAST_VERSION = 3
+"""Fields that only later versions of an index know have no column: it would change the files of packs without them."""
 _ROWS_A_CHECK = 64  # after so many rows Arrow compares a page with its size
 _LARGEST = (1 << 31) - (1 << 20)  # a page's size is an int32
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_OBJECTS = {"boxes": BY_NAME["boxes"], "labels": BY_NAME["box_labels"]}
+_LISTS = [field for field in LISTS if field not in _OBJECTS.values() and field.since <= _LAST_VERSION]
 _SCHEMA = pa.schema(
     [
         ("key", pa.string()),
@@ -42,11 +47,8 @@ _SCHEMA = pa.schema(
         ("channels", pa.int32()),
         ("dtype", pa.string()),
         ("label", pa.int64()),
-        ("objects", pa.struct([("boxes", pa.list_(pa.list_(pa.float32(), 4))), ("labels", pa.list_(pa.int64()))])),
-        ("landmarks", pa.list_(pa.list_(pa.float32(), 2))),
-        ("polygons", pa.list_(pa.list_(pa.list_(pa.float32(), 2)))),
-        ("keypoints", pa.list_(pa.list_(pa.list_(pa.float32(), 3)))),
-        ("tags", pa.list_(pa.uint8())),
+        ("objects", pa.struct([(member, field.kind.arrow) for member, field in _OBJECTS.items()])),
+        *((field.name, field.kind.arrow) for field in _LISTS),
         ("annotation", pa.string()),
     ]
 )
@@ -285,14 +287,15 @@ def _features(spec: ShardSpec) -> str:
 def _values(a: Annotation) -> Iterator[tuple[str, Any]]:
     """Yield the columns of an annotation as plain values."""
     yield "label", a.label
-    if a.boxes is None:
-        yield "objects", None
-    else:
-        yield "objects", {"boxes": a.boxes.tolist(), "labels": None if a.box_labels is None else a.box_labels.tolist()}
-    for name in ("landmarks", "keypoints", "tags"):
-        value = getattr(a, name)
-        yield name, None if value is None else value.tolist()
-    yield "polygons", None if a.polygons is None else [polygon.tolist() for polygon in a.polygons]
+    objects = {member: _plain(field, a) for member, field in _OBJECTS.items()}
+    yield "objects", None if a.boxes is None else objects
+    for field in _LISTS:
+        yield field.name, _plain(field, a)
+
+
+def _plain(field: Field, annotation: Annotation) -> Any:
+    value = getattr(annotation, field.name)
+    return None if value is None else field.kind.to_json(value)
 
 
 CONTAINER = ParquetContainer()

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, image_file, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
 from packer.errors import DamagedPack, UsageError, size_text
-from packer.types import Record
+from packer.model.annotation import Record
+from packer.model.record_json import annotation_json, packer_annotation
 
 _MAGIC = 0xCED7230A
 _FRAME = struct.Struct("<II")

@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from packer.containers.annotation import class_name
 from packer.containers.npy import image_file
-from packer.types import Record
+from packer.model.annotation import Record
+from packer.model.fields import LISTS
+from packer.model.record_json import class_name
 
 _FIXED_BYTES = {1: 8, 5: 4}  # by wire type
 _FLAGS = ("difficult", "truncated", "occluded")
+_OF_IMAGES = [field for field in LISTS if not field.per_box]
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3  # field numbers in Feature
 IMAGE = b"image/encoded"
 KEY = b"image/source_id"
@@ -54,11 +56,9 @@ def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> 
         ids = a.box_labels.tolist()
         more[b"image/object/class/label"] = _integers(ids)
         more[b"image/object/class/text"] = _names(ids, classes)
-    if a.landmarks is not None:
-        more[b"image/landmarks/x"] = _floats(a.landmarks[:, 0])
-        more[b"image/landmarks/y"] = _floats(a.landmarks[:, 1])
-    if a.tags is not None:
-        more[b"image/tags"] = _integers(a.tags.tolist())
+    for field in _OF_IMAGES:
+        if (value := getattr(a, field.name)) is not None:
+            more.update(_image_features(f"image/{field.name}", value))
     entries.update((name, _entry(name, feature)) for name, feature in more.items())
     size = len(header) + len(image)
     value_head = b"\x0a" + _varint(size)
@@ -139,6 +139,13 @@ def _box_features(record: Record) -> dict[bytes, bytes]:
         texts = [pose.encode("utf-8", "surrogateescape") for pose in fields["pose"]]
         features[b"image/object/view"] = _feature(_BYTES_LIST, b"".join(map(_field_1, texts)))
     return features
+
+
+def _image_features(name: str, value: Any) -> dict[bytes, bytes]:
+    """Return the features of points (k, 2), or of numbers (k,)."""
+    if value.ndim == 1:
+        return {name.encode(): _integers(value.tolist())}
+    return {f"{name}/{axis}".encode(): _floats(value[:, i]) for i, axis in enumerate("xy")}
 
 
 @lru_cache(maxsize=4096)

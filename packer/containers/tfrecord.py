@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
 from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY, bytes_features, example_parts
 from packer.errors import DamagedPack
-from packer.types import Record
+from packer.model.annotation import Record
+from packer.model.record_json import annotation_json, packer_annotation
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")

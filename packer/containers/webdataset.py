@@ -7,12 +7,12 @@ import tarfile
 from collections.abc import Iterator
 from functools import lru_cache
 
-from packer.containers.annotation import annotation_json, packer_annotation
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import EXTENSIONS, HEADER_BYTES, IMAGE_EXTENSIONS, image_file, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
 from packer.errors import DamagedPack
-from packer.types import Record
+from packer.model.annotation import Record
+from packer.model.record_json import annotation_json, packer_annotation
 
 _BLOCK = tarfile.BLOCKSIZE
 _END = b"\0" * (2 * _BLOCK)

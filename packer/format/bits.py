@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.model.annotation import Int64
 from packer.system.locked import Locked
-from packer.types import Int64
 
 IN_BYTES = 1 << 21
 """Up to so many flags have a byte each: picking bits takes 5 % of the time of a batch of raw images."""

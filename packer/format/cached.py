@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packer.errors import DamagedPack, PackerError, StorageError, UsageError
-from packer.format.columns import column
 from packer.format.digests import sha256_of
 from packer.format.index import read_index
 from packer.format.jpeg_index_list import JPEG_INDEX, index_file_of
 from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer.format.verify_records import record_problems
+from packer.model.annotation import Int64, Progress
+from packer.model.columns import column
 from packer.stores import clean_url, is_url
 from packer.stores.cache import ORIGIN, folders_of
 from packer.stores.layout import Layout, runs
 from packer.stores.sparse import NAME, StoredBlocks
 from packer.stores.whole_files import UNFINISHED
-from packer.types import Int64, Progress
 
 INDEX_SUFFIX = ".index.arrow"
 REMOVED = ".old-"

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from packer.format.columns import column, present
 from packer.format.indexes import Indexes
 from packer.format.manifest import Manifest
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
-from packer.format.schema import ANNOTATION_FIELDS
-from packer.types import Progress
+from packer.model.annotation import Progress
+from packer.model.columns import column, present
+from packer.model.fields import FIELD_NAMES
+from packer.model.ragged import Ragged
 
 VERSION = 1
 FACTS = ("key", "crc32c", "size", "height", "width", "channels", "dtype", "encoding")
@@ -75,12 +75,12 @@ def _joined(manifest: Manifest, digests: dict[str, str]) -> str:
 
 def _of_columns(indexes: Indexes, facts: tuple[str, ...]) -> dict[str, str]:
     """Return the digest of each column over all shards."""
-    names = (*facts, *ANNOTATION_FIELDS)
+    names = (*facts, *FIELD_NAMES)
     digests = {name: _ColumnDigest() for name in names}
     for number in range(len(indexes)):
         table = indexes[number]
         for name in names:
-            digests[name].add(column(table, name), present(table, name) if name in ANNOTATION_FIELDS else None)
+            digests[name].add(column(table, name), present(table, name) if name in FIELD_NAMES else None)
     return {name: digest.hexdigest() for name, digest in digests.items()}
 
 

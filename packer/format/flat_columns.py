@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.errors import printable
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
+from packer.model.ragged import Ragged
 
 NO_CLASS = -1
 

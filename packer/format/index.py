@@ -1,6 +1,6 @@
 """The index of a shard: an Arrow file with one row per record, written once and memory-mapped.
 
-`IndexBuilder` or `write_index` writes it, `read_index` maps it; packer/format/columns.py reads the mapped table.
+`IndexBuilder` or `write_index` writes it, `read_index` maps it; packer/model/columns.py reads the mapped table.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, StorageError
-from packer.format.columns import Annotations, annotation_of, column
 from packer.format.entries import INDEX_SUFFIX, IndexEntry
 from packer.format.index_rows import rows_batch
 from packer.format.mmap import map_files
-from packer.format.schema import DTYPES, ENCODINGS, FIRST_ENCODINGS, SCHEMA, TAGGED_SCHEMA
-from packer.types import Annotation, Record
+from packer.format.schema import DTYPES, ENCODINGS, FIRST_ENCODINGS, FULL_SCHEMA, SCHEMA, schema_of
+from packer.model.annotation import Annotation, Record
+from packer.model.columns import Annotations, annotation_of, column
 
 __all__ = [
     "DTYPES",
@@ -114,23 +114,23 @@ def _joined(path: AnyPath, chunks: list[Any], kind: Any = None) -> Any:
 
 
 def batch_of(path: AnyPath, table: Any) -> Any:
-    """Return a table of TAGGED_SCHEMA as the batch of an index. Raise StorageError if an index cannot hold it."""
+    """Return a table of FULL_SCHEMA as the batch of an index. Raise StorageError if an index cannot hold it."""
     return _batch([_joined(path, column.chunks, column.type) for column in table.columns])
 
 
 def _batch(arrays: list[Any]) -> Any:
-    """Return the columns of TAGGED_SCHEMA as the batch of an index."""
+    """Return the columns of FULL_SCHEMA as the batch of an index."""
     place = SCHEMA.get_field_index("encoding")
     codes = arrays[place].indices
     if len(codes) == 0 or int(codes.to_numpy().max()) < len(FIRST_ENCODINGS):
         arrays[place] = pa.DictionaryArray.from_arrays(codes, pa.array(FIRST_ENCODINGS, pa.string()))
-    if arrays[-1].null_count == len(codes):
-        return pa.RecordBatch.from_arrays(arrays[:-1], schema=SCHEMA)
-    return pa.RecordBatch.from_arrays(arrays, schema=TAGGED_SCHEMA)
+    columns = dict(zip(FULL_SCHEMA.names, arrays, strict=True))
+    schema = schema_of([name for name, column in columns.items() if column.null_count < len(codes)])
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def write_index(path: AnyPath, batch: Any) -> IndexEntry:
-    """Write a record batch (of SCHEMA or TAGGED_SCHEMA, for an index) as an Arrow file, and fsync it.
+    """Write a record batch of the columns of an index as an Arrow file, and fsync it.
 
     Args:
         path: The new file, which must not exist.
@@ -157,7 +157,7 @@ def write_index(path: AnyPath, batch: Any) -> IndexEntry:
 
 
 def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None, known: bool = False) -> Any:
-    """Return the index as a pyarrow.Table (of SCHEMA or TAGGED_SCHEMA) over a memory map, fully validated by Arrow.
+    """Return the index as a pyarrow.Table over a memory map, fully validated by Arrow.
 
     `data` is the content of the file if the caller has already mapped it; `path` then is only for messages. What is
     `known` has been validated before.
@@ -171,7 +171,7 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None, known: bool
 
 
 def _is_index(found: Any) -> bool:
-    return any(found.equals(schema, check_metadata=True) for schema in (SCHEMA, TAGGED_SCHEMA))
+    return bool(found.equals(schema_of(found.names), check_metadata=True))
 
 
 def one_batch(

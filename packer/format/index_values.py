@@ -12,15 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.format.columns import OPTIONAL, column, present
 from packer.format.manifest import Manifest
-from packer.format.ragged import Ragged
 from packer.format.schema import DTYPES, ENCODINGS
-
-LISTS = ("boxes", "box_labels", "landmarks", "polygons", "keypoints", "tags")
-OF_BOXES = ("box_labels", "polygons", "keypoints")
-"""Columns that have an item for each box of an image, or nothing."""
-POINTS = ("boxes", "landmarks", "polygons", "keypoints")
+from packer.model.columns import column, present
+from packer.model.fields import LISTS, OF_BOXES, Lists
+from packer.model.ragged import Ragged
 
 
 def value_problems(table: Any, manifest: Manifest) -> Iterator[tuple[int, str]]:
@@ -31,10 +27,12 @@ def value_problems(table: Any, manifest: Manifest) -> Iterator[tuple[int, str]]:
         manifest: The manifest of its pack.
     """
     yield from _facts(table, manifest)
-    names = [name for name in LISTS if name not in OPTIONAL or name in table.column_names]
-    lists: dict[str, Any] = {name: column(table, name) for name in names}
-    for name, rows in lists.items():
-        if table.column(name).null_count == len(table) and int(rows.offsets[0]) == int(rows.offsets[-1]):
+    lists: dict[str, Any] = {f.name: column(table, f.name) for f in LISTS if f.name in table.column_names}
+    for field in LISTS:
+        name = field.name
+        if (rows := lists.get(name)) is None or (
+            table.column(name).null_count == len(table) and int(rows.offsets[0]) == int(rows.offsets[-1])
+        ):
             continue
         there = present(table, name)
         values = _flat(rows)
@@ -42,13 +40,15 @@ def value_problems(table: Any, manifest: Manifest) -> Iterator[tuple[int, str]]:
             yield 0, f"has items without a value in {name}, or another record has"
         elif (found := _first(~there & (rows.lengths > 0))) is not None:
             yield found, f"has {name} that are marked as missing"
-        elif name in POINTS and values.size and not np.isfinite([values.min(), values.max()]).all():
+        elif field.moves and values.size and not np.isfinite([values.min(), values.max()]).all():
             wrong = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
             yield _row_of_point(rows, int(wrong.argmax())), f"has {name} with a number that is not finite"
-        elif name in OF_BOXES and (found := _first(there & (rows.lengths != lists["boxes"].lengths))) is not None:
+        elif field in OF_BOXES and (found := _first(there & (rows.lengths != lists["boxes"].lengths))) is not None:
             yield found, f"has {rows.lengths[found]} {name}, but {lists['boxes'].lengths[found]} boxes"
     yield from _ids(lists["box_labels"], len(manifest.classes))
-    yield from _alike(lists["keypoints"])
+    for field in LISTS:
+        if isinstance(field.kind, Lists) and field.kind.alike:
+            yield from _alike(lists[field.name], field.name)
     if "tags" in lists:
         yield from _tags(lists["tags"], len(manifest.tags), present(table, "tags"))
 
@@ -91,14 +91,14 @@ def _ids(rows: Ragged, classes: int) -> Iterator[tuple[int, str]]:
         yield _row(rows, place), f"has a box of class {ids[place]}, but the pack has {classes:,} classes"
 
 
-def _alike(rows: Ragged) -> Iterator[tuple[int, str]]:
-    """Compare the number of keypoints of the objects of an image."""
+def _alike(rows: Ragged, name: str) -> Iterator[tuple[int, str]]:
+    """Compare the number of points of the objects of an image."""
     lengths = rows.flat().lengths
     if len(lengths) and int(lengths.min()) != int(lengths.max()):
         first = np.zeros(len(lengths) + 1, np.bool_)
         first[np.asarray(rows.offsets) - int(rows.offsets[0])] = True
         if (found := _first((lengths[1:] != lengths[:-1]) & ~first[1:-1])) is not None:
-            yield _row(rows, found + 1), "has objects with other numbers of keypoints"
+            yield _row(rows, found + 1), f"has objects with other numbers of {name}"
 
 
 def _tags(rows: Ragged, tags: int, there: NDArray[np.bool_]) -> Iterator[tuple[int, str]]:

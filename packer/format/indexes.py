@@ -18,16 +18,16 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, StorageError
-from packer.format.columns import Annotations, column
 from packer.format.digests import crc32c_of
 from packer.format.index import read_index
 from packer.format.index_values import value_problems
 from packer.format.manifest import Manifest, ShardEntry
 from packer.format.mmap import MANY_FILES, Region, check_files, map_files
-from packer.format.ragged import Ragged
+from packer.model.annotation import Int64
+from packer.model.columns import Annotations, column
+from packer.model.ragged import Ragged
 from packer.stores.threads import all_of, pool
 from packer.system import PORTABLE
-from packer.types import Int64
 
 Content = NDArray[np.uint8]
 Column = NDArray[Any] | Ragged
@@ -223,7 +223,7 @@ class Indexes:
     # -- whole columns
 
     def part(self, name: str, number: int) -> Column:
-        """Return the column of a shard (`packer.format.columns.column`), mapped, not copied."""
+        """Return the column of a shard (`packer.model.columns.column`), mapped, not copied."""
         parts = self._parts.setdefault(name, {})
         if (found := parts.get(number)) is None:
             found = parts[number] = self._here(column(self[number], name))
@@ -243,7 +243,7 @@ class Indexes:
         return (self.part(name, number) for number in range(len(self)))
 
     def column(self, name: str) -> Column:
-        """Return a column over all shards (`packer.format.columns.column`)."""
+        """Return a column over all shards (`packer.model.columns.column`)."""
         found = self._columns.get(name)
         if found is None:
             if self._content is not None and not self._verified.all():  # from a store, many at a time

@@ -21,17 +21,13 @@ from packer.errors import AnyPath, DamagedPack, UsageError, plural, printable
 from packer.format.manifest import Manifest, Origin
 from packer.format.mmap import JoinedRegion
 from packer.format.pack import Pack, open_pack
-from packer.format.ragged import Ragged
-from packer.types import Annotation, Image, Int64
+from packer.model.annotation import Annotation, Image, Int64
+from packer.model.fields import CLASS_IDS, FLIPS, WHOLE, with_class_ids
+from packer.model.ragged import Ragged
 
 if TYPE_CHECKING:
     from packer.format.indexes import Indexes
     from packer.format.remote import Remote
-
-CLASSES = ("label", "box_labels")
-"""Columns of class ids."""
-MISREAD = ("boxes", "tags")
-"""Fields whose absence would be read as "none in this image"."""
 
 
 def join_packs(packs: Sequence[AnyPath | Pack]) -> JoinedPack:
@@ -195,9 +191,7 @@ class JoinedPack(Pack):
 
     def annotation(self, i: int) -> Annotation:
         number, record = self.part_of(i)
-        found, ids = self.packs[number].annotation(record), self._ids[number]
-        label = None if found.label is None else int(ids[found.label])
-        return replace(found, label=label, box_labels=None if found.box_labels is None else ids[found.box_labels])
+        return with_class_ids(self.packs[number].annotation(record), self._ids[number])
 
     def parts(self, name: str) -> Iterator[Any]:
         for number, pack in enumerate(self.packs):
@@ -234,7 +228,7 @@ class JoinedPack(Pack):
 
     def _renamed(self, name: str, number: int, values: Any) -> Any:
         """Return values of a column of a pack, class ids as those of the joined pack."""
-        if name not in CLASSES:
+        if name not in CLASS_IDS:
             return values
         if isinstance(values, Ragged):
             return Ragged(self._renamed(name, number, values.values), values.offsets)
@@ -261,7 +255,7 @@ def _manifest(packs: Sequence[Pack]) -> Manifest:
         if pack.manifest.mode != first.manifest.mode:
             problem = f"has mode {pack.manifest.mode}, but {printable(first.path)} {first.manifest.mode}"
             raise UsageError(pack.path, problem, f"build it again with --mode {first.manifest.mode}")
-        if without := next((name for name in MISREAD if {name} & {*fields} - {*pack.manifest.fields}), None):
+        if without := next((name for name in WHOLE if {name} & {*fields} - {*pack.manifest.fields}), None):
             has = next(one for one in packs if without in one.manifest.fields)
             problem = f"has no {without}, but {printable(has.path)} has: its images would count as without any"
             raise UsageError(pack.path, problem, "build it with labels, or with --missing-labels empty")
@@ -269,7 +263,7 @@ def _manifest(packs: Sequence[Pack]) -> Manifest:
             problem = f"has other tags than {printable(first.path)}, or in another order"
             raise UsageError(pack.path, problem, "build both from lists with the same columns")
     manifests = [pack.manifest for pack in packs]
-    pointed = {one.flip_index for one in manifests if {"landmarks", "keypoints"} & {*one.fields}}
+    pointed = {one.flip_index for one in manifests if {*FLIPS} & {*one.fields}}
     if len(pointed - {None}) > 1:
         raise UsageError(first.path, "has points in another order than the other packs", "leave one of the packs out")
     return replace(

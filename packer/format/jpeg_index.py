@@ -21,10 +21,10 @@ from packer.format.indexes import FETCHED_AT_ONCE, in_memory
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, list_text, make_again, parse_jpeg_index_list
 from packer.format.mmap import MANY_FILES, map_files
 from packer.format.pack import Pack
+from packer.model.annotation import Int64
 from packer.stores import join_url
 from packer.stores.threads import all_of, pool
 from packer.system import PORTABLE
-from packer.types import Int64
 
 if TYPE_CHECKING:
     from packer.format.remote import Remote

@@ -20,7 +20,6 @@ from crc32c import crc32c
 
 from packer.containers.storage import storage_errors
 from packer.errors import BadInput, DamagedPack
-from packer.format.columns import column
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import write_index
 from packer.format.indexes import RESTORE, Indexes
@@ -31,6 +30,7 @@ from packer.format.mmap import map_files
 from packer.format.schema import ENCODINGS
 from packer.images.fast import INSTALL, load_native
 from packer.images.header import read_header
+from packer.model.columns import column
 from packer.system.child import Decoding, Report, unmarked
 
 ROWS_AT_ONCE = 64

@@ -17,6 +17,7 @@ from typing import Any
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
 from packer.format.entries import INDEX_SUFFIX, FileEntry, IndexEntry, ShardEntry
 from packer.format.typed import typed
+from packer.model.annotation import Annotation
 from packer.system import open_regular
 
 __all__ = [
@@ -82,7 +83,7 @@ class Manifest:
     """(height, width, channels) of the decoded images if it is the same for all."""
     classes: tuple[str, ...]
     fields: tuple[str, ...]
-    """Annotation fields that at least one record has: label, boxes, landmarks, polygons, keypoints, ..."""
+    """Annotation fields that at least one record has: label, boxes, box_fields.pose, ..."""
     records: int
     counts: Mapping[str, int]
     """found = packed + rejected + skipped; boxes, boxes_clamped, boxes_clipped, boxes_dropped, ..."""
@@ -313,7 +314,7 @@ _CHOICES = {
     "mode": ("rgb", "gray", "unchanged"),
     "dtype": (None, "uint8", "uint16"),
 }
-_FIELDS = frozenset(("label", "boxes", "box_labels", "landmarks", "polygons", "keypoints", "tags", "extras"))
+_FIELDS = frozenset(member.name for member in fields(Annotation)) - {"box_fields"}
 _INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
 
 

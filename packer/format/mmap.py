@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer import system
 from packer.errors import DamagedPack, StorageError
-from packer.types import Int64
+from packer.model.annotation import Int64
 
 RESTORE = "restore it, run packer repair, or build the pack again"
 MORE_MAPS = "raise the limit on maps (sysctl vm.max_map_count), or build packs of fewer, larger shards (--shard-size)"

@@ -15,7 +15,7 @@ from packer.errors import AnyPath, BadImage, DamagedPack, plural, printable
 from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE
 from packer.format.records import Records
-from packer.types import Annotation, Image, Int64, Sample
+from packer.model.annotation import Annotation, Image, Int64, Sample
 
 if TYPE_CHECKING:
     from packer.images.decode import Decoder

@@ -17,11 +17,11 @@ from packer.errors import AnyPath, DamagedPack, UsageError
 from packer.format.indexes import FETCHED_AT_ONCE, Indexes
 from packer.format.manifest import Manifest, ShardEntry, read_manifest
 from packer.format.mmap import MANY_FILES, map_files
-from packer.format.ragged import Ragged
+from packer.model.annotation import Int64
+from packer.model.ragged import Ragged
 from packer.stores import clean_url, is_url, join_url
 from packer.stores.cache import origin_of
 from packer.stores.threads import all_of, pool
-from packer.types import Int64
 
 if TYPE_CHECKING:
     from packer.format.remote import Remote

@@ -15,7 +15,7 @@ from packer.errors import AnyPath, DamagedPack
 from packer.format.bits import Bits
 from packer.format.indexes import RESTORE
 from packer.format.places import Places
-from packer.types import Int64
+from packer.model.annotation import Int64
 
 if TYPE_CHECKING:
     from packer.format.remote import Remote

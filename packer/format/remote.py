@@ -23,6 +23,7 @@ from packer.format.indexes import FETCHED_AT_ONCE
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
 from packer.format.mmap import MANY_FILES, Region, map_files
 from packer.format.objects import fetch_file, manifest_at
+from packer.model.annotation import Int64
 from packer.stores import clean_url, join_url, open_store
 from packer.stores.base import Store, check_process
 from packer.stores.blocks import Blocks, MemoryBlocks
@@ -36,7 +37,6 @@ from packer.stores.whole_files import alone, has_file, put_file
 from packer.system import available_bytes
 from packer.system.locked import Locked
 from packer.system.sparse import HAS_BYTE_LOCKS
-from packer.types import Int64
 
 FEW = 4
 AHEAD_BLOCKS = 32

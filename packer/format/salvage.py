@@ -42,9 +42,9 @@ from packer.format.salvage_records import (
 from packer.format.verify import Problem, check_file, check_pack, damaged_files
 from packer.format.verify_jpeg_index import drop_damaged
 from packer.format.written import restore_companions, write_companions
+from packer.model.annotation import Progress
 from packer.system import open_regular, sync_path
 from packer.system.atomic import remove
-from packer.types import Progress
 
 __all__ = ["LostRecord", "RepairReport", "repair"]
 

@@ -14,17 +14,18 @@ from xxhash import xxh3_128_digest
 
 from packer import __version__
 from packer.containers import CONTAINERS, open_container
-from packer.containers.annotation import annotation_json, class_names, path_text, record_from_json
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.errors import DamagedPack, PackerError, WorkerDied, plural
-from packer.format.columns import column
 from packer.format.index import INDEX_SUFFIX, IndexBuilder, read_index
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
 from packer.format.verify import SHARD_NAME
 from packer.format.verify_records import Rows, Window, record_problems
 from packer.format.written import digest_of_written
+from packer.model.annotation import Record
+from packer.model.columns import column
+from packer.model.fields import CLASS_IDS, listed_fields
+from packer.model.record_json import annotation_json, class_names, path_text, record_from_json
 from packer.system.pool import Pool
-from packer.types import Annotation, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +206,9 @@ def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifes
             encodings.add(record.encoding)
             shapes.add(record.shape)
             dtypes.add(record.dtype)
-            fields.update(_fields_of(record.annotation))
+            fields.update(listed_fields(record.annotation))
             a = record.annotation
-            labels.update([] if a.label is None else [a.label], [] if a.box_labels is None else a.box_labels.tolist())
+            labels.update(*(np.atleast_1d(ids).tolist() for n in CLASS_IDS if (ids := getattr(a, n)) is not None))
             tags = max(tags, 0 if a.tags is None else len(a.tags))
             copied = copied and xxh3_128_digest(record.data) == record.source_xxh3
     if not encodings:
@@ -230,16 +231,6 @@ def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifes
     notes.append("unknown: the options of the build, names of classes that no record has and of tags, inputs and notes")
     notes += [f"shards that are missing: {', '.join(map(str, missing))}"] if missing else []
     return manifest, tuple(notes)
-
-
-def _fields_of(annotation: Annotation) -> Iterator[str]:
-    for name in ("label", "boxes", "box_labels", "landmarks", "polygons", "keypoints", "tags"):
-        if getattr(annotation, name) is not None:
-            yield name
-    for name in annotation.box_fields:
-        yield f"box_fields.{name}"
-    if annotation.extras:
-        yield "extras"
 
 
 def class_counts_of(indexes: Iterable[str], classes: int) -> tuple[dict[str, list[int]], int]:

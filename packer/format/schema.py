@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import pyarrow as pa
+
+from packer.model.fields import BY_NAME, FIELDS, FIRST_VERSION
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff", "avif", "jp2", "pnm")
 FIRST_ENCODINGS = ENCODINGS[:7]
@@ -10,38 +15,38 @@ FIRST_ENCODINGS = ENCODINGS[:7]
 DTYPES = ("uint8", "uint16")
 
 _NAME = pa.dictionary(pa.int8(), pa.string())
-_BOX = pa.list_(pa.float32(), 4)
-_XY = pa.list_(pa.float32(), 2)
-_XYV = pa.list_(pa.float32(), 3)
-
-SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("crc32c", pa.uint32(), nullable=False),
-        pa.field("height", pa.int32(), nullable=False),
-        pa.field("width", pa.int32(), nullable=False),
-        pa.field("channels", pa.int8(), nullable=False),
-        pa.field("dtype", _NAME, nullable=False),
-        pa.field("encoding", _NAME, nullable=False),
-        pa.field("path", pa.binary(), nullable=False),
-        pa.field("source_xxh3", pa.binary(16), nullable=False),
-        pa.field("label", pa.int32()),
-        pa.field("boxes", pa.list_(_BOX)),
-        pa.field("box_labels", pa.list_(pa.int64())),
-        pa.field("landmarks", pa.list_(_XY)),
-        pa.field("polygons", pa.list_(pa.list_(_XY))),
-        pa.field("keypoints", pa.list_(pa.list_(_XYV))),
-        pa.field("box_fields", pa.string()),
-        pa.field("extras", pa.string()),
-    ],
-    metadata={"packer.index": "2"},
+_FACTS = (
+    pa.field("key", pa.string(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("size", pa.int64(), nullable=False),
+    pa.field("crc32c", pa.uint32(), nullable=False),
+    pa.field("height", pa.int32(), nullable=False),
+    pa.field("width", pa.int32(), nullable=False),
+    pa.field("channels", pa.int8(), nullable=False),
+    pa.field("dtype", _NAME, nullable=False),
+    pa.field("encoding", _NAME, nullable=False),
+    pa.field("path", pa.binary(), nullable=False),
+    pa.field("source_xxh3", pa.binary(16), nullable=False),
 )
+
+
+def schema_with(optional: Collection[str] = ()) -> Any:
+    """Return the schema of an index that has these optional fields besides all others.
+
+    Its version is that of its newest field, so that an index without new ones is as those of earlier versions.
+    """
+    fields = [field for field in FIELDS if not field.optional or field.name in optional]
+    version = max(field.since for field in fields)
+    columns = [*_FACTS, *(pa.field(field.name, field.kind.arrow) for field in fields)]
+    return pa.schema(columns, metadata={"packer.index": str(version)})
+
+
+def schema_of(names: Collection[str]) -> Any:
+    """Return the schema of the index that has these columns."""
+    return schema_with([name for name in names if name in BY_NAME and BY_NAME[name].since > FIRST_VERSION])
+
+
+SCHEMA = schema_with()
 """A missing field is null; an empty list means "none in this image". A missing label is null with the value -1."""
-
-TAGGED_SCHEMA = pa.schema([*SCHEMA, pa.field("tags", pa.list_(pa.uint8()))], metadata={"packer.index": "3"})
-"""The columns if a record of the shard has tags; all other indexes are as those of earlier versions."""
-
-ANNOTATION_FIELDS = tuple(TAGGED_SCHEMA.names[SCHEMA.get_field_index("label") :])
-"""The columns that hold an annotation."""
+FULL_SCHEMA = schema_with([field.name for field in FIELDS])
+"""With the columns of all fields: of tables in memory and of inputs."""

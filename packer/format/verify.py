@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 
 from packer.containers import open_container
-from packer.containers.annotation import annotation_json
 from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural
-from packer.format.columns import column
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import read_index
 from packer.format.index_values import value_problems
@@ -34,8 +32,10 @@ from packer.format.verify_records import (
     text_of,
     texts,
 )
+from packer.model.annotation import Progress
+from packer.model.columns import column
+from packer.model.record_json import annotation_json
 from packer.system import usable_cores
-from packer.types import Progress
 
 __all__ = ["Problem", "VerifyReport", "verify"]
 

@@ -19,9 +19,9 @@ from packer.format.make_jpeg_index import check_installed, is_right, jobs_for
 from packer.format.manifest import FileEntry, Manifest
 from packer.format.mmap import map_files
 from packer.format.verify_records import DECODE_TIMEOUT_S, Problem
+from packer.model.annotation import Progress, advancing
 from packer.system import usable_cores
 from packer.system.pool import Pool
-from packer.types import Progress, advancing
 
 
 def find_list(folder: str, manifest: Manifest) -> tuple[JpegIndexList | None, list[Problem]]:

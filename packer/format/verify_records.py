@@ -17,14 +17,14 @@ import numpy as np
 from crc32c import crc32c
 
 from packer.errors import AnyPath, BadInput, DamagedPack
-from packer.format.columns import Annotations, column
 from packer.format.index import read_index
 from packer.format.indexes import lies_outside, overlapping
 from packer.format.manifest import Manifest
 from packer.format.schema import DTYPES, ENCODINGS
+from packer.model.annotation import Progress, Record
+from packer.model.columns import Annotations, column
 from packer.system import READ_FLAGS, read_at, usable_cores
 from packer.system.pool import Pool
-from packer.types import Progress, Record
 
 if TYPE_CHECKING:
     from packer.images.decode import Decoder

@@ -12,7 +12,6 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, PackerError, StorageError, UsageError
-from packer.format.columns import column
 from packer.format.index import read_index
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
@@ -27,11 +26,12 @@ from packer.format.verify import (
     row_problems,
 )
 from packer.format.verify_records import Window, record_problems, text_of
+from packer.model.annotation import Progress
+from packer.model.columns import column
 from packer.stores import open_store
 from packer.stores.base import NoObject, Store
 from packer.stores.objects import Objects
 from packer.stores.threads import all_of, pool
-from packer.types import Progress
 
 RANGE_BYTES = 8 << 20
 OBJECTS_AT_ONCE = 8

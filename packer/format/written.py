@@ -15,9 +15,9 @@ from crc32c import crc32c
 from packer.containers import open_container
 from packer.containers.storage import storage_errors
 from packer.errors import DamagedPack
-from packer.format.columns import column
 from packer.format.index import read_index
 from packer.format.manifest import FileEntry, IndexEntry, Manifest
+from packer.model.columns import column
 from packer.system.atomic import replacing
 
 BLOCK_BYTES = 1 << 20

@@ -20,7 +20,7 @@ from packer.images.header import (
 )
 from packer.images.jpeg import extents, reduction
 from packer.images.opencv import cv2
-from packer.types import Image
+from packer.model.annotation import Image
 
 Decoder = Literal["auto", "fast", "simplejpeg", "opencv", "jpeg4py", "lenient"]
 DECODERS: tuple[str, ...] = tuple(name for name in get_args(Decoder) if name != "fast")

@@ -10,7 +10,7 @@ import simplejpeg
 from packer.errors import BadImage
 from packer.images.base import bad
 from packer.images.opencv import cv2
-from packer.types import Image
+from packer.model.annotation import Image
 
 Encoding = Literal["raw", "jpeg", "png", "bmp"]
 _JPEG_SIDE_MAX = 65500

@@ -12,7 +12,7 @@ from packer.images import pillow
 from packer.images.base import Header, bad
 from packer.images.decoders import import_jpeg4py
 from packer.images.opencv import cv2
-from packer.types import Image
+from packer.model.annotation import Image
 
 HEADROOM = 2
 """Minimum size of a scaled JPEG decode, relative to the result. libjpeg cuts frequencies off that area averaging

@@ -15,7 +15,7 @@ import numpy as np
 
 from packer.errors import PackerError
 from packer.images.base import Header, bad, cut_short, orientation_of
-from packer.types import Image
+from packer.model.annotation import Image
 
 _CLASSES = {
     "jpeg": "JpegImagePlugin.JpegImageFile",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.images.opencv import cv2
-from packer.types import Image
+from packer.model.annotation import Image
 
 Interpolation = Literal["area", "bilinear", "fast", "nearest"]
 """The filter, applied to each axis separately; an axis that grows is interpolated linearly.

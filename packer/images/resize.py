@@ -10,11 +10,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from packer.errors import BadImage, UsageError, printable
-from packer.images.geometry import Geometry
 from packer.images.header import DEFAULT_MAX_PIXELS
 from packer.images.jpeg import HEADROOM, extents, reduction
 from packer.images.resample import ANTIALIASED, Interpolation, resample
-from packer.types import Image
+from packer.model.annotation import Image
+from packer.model.geometry import Geometry
 
 Fit = Literal["stretch", "short", "long", "crop", "pad"]
 FITS: tuple[str, ...] = get_args(Fit)

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.format.columns import box_fields_of, object_of
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
-from packer.images.geometry import clip_polygon
+from packer.model.annotation import Int64
+from packer.model.fields import box_fields_of, object_of
+from packer.model.geometry import clip_polygon
+from packer.model.ragged import Ragged
 from packer.samplers.order import Float64
-from packer.types import Int64
 
 FLAGS = ("difficult", "truncated", "occluded", "iscrowd", "ignore")
 """Box fields that are always integers, and become int64 tensors (n,)."""

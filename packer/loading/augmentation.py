@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.loading.crop import CenterCrop, Crop, RandomResizedCrop, Regions, Resize, with_whole_borders
+from packer.model.annotation import Int64
 from packer.samplers.order import Float64, uniform
-from packer.types import Int64
 
 STATE = ("view_seed", "crop", "flip", "set_crop")
 """What of a loader's state is about crops and flips."""

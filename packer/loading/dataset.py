@@ -14,7 +14,6 @@ from torch.utils.data import Dataset
 
 from packer.errors import AnyPath
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
 from packer.loading.collate import Batch, Sample, SampleOfObjects, contiguous
 from packer.loading.gather import Gather, gather_of
 from packer.loading.memory import BatchMemory, is_in_worker, shared_memory
@@ -22,9 +21,10 @@ from packer.loading.options import check_decoder, pack_at
 from packer.loading.targets import Target, Targets, record_number
 from packer.loading.threads import on_one_core
 from packer.loading.transforms import ImageTransform, JointTransform, Transforms, as_list, naming
+from packer.model.annotation import Image
+from packer.model.ragged import Ragged
 from packer.samplers.callers import is_dispatched
 from packer.samplers.ranks import check_int
-from packer.types import Image
 
 Indices = Sequence[int] | NDArray[np.int64]
 

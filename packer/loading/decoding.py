@@ -24,8 +24,8 @@ from packer.images.resample import Interpolation
 from packer.loading.augmentation import CropParams
 from packer.loading.crop import Regions
 from packer.loading.parts import data_of, in_whole_pixels, resize_into, resize_parts, sizes_of
+from packer.model.annotation import Image, Int64
 from packer.samplers.order import Float64
-from packer.types import Image, Int64
 
 LARGE_PIXELS = 1 << 26
 """More than that is not allocated for what a row says alone."""

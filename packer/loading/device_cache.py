@@ -21,8 +21,8 @@ from packer.loading.page_cache import announced
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.replace import problem_of
 from packer.loading.stats import Stats
+from packer.model.annotation import Int64
 from packer.system import available_bytes
-from packer.types import Int64
 
 COPIED_BYTES = 64 * 1024**2
 HEADROOM = 0.9

@@ -23,7 +23,7 @@ from packer.loading.encoded import ANTIALIASED, BatchMaker, Decoding, EncodedRea
 from packer.loading.parts import in_whole_pixels
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.stats import Stats
-from packer.types import Int64
+from packer.model.annotation import Int64
 
 _MODES = {1: "GRAY", 3: "RGB"}
 

@@ -22,7 +22,7 @@ from packer.loading.page_cache import announced
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.replace import Replacements
 from packer.loading.stats import Stats
-from packer.types import Int64
+from packer.model.annotation import Int64
 
 ANTIALIASED = ("area", "bilinear", "fast")
 """Filters in whose place a library uses its own: linear, antialiased on an axis that shrinks (a triangle)."""

@@ -17,7 +17,7 @@ from packer.loading.crop import Regions
 from packer.loading.decoding import RowDecoder, flip_rows
 from packer.loading.gather import Gather, gather_of
 from packer.loading.parts import data_of, resize_parts, sizes_of
-from packer.types import Int64
+from packer.model.annotation import Int64
 
 BatchSlice = NDArray[Any]
 """(n, height, width, channels), C-contiguous: a part of a batch's memory."""

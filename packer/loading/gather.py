@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer.format.mmap import Region
 from packer.format.pack import Pack
-from packer.types import Int64
+from packer.model.annotation import Int64
 
 
 class Gather:

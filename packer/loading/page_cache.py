@@ -16,10 +16,10 @@ import numpy as np
 from packer.errors import UsageError, size_text
 from packer.format.pack import Pack
 from packer.loading.windows import Closable, InWindows
+from packer.model.annotation import Int64
 from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler
 from packer.samplers.order import SortedPackWarning
 from packer.stores.layout import Layout
-from packer.types import Int64
 
 if TYPE_CHECKING:
     from packer.format.remote import Held, Remote

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from packer.format.pack import Pack
 from packer.images.resample import Interpolation, one_call, resample
 from packer.loading.crop import Regions
+from packer.model.annotation import Image, Int64
 from packer.samplers.order import Float64
-from packer.types import Image, Int64
 
 Sizes = tuple[Float64, Float64]
 """Widths and heights of images."""

@@ -24,7 +24,7 @@ from packer.loading.stats import Stats
 from packer.loading.targets import Targets
 from packer.loading.threads import LEFT_S, Results, ThreadPool, can_help
 from packer.loading.transforms import Transforms
-from packer.types import Int64
+from packer.model.annotation import Int64
 
 BLOCK_BYTES = 4 << 20
 """Small batches are prepared together in blocks of about this size: for a batch of 1.5 MB, Python takes as long as

@@ -16,10 +16,10 @@ import numpy as np
 from packer.errors import DamagedPack, DamagedRecordWarning, printable
 from packer.loading.fill import ImageFiller
 from packer.loading.stats import Stats
+from packer.model.annotation import Int64
 from packer.samplers import Sampler
 from packer.samplers.order import Records, uniform
 from packer.system.locked import Locked
-from packer.types import Int64
 
 MOST_LISTED = 1000
 """Records that `PackedLoader.replaced` lists."""

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError, printable
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.augmentation import CropParams
+from packer.model.annotation import Int64
+from packer.model.ragged import Ragged
 from packer.samplers.ranks import as_number, check_int
-from packer.types import Int64
 
 Target = Any
 """int if the pack has only class labels of images, float32 (k,) if only tags, else dict[str, Tensor | list | int]."""

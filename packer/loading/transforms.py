@@ -12,9 +12,9 @@ import torch
 from packer.errors import UsageError, add_note
 from packer.format.pack import Pack
 from packer.loading.annotations import BatchAnnotations
+from packer.model.annotation import Int64
 from packer.samplers.order import derive
 from packer.stores.threads import check_ended
-from packer.types import Int64
 
 ImageTransform = Callable[..., Any]
 """transform(image) or transform(image, generator)."""

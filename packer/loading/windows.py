@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
+from packer.model.annotation import Int64
 from packer.samplers import BlockShuffleSampler
-from packer.types import Int64
 
 
 class Closable(Protocol):

@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
 from packer.images.header import read_header
-from packer.types import Image, Int64
+from packer.model.annotation import Image, Int64
+from packer.model.ragged import Ragged
 
 _CHUNK = 4096
 _FROM_RGB = {

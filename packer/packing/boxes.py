@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import BadBox
-from packer.images.geometry import clip_polygon, select_boxes
-from packer.types import Annotation, RawAnnotation
+from packer.model.annotation import Annotation, RawAnnotation
+from packer.model.fields import with_boxes
+from packer.model.geometry import clip_polygon
 
 Box = tuple[float, float, float, float]
 ROUNDING_PX = 1.0
@@ -76,7 +77,7 @@ def check_boxes(
         polygons = tuple(clip_polygon(polygon, width, height) for polygon in annotation.polygons)
         _note_polygons(annotation.polygons, raw, size, bad, changes)
         annotation = replace(annotation, polygons=polygons)
-    return select_boxes(annotation, ~drop) if drop.any() else annotation
+    return with_boxes(annotation, ~drop) if drop.any() else annotation
 
 
 def _rounding(size: tuple[int, int]) -> float:

@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packer.errors import StorageError, TooManyBad, UsageError, plural, printable
+from packer.model.annotation import Progress, advancing
 from packer.packing.options import BuildOptions
 from packer.system import usable_cores
-from packer.types import Progress, advancing
 
 if TYPE_CHECKING:
     from packer.format.jpeg_index_list import JpegIndexList

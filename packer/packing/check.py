@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from packer.errors import BadInput
 from packer.format.manifest import Rejected
 from packer.images.opencv import quiet_opencv
+from packer.model.annotation import Annotation
 from packer.packing.convert import Recipe, rejected, rows_of
 from packer.packing.rows import mapped, write_table
 from packer.packing.table import Inputs
 from packer.system.child import Decoding, Report
-from packer.types import Annotation
 
 ROWS_A_JOB = 256
 

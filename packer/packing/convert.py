@@ -16,17 +16,18 @@ from packer.format.manifest import Rejected
 from packer.images.base import Header, OnAnimation
 from packer.images.decode import Decoder, decode, decode_leniently
 from packer.images.encode import Encoding, encode
-from packer.images.geometry import clip, move
 from packer.images.header import Mode, check_header, decoded_shape, read_header
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
+from packer.model.annotation import Annotation, Image, Record
+from packer.model.fields import FIELDS
+from packer.model.geometry import clip, move
 from packer.packing.headers import unreadable
 from packer.sources.archives.contents import FAULT
 from packer.sources.archives.objects import SourceObject, ahead_of
 from packer.sources.archives.places import OWN_FILE, Archive, Place, SourceFile
 from packer.stores import is_url
 from packer.system.child import Decoding, Report
-from packer.types import Annotation, Image, Record
 
 FAULTS = ("permission", "vanished", "unreadable")
 """Reasons of `find_tree` that are faults rather than choices: a folder that cannot be listed."""
@@ -169,8 +170,8 @@ class Recipe:
 
 def resized(annotation: Annotation, resize: Resize, size: tuple[int, int]) -> Annotation:
     """Return the annotation of an image of `size` (width, height) in the frame of the resized image."""
-    if annotation.boxes is None and annotation.landmarks is None:
-        return annotation  # polygons and keypoints belong to boxes
+    if not any(field.moves and getattr(annotation, field.name) is not None for field in FIELDS):
+        return annotation
     geometry = resize.geometry(*size)
     moved = move(annotation, geometry)
     # only a crop puts boxes outside; elsewhere float32 may miss the border by its last digit

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from packer.errors import UsageError
 from packer.format.jpeg_index_list import interval_of, write_list
 from packer.format.make_jpeg_index import check_installed, jobs_for, list_of, make_jpeg_index
+from packer.model.annotation import Progress, advancing
 from packer.packing.engines import Engine, with_threads
 from packer.packing.journal import ShardResult
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
-from packer.types import Progress, advancing
 
 OPTION = "--jpeg-index"
 JPEG_ENCODINGS = ("jpeg", "copy")

@@ -20,9 +20,9 @@ from packer.format.index import INDEX_SUFFIX, IndexBuilder
 from packer.format.lists import Changed
 from packer.format.manifest import FileEntry, Rejected, ShardEntry
 from packer.format.written import digest_of_written
+from packer.model.annotation import Record
 from packer.packing.journal import ShardResult, SourcesDigest
 from packer.system.child import Report
-from packer.types import Record
 
 TEMPORARY_SUFFIX = ".tmp"
 CHUNK_BYTES = 4 * 1024**2

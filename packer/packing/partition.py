@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from packer.containers.storage import storage_errors
 from packer.errors import BadBox, BadInput, BadLabel, NoLabel
-from packer.format.index_rows import Texts, annotation_arrays, texts_of
 from packer.format.lists import Changed, Skipped
 from packer.format.manifest import Rejected
-from packer.format.schema import ANNOTATION_FIELDS
 from packer.images.base import Header, orientations
 from packer.images.header import Mode, decoded_shape, losses_named
+from packer.model.annotation import Annotation, RawAnnotation
+from packer.model.fields import FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, listed_members, texts_of
 from packer.packing.convert import ETAG_SCHEMA, PLACE_SCHEMA, UNREAD, rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
@@ -29,9 +29,7 @@ from packer.sources.base import Source
 from packer.sources.paths import as_text, is_text
 from packer.system.atomic import replacing
 from packer.system.child import Decoding, Report, unmarked
-from packer.types import Annotation, RawAnnotation
 
-NO_TEXTS: Texts = (None, None)
 TURNED_BY_A_QUARTER = 5
 """From this Exif orientation on, width and height are swapped."""
 BASE_SCHEMA = pa.schema(
@@ -81,8 +79,9 @@ class Partition:
     classes: list[str] = field(default_factory=list)
     """The names that were met."""
     columns: set[str] = field(default_factory=set)
-    """The ANNOTATION_FIELDS that an image has."""
-    box_fields: set[str] = field(default_factory=set)
+    """The FIELD_NAMES that an image has."""
+    members: set[str] = field(default_factory=set)
+    """The listed fields that are members of one: ``box_fields.pose``."""
     counts: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
     rejected: list[Rejected] = field(default_factory=list)
@@ -140,7 +139,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source
             if annotation is None:
                 annotation = resolver.annotation(raws, Header.from_code(code, width, height), path)
                 encoded = checked_texts(annotation, path)
-                result.box_fields.update(annotation.box_fields)
+                result.members.update(listed_members(annotation))
         except BadInput as error:
             result.rejected.append(rejected(path, error))
             if of_all_splits:  # the builds of other splits cannot know that it is rejected
@@ -164,7 +163,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source
     if good:
         result.rows = len(good)
         batch = dict(zip(job.schema.names, _columns(job, good, headers, result.losses), strict=True))
-        arrays = zip(ANNOTATION_FIELDS, annotation_arrays(annotations, texts), strict=True)
+        arrays = zip(FIELD_NAMES, annotation_arrays(annotations, texts), strict=True)
         batch |= {name: array for name, array in arrays if array.null_count < len(array)}
         result.columns = batch.keys() - job.schema.names
         if any(unlabeled):

@@ -113,8 +113,8 @@ class Plan:
         counts = (
             (inputs.rows, "image"),
             (len(inputs.classes), "class"),
-            (inputs.boxes, "box"),
-            (inputs.landmarks, "landmark"),
+            (inputs.count("boxes"), "box"),
+            (inputs.count("landmarks"), "landmark"),
             (len(inputs.tags), "tag"),
         )
         there = ", ".join(plural(count, noun) for count, noun in counts if count)

@@ -7,9 +7,9 @@ import os
 from packer.errors import StorageError, UsageError, plural, printable
 from packer.format.lists import Listing, file_of
 from packer.format.manifest import PARTIAL_SUFFIX, Rejected
+from packer.model.annotation import Progress
 from packer.packing.options import BuildOptions
 from packer.system.atomic import replacing
-from packer.types import Progress
 
 LIST_NAME = file_of("rejected")
 

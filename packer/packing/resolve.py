@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,13 @@ from numpy.typing import NDArray
 from packer.errors import BadLabel, UsageError, printable
 from packer.format.lists import Changed, Listing
 from packer.format.manifest import names_a_pack, read_manifest
-from packer.images.geometry import move, orientation_geometry
 from packer.images.header import Header
+from packer.model.annotation import Annotation, RawAnnotation
+from packer.model.fields import FIELDS, Field, Scale
+from packer.model.geometry import move, orientation_geometry
 from packer.packing.boxes import Changes, check_boxes
 from packer.sources.paths import is_text
-from packer.types import Annotation, Point, Polygon, RawAnnotation
 
-NOTHING = (None,) * 5
 MAX_CLASS_FILE_BYTES = 16 * 1024**2
 SHOWN_GROUPS = 3
 
@@ -131,13 +130,13 @@ def read_classes(path: str) -> list[str]:
     return names
 
 
+_BESIDE_LABEL = attrgetter(*(field.name for field in FIELDS if field.name != "label"), "image_size")
+_NOTHING = _BESIDE_LABEL(RawAnnotation(origin=""))
+
+
 def has_only_label(raws: Sequence[RawAnnotation]) -> bool:
     """Return whether an image has only a class, from one source."""
-    if len(raws) != 1:
-        return False
-    raw = raws[0]
-    more = (raw.boxes, raw.landmarks, raw.polygons, raw.keypoints, raw.image_size)
-    return more == NOTHING and not raw.box_fields and not raw.extras and raw.tags is None
+    return len(raws) == 1 and bool(_BESIDE_LABEL(raws[0]) == _NOTHING)
 
 
 class Resolver:
@@ -191,46 +190,24 @@ class Resolver:
             width, height = header.width, header.height
         sx, sy = (float(width), float(height)) if raw.relative else (1.0, 1.0)
         annotation = Annotation(
-            label=None if raw.label is None else self.classes.id_of(raw.label, raw.origin),
-            boxes=None if raw.boxes is None else _points(raw.boxes, (sx, sy, sx, sy)),
-            box_labels=self._box_labels(raw),
-            landmarks=None if raw.landmarks is None else _points(raw.landmarks, (sx, sy)),
-            polygons=None if raw.polygons is None else _polygons(raw.polygons, (sx, sy)),
-            keypoints=None if raw.keypoints is None else _keypoints(raw.keypoints, (sx, sy, 1.0)),
-            box_fields=dict(raw.box_fields),
-            extras=dict(raw.extras),
-            tags=None if raw.tags is None else np.array(raw.tags, np.uint8),
+            **{
+                field.name: self._converted(field, value, (sx, sy), raw.origin)
+                for field in FIELDS
+                if (value := getattr(raw, field.name)) is not None
+            }
         )
         annotation = check_boxes(self.policy, annotation, raw, (width, height), (sx, sy, sx, sy), changes)
         if stored_frame:
             annotation = move(annotation, orientation_geometry(header.orientation, header.width, header.height))
         return annotation
 
-    def _box_labels(self, raw: RawAnnotation) -> NDArray[np.int64] | None:
-        if raw.box_labels is None:
-            return None
-        return np.array([self.classes.id_of(name, raw.origin) for name in raw.box_labels], np.int64)
-
-
-def _points(rows: Sequence[Sequence[float]], scale: Sequence[float]) -> NDArray[np.float32]:
-    """Return float32 (n, len(scale)): each row times `scale`, computed in float64."""
-    values = np.array(rows, np.float64).reshape(-1, len(scale))
-    return (values if {*scale} == {1.0} else values * scale).astype(np.float32)
-
-
-def _polygons(polygons: Sequence[Polygon], scale: Point) -> tuple[NDArray[np.float32], ...]:
-    """Return an array of each polygon, as `_points` does; all are views of one, which takes half the time."""
-    flat = [one if isinstance(one, array) else array("d", chain.from_iterable(one)) for one in polygons]
-    ends = list(accumulate(len(one) // 2 for one in flat))
-    values = np.frombuffer(b"".join(flat), np.float64).reshape(-1, 2)
-    points = (values if scale == (1.0, 1.0) else values * scale).astype(np.float32)
-    return tuple(points[start:stop] for start, stop in zip([0, *ends], ends, strict=False))
-
-
-def _keypoints(rows: Sequence[Any], scale: Sequence[float]) -> NDArray[np.float32]:
-    if not rows:
-        return np.zeros((0, 0, 3), np.float32)
-    return (np.array(rows, np.float64).reshape(len(rows), -1, 3) * scale).astype(np.float32)
+    def _converted(self, field: Field, value: Any, scale: Scale, origin: str) -> Any:
+        """Return the value of a field in an annotation: names of classes become their ids."""
+        if not field.classes:
+            return field.kind.of_raw(value, scale)
+        if isinstance(value, str):
+            return self.classes.id_of(value, origin)
+        return field.kind.of_raw([self.classes.id_of(name, origin) for name in value], scale)
 
 
 def _in_stored_frame(raw: RawAnnotation, header: Header) -> bool:
@@ -251,21 +228,20 @@ def _in_stored_frame(raw: RawAnnotation, header: Header) -> bool:
 
 
 def _merge(a: Annotation, b: Annotation, origin: str, origins: dict[str, str]) -> Annotation:
-    """Merge two annotations. Both may have the same field only if its values are equal."""
+    """Merge two annotations. Both may have the same field only if its values are equal; members add up."""
     changes: dict[str, Any] = {}
-    box_part = ("boxes", "box_labels", "polygons", "keypoints", "box_fields")
     if a.boxes is not None and b.boxes is not None:
         raise BadLabel(origin, f"gives boxes, and so does {origins['boxes']}", "take boxes from one of the labels only")
-    for name in ("label", "landmarks", "tags", *box_part):
-        value = getattr(b, name)
-        if value is None or (name == "box_fields" and not value):
+    for field in FIELDS:
+        name, value, previous = field.name, getattr(b, field.name), getattr(a, field.name)
+        if not field.has(value):
             continue
-        previous = getattr(a, name)
-        if previous is not None and name != "box_fields" and not np.array_equal(previous, value):
+        if not field.kind.is_numeric:
+            value = {**previous, **value}
+        elif previous is not None and not np.array_equal(previous, value):
             raise BadLabel(
                 origin, f"gives another {name} than {origins[name]}", f"take the {name} from one of the labels only"
             )
         changes[name] = value
         origins[name] = origin
-    changes["extras"] = {**a.extras, **b.extras}
     return replace(a, **changes)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.containers.storage import storage_errors
-from packer.format.index_rows import label_arrays
+from packer.model.fields import label_arrays
 from packer.packing.partition import CLASSES
 
 ROWS_A_BATCH = 1 << 16

@@ -18,6 +18,7 @@ from packer.errors import BadInput, NoImage, UsageError, printable
 from packer.format.lists import Skipped
 from packer.format.manifest import MANIFEST_NAME, Rejected, names_a_pack
 from packer.images.base import OnAnimation
+from packer.model.annotation import Progress
 from packer.packing.convert import UNREAD, refused, rejected
 from packer.packing.headers import Headers
 from packer.packing.options import BuildOptions, not_in_split
@@ -36,7 +37,6 @@ from packer.sources.store_tree import find_store_tree
 from packer.sources.tree import find_tree
 from packer.sources.walk import Run, run_here
 from packer.stores import is_url
-from packer.types import Progress
 
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
 VIDEOS = (b".mp4", b".avi", b".mov", b".mkv", b".webm", b".m4v", b".mpg", b".mpeg")
@@ -145,7 +145,7 @@ def read_inputs(
         unread, inputs.chosen = left_unread(tree, sources), inputs.notes[0]
         if unread and not unread.startswith("0 "):
             inputs.chosen += f"; {unread}"
-        counts = (inputs.rows, len(inputs.classes), inputs.boxes, inputs.landmarks)
+        counts = (inputs.rows, len(inputs.classes), inputs.count("boxes"), inputs.count("landmarks"))
         inputs.notes[0] += what_was_read(counts, unread)
     return inputs
 

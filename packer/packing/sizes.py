@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.containers import open_container
-from packer.format.schema import ANNOTATION_FIELDS
 from packer.images.resize import Resize
+from packer.model.fields import FIELD_NAMES
 from packer.packing.convert import UNREAD, Recipe
 from packer.packing.rows import pieces
 from packer.samplers.order import shuffled
@@ -115,7 +115,7 @@ def stored_bytes(name: str, raw: bool, image_bytes: NDArray[np.int64], table: An
     rows = len(image_bytes)
     path_bytes, label_bytes = (
         sum(int(table.column(name).nbytes) for name in names)
-        for names in (("path",), [name for name in table.column_names if name in ANNOTATION_FIELDS])
+        for names in (("path",), [name for name in table.column_names if name in FIELD_NAMES])
     )
     if hasattr(container, "stored_bytes") and rows:
         mean_path, mean_labels = path_bytes / rows, label_bytes / rows

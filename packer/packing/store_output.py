@@ -20,6 +20,7 @@ from packer.errors import StorageError, printable
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import PARTIAL_SUFFIX, FileEntry, Manifest
 from packer.format.written import write_companion
+from packer.model.annotation import Progress
 from packer.packing.journal import ShardResult
 from packer.packing.objects import (
     BUILDS,
@@ -42,7 +43,6 @@ from packer.stores.transfer import sha256_of_object, upload
 from packer.system import usable_cores
 from packer.system.atomic import make_own_folder, remove, replacing
 from packer.system.locks import remove_folder
-from packer.types import Progress
 
 PAUSES_S = (2.0, 10.0, 30.0)
 """Before an upload is tried again, beyond what the store's own library tries within seconds."""

@@ -17,11 +17,10 @@ import pyarrow.compute as pc
 
 from packer.containers.storage import storage_errors
 from packer.errors import plural
-from packer.format.index_rows import label_arrays
 from packer.format.lists import Changed, Listing, Skipped
 from packer.format.manifest import Rejected
-from packer.format.schema import ANNOTATION_FIELDS
-from packer.format.schema import TAGGED_SCHEMA as INDEX_SCHEMA
+from packer.format.schema import FULL_SCHEMA
+from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, OBJECTS, label_arrays
 from packer.packing.partition import CLASSES, UNLABELED, Partition, base_schema
 from packer.packing.publish import PLAN
 from packer.packing.rows import mapped, marked, no_objects, pieces, renumbered, write_table
@@ -137,17 +136,8 @@ class Inputs:
         """Schema of the columns that are not annotations."""
         return base_schema(bool(self.archives), self.in_store)
 
-    @property
-    def boxes(self) -> int:
-        """Number of boxes in the images to pack."""
-        return self._values("boxes")
-
-    @property
-    def landmarks(self) -> int:
-        """Number of landmarks in the images to pack."""
-        return self._values("landmarks")
-
-    def _values(self, name: str) -> int:
+    def count(self, name: str) -> int:
+        """Return the number of items of a field in the images to pack: of boxes, or of landmarks."""
         table = self.table
         if name not in table.column_names:
             return 0
@@ -179,7 +169,7 @@ class InputTable:
         self.classes: dict[str, None] = {}
         """The names that were met."""
         self._columns: set[str] = set()
-        self._box_fields: set[str] = set()
+        self._members: set[str] = set()
 
     def file_of(self, number: int) -> str:
         """Return the file of a partition."""
@@ -191,7 +181,7 @@ class InputTable:
         self._rows[number] = found.rows
         self.classes.update(dict.fromkeys(found.classes))
         self._columns |= found.columns
-        self._box_fields |= found.box_fields
+        self._members |= found.members
         inputs.counts.update(found.counts)
         inputs.losses.update(found.losses)
         for rejected in found.rejected:
@@ -210,16 +200,16 @@ class InputTable:
             StorageError: The disk does not take it.
         """
         inputs = self.inputs
-        names = [name for name in ANNOTATION_FIELDS if name in self._columns]
+        names = [name for name in FIELD_NAMES if name in self._columns]
         schema = pa.schema(
-            [*inputs.base, *(INDEX_SCHEMA.field(name) for name in names)], metadata={CLASSES: json.dumps(classes)}
+            [*inputs.base, *(FULL_SCHEMA.field(name) for name in names)], metadata={CLASSES: json.dumps(classes)}
         )
         ids = {name: number for number, name in enumerate(classes)}
         files = (self.file_of(number) for number in sorted(self._rows) if self._rows[number])
         write_table((_final(file, schema, ids) for file in files), schema, inputs.file)
         inputs.classes, inputs.rows = classes, sum(self._rows.values())
-        fields = self._columns - {"box_fields"} | {f"box_fields.{name}" for name in self._box_fields}
-        inputs.fields = tuple(sorted(fields))
+        plain = {name for name in names if not BY_NAME[name].has_members}
+        inputs.fields = tuple(sorted(plain | self._members))
 
 
 def _final(file: str, schema: Any, ids: dict[str, int]) -> Any:
@@ -237,9 +227,9 @@ def _final(file: str, schema: Any, ids: dict[str, int]) -> Any:
             array = label_arrays(np.full(len(batch), -1, np.int32))[0]  # null has the value -1
         elif array is None:
             array = pa.nulls(len(batch), kind)
-        elif name in ("label", "box_labels") and len(known):
+        elif name in CLASS_IDS and len(known):
             array = renumbered(array, known)
-        if name in ("boxes", "box_labels") and unlabeled is not None:
+        if name in OBJECTS and unlabeled is not None:
             array = no_objects(array, unlabeled)
         columns.append(array)
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 
 from packer.errors import StorageError, TooManyBad, UsageError, plural, printable
+from packer.model.annotation import Progress
 from packer.packing.options import BuildOptions
 from packer.packing.quarantine import list_rejected
 from packer.packing.table import Inputs
-from packer.types import Progress
 
 MOST_IN_ERROR = 100_000
 REMEDIES = {

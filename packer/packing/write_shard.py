@@ -13,9 +13,10 @@ import pyarrow as pa
 from xxhash import xxh3_128_digest
 
 from packer.errors import BadInput
-from packer.format.columns import Annotations
 from packer.images.header import losses_named
 from packer.images.opencv import quiet_opencv
+from packer.model.annotation import Annotation
+from packer.model.columns import Annotations
 from packer.packing.convert import UNREAD, Recipe, Row, rejected, rows_of
 from packer.packing.journal import ShardResult, SourcesDigest, is_intact
 from packer.packing.new_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
@@ -23,7 +24,6 @@ from packer.packing.rows import classes_of, mapped, rows_at
 from packer.samplers.order import shuffled
 from packer.sources.archives.places import held_open
 from packer.system.child import Decoding, Report, unmarked
-from packer.types import Annotation
 
 Check = Callable[..., bool]
 """`is_unchanged` or `has_intact_files`, as a pool runs them."""

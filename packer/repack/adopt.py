@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from packer.errors import AnyPath, UsageError, WorkerDied, plural, printable
+from packer.model.annotation import Progress
 from packer.system import usable_cores
-from packer.types import Progress
 
 if TYPE_CHECKING:
     from packer.format.manifest import Manifest

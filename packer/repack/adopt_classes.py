@@ -11,8 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import NoLabel, UsageError, printable
-from packer.format.columns import column, present
 from packer.format.lists import Skipped
+from packer.model.columns import column, present
+from packer.model.fields import CLASS_IDS, FIELDS, OBJECTS
 from packer.packing.convert import rejected
 from packer.packing.resolve import ClassIds
 from packer.packing.rows import marked, no_objects, renumbered
@@ -79,7 +80,7 @@ def final_tables(
         inputs: Receives the images that are left out.
         missing: What becomes of an image without a label: error, empty or skip.
     """
-    labels = [name for name in ("label", "boxes", "tags", "landmarks") if any(name in r.fields for r in results)]
+    labels = [f.name for f in FIELDS if f.says and any(f.name in result.fields for result in results)]
     for job, of_file in zip(jobs, ids, strict=True):
         table = _numbered(job.table, of_file)
         there = _labeled(table, labels) if labels and len(table) else None
@@ -93,7 +94,7 @@ def _numbered(path: str, ids: NDArray[np.int64]) -> Any:
     with pa.memory_map(os.fsencode(path)) as source:
         table = pa.ipc.open_file(source).read_all()
     table = table.combine_chunks()
-    for name in ("label", "box_labels"):
+    for name in CLASS_IDS:
         place = table.schema.get_field_index(name)
         if len(table) and table.column(name).null_count < len(table):
             array = renumbered(table.column(name).chunk(0), ids)
@@ -112,7 +113,7 @@ def _without_labels(table: Any, there: NDArray[np.bool_], policy: str, inputs: I
     missing = ~there
     inputs.counts["missing_labels"] += int(missing.sum()) if policy == "empty" else 0
     if policy == "empty":
-        for name in ("boxes", "box_labels") if boxes else ():
+        for name in OBJECTS if boxes else ():
             place = table.schema.get_field_index(name)
             table = table.set_column(
                 place, table.schema.field(place), no_objects(table.column(name).combine_chunks(), missing)

@@ -19,13 +19,15 @@ from xxhash import xxh3_128_digest
 
 from packer.containers.storage import storage_errors
 from packer.errors import BadInput, BadLabel, DamagedPack, PackerError, UsageError, printable
-from packer.format.index_rows import Texts, annotation_arrays, coded, label_arrays
+from packer.format.index_rows import coded
 from packer.format.indexes import overlapping
 from packer.format.lists import Changed
 from packer.format.manifest import Rejected
-from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS, TAGGED_SCHEMA
+from packer.format.schema import DTYPES, ENCODINGS, FULL_SCHEMA
 from packer.images.base import Header, OnAnimation
 from packer.images.jpeg_header import frame_like_last
+from packer.model.annotation import Annotation
+from packer.model.fields import BY_NAME, FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members
 from packer.packing.convert import rejected
 from packer.packing.partition import checked_texts
 from packer.packing.resolve import ClassIds, Resolver
@@ -34,12 +36,11 @@ from packer.repack.formats import open_format
 from packer.repack.formats.base import GET_AGAIN, Class, ForeignFile, FormatOptions, Numbered, Rich, Row
 from packer.sources.paths import MOST_CLASSES
 from packer.system.child import Decoding, Report, unmarked
-from packer.types import Annotation
 
 ROWS_A_CHUNK = 8192
 HASH_BYTES = 8 << 20
 Noted = tuple[Annotation, Texts]
-NOTHING: Noted = Annotation(), (None, None)
+NOTHING: Noted = Annotation(), NO_TEXTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class FileResult:
 
 
 def adopt_file(job: FileJob, report: Report, decoding: Decoding = unmarked) -> FileResult:
-    """Read a file, and write the table of its images (TAGGED_SCHEMA) as an Arrow file to `job.table`.
+    """Read a file, and write the table of its images (FULL_SCHEMA) as an Arrow file to `job.table`.
 
     Raises:
         UsageError: The file cannot be read, or its images not in place.
@@ -104,10 +105,10 @@ def adopt_file(job: FileJob, report: Report, decoding: Decoding = unmarked) -> F
 
 @contextmanager
 def _new_table(path: str) -> Iterator[Callable[[Any], None]]:
-    """Yield what writes record batches of TAGGED_SCHEMA to a new Arrow file. Raise StorageError if the disk refuses."""
+    """Yield what writes record batches of FULL_SCHEMA to a new Arrow file. Raise StorageError if the disk refuses."""
     with storage_errors(path):
         sink = pa.OSFile(os.fsencode(path), "wb")
-        writer = pa.ipc.new_file(sink, TAGGED_SCHEMA)
+        writer = pa.ipc.new_file(sink, FULL_SCHEMA)
 
     def write(batch: Any) -> None:
         with storage_errors(path):
@@ -260,7 +261,7 @@ class _Reader:
         annotation = self._resolver.annotation([known.raw], header, path)
         texts = checked_texts(annotation, path)
         self._title(known.names)
-        self.result.fields.update(f"box_fields.{name}" for name in annotation.box_fields)
+        self.result.fields.update(listed_members(annotation))
         rich[row] = annotation, texts
         return label
 
@@ -286,7 +287,7 @@ class _Reader:
                 raise self._file.damaged(problem, "name the field of the class: --columns label=FIELD")
 
     def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, Noted]) -> Any:
-        """Return rows as a record batch of TAGGED_SCHEMA."""
+        """Return rows as a record batch of FULL_SCHEMA."""
         offsets, sizes, crcs, facts, labels, paths, digests = zip(*kept, strict=True)
         numbers = np.fromiter(chain.from_iterable(facts), np.int64, 5 * len(facts))
         heights, widths, channels, dtypes, encodings = numbers.reshape(-1, 5).T
@@ -297,8 +298,8 @@ class _Reader:
             annotations[0] = label_arrays(ids)[0]
         else:
             annotations = label_arrays(ids)
-        for name, column in zip(ANNOTATION_FIELDS, annotations, strict=True):
-            if column.null_count < len(column) and name != "box_fields":
+        for name, column in zip(FIELD_NAMES, annotations, strict=True):
+            if column.null_count < len(column) and not BY_NAME[name].has_members:
                 self.result.fields.add(name)
         columns = [
             pa.array(keys, pa.binary()).cast(pa.string()),
@@ -314,4 +315,4 @@ class _Reader:
             pa.Array.from_buffers(pa.binary(16), len(kept), [None, pa.py_buffer(b"".join(digests))]),
             *annotations,
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=TAGGED_SCHEMA)
+        return pa.RecordBatch.from_arrays(columns, schema=FULL_SCHEMA)

@@ -12,10 +12,10 @@ import numpy as np
 
 import packer
 from packer.errors import UsageError
-from packer.format.columns import column
 from packer.format.index import INDEX_SUFFIX, batch_of, write_index
 from packer.format.lists import MOST_IN_MANIFEST
 from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry
+from packer.model.columns import column
 from packer.packing.publish import Output
 from packer.packing.resolve import similar_names
 from packer.packing.summary import library_versions

@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import printable
-from packer.format.columns import column, present
-from packer.format.ragged import Ragged
+from packer.model.annotation import Int64
+from packer.model.columns import column, present
+from packer.model.fields import CLASS_IDS, NUMERIC
+from packer.model.ragged import Ragged
 from packer.repack.links import Taken
 from packer.repack.rows import map_ids, rows_of
-from packer.types import Int64
 
 SHOWN = 5
-COMPARED = ("label", "tags", "boxes", "box_labels", "landmarks")
-"""Columns that say whether two records of one file are labelled alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Duplicates:
     across: int = 0
     """Those whose first record is in another pack."""
     contradicting: int = 0
-    """Those with another label, other tags, boxes or landmarks than the first."""
+    """Those that are labelled differently than the first, in any field but the texts."""
     examples: tuple[str, ...] = ()
     """Some of them as text, the contradicting ones first."""
 
@@ -88,30 +87,40 @@ def _pairs(halves: NDArray[np.uint64]) -> tuple[Int64, Int64]:
 def _differ(taken: Sequence[Taken], tables: Sequence[Any], first: Int64, later: Int64) -> NDArray[np.bool_]:
     """Return which pairs of records are labelled differently, bool (n,)."""
     found = np.zeros(len(first), np.bool_)
-    for name in COMPARED:
-        there = np.concatenate([present(table, name) for table in tables])
+    for field in NUMERIC:
+        there = np.concatenate([present(table, field.name) for table in tables])
         found |= there[first] != there[later]
-        parts = [_mapped(item, table, name) for item, table in zip(taken, tables, strict=True)]
-        if not isinstance(parts[0], Ragged):
+        parts = [_mapped(item, table, field.name) for item, table in zip(taken, tables, strict=True)]
+        if isinstance(parts[0], Ragged):
+            found |= _lists_differ(Ragged.concat(parts), first, later)
+        else:
             values = np.concatenate(parts)
             found |= values[first] != values[later]
-            continue
-        lists = Ragged.concat(parts)
-        lengths = np.asarray(lists.lengths)
-        same = lengths[first] == lengths[later]
-        found |= ~same
-        a, b = rows_of(lists, first[same]), rows_of(lists, later[same])
-        differ = np.asarray(a.values != b.values)
-        unequal = np.asarray(differ.any(axis=tuple(range(1, differ.ndim))))
-        before = np.concatenate([[0], np.cumsum(unequal)])
-        found[np.flatnonzero(same)[before[a.offsets[1:]] > before[a.offsets[:-1]]]] = True
     return found
+
+
+def _lists_differ(lists: Ragged, first: Int64, later: Int64) -> NDArray[np.bool_]:
+    """Return which pairs of rows differ, bool (n,)."""
+    if isinstance(lists.values, Ragged):  # of lists: in how long these are, or in what they hold
+        inner, bounds = lists.values, np.asarray(lists.offsets)
+        lengths = Ragged(np.asarray(inner.lengths), bounds)
+        items = Ragged(inner.values, np.asarray(inner.offsets)[bounds])
+        return _lists_differ(lengths, first, later) | _lists_differ(items, first, later)
+    counts = np.asarray(lists.lengths)
+    same = counts[first] == counts[later]
+    found = ~same
+    a, b = rows_of(lists, first[same]), rows_of(lists, later[same])
+    differ = np.asarray(a.values != b.values)
+    unequal = np.asarray(differ.any(axis=tuple(range(1, differ.ndim))))
+    before = np.concatenate([[0], np.cumsum(unequal)])
+    found[np.flatnonzero(same)[before[a.offsets[1:]] > before[a.offsets[:-1]]]] = True
+    return np.asarray(found)
 
 
 def _mapped(item: Taken, table: Any, name: str) -> Any:
     values: Any = column(table, name)
-    if item.mapping is None or name not in ("label", "box_labels"):
+    if item.mapping is None or name not in CLASS_IDS:
         return values
-    if name == "label":
+    if not isinstance(values, Ragged):
         return map_ids(np.asarray(values), item.mapping)
     return Ragged(map_ids(np.asarray(values.flat()), item.mapping), np.asarray(values.offsets) - values.offsets[0])

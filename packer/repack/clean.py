@@ -11,11 +11,11 @@ from packer.errors import AnyPath, DamagedPack, UsageError
 from packer.format.jpeg_index_list import JPEG_INDEX
 from packer.format.manifest import MANIFEST_NAME
 from packer.format.objects import find_manifest, jpeg_index_at
+from packer.model.annotation import Progress
 from packer.packing.journal import checked_line
 from packer.packing.objects import BUILDS, PLAIN, TAGGED, objects_in
 from packer.stores import clean_url, is_url, open_store
 from packer.stores.base import NoObject, Object, Store
-from packer.types import Progress
 
 DAY_S = 86_400.0
 DELETED_AT_ONCE = 1000

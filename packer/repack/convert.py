@@ -21,6 +21,7 @@ from packer.images.decode import Decoder
 from packer.images.encode import Encoding
 from packer.images.header import Mode
 from packer.images.resize import Resize
+from packer.model.annotation import Progress, advancing
 from packer.packing.engines import with_threads
 from packer.packing.journal import ShardResult
 from packer.packing.options import BuildOptions, check_extension
@@ -33,7 +34,6 @@ from packer.repack.copy_shard import CopyJob, Remake, copy_shard, measure_rows
 from packer.repack.recount import recount
 from packer.system import usable_cores
 from packer.system.pool import Pool
-from packer.types import Progress, advancing
 
 PRELOADED = "packer.repack.copy_shard"
 DECODING = "packer.images.decode packer.images.encode packer.packing.convert"

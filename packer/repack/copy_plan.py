@@ -16,7 +16,8 @@ from packer.errors import UsageError, printable
 from packer.format.indexes import Indexes
 from packer.format.lists import Skipped
 from packer.format.manifest import Manifest
-from packer.format.schema import ANNOTATION_FIELDS, DTYPES
+from packer.format.schema import DTYPES
+from packer.model.fields import FIELD_NAMES
 from packer.packing.options import BuildOptions
 from packer.packing.plan import SAMPLED_IMAGES, shard_name
 from packer.packing.select import Selection, read_selection
@@ -152,7 +153,7 @@ class CopyPlan:
         check_space(options, needed, len(jobs), free_bytes(options), step)
 
 
-_LABELS = ("path", *ANNOTATION_FIELDS)
+_LABELS = ("path", *FIELD_NAMES)
 
 
 def _taken(table: Any, rows: Rows) -> Any:

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packer.errors import BadImage, BadInput, DamagedPack, printable
-from packer.format.columns import Annotations, column, present
 from packer.format.indexes import Indexes
 from packer.format.manifest import ShardEntry
 from packer.format.mmap import map_files
-from packer.format.schema import ANNOTATION_FIELDS, DTYPES, ENCODINGS
+from packer.format.schema import DTYPES, ENCODINGS
 from packer.format.verify_records import ALTERED, text_of, texts
+from packer.model.annotation import Annotation, Image, Record
+from packer.model.columns import Annotations, column, present
+from packer.model.fields import FIELD_NAMES
 from packer.packing.journal import ShardResult, is_intact
 from packer.packing.new_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
 from packer.system.child import Decoding, Report, unmarked
-from packer.types import Annotation, Image, Record
 
 if TYPE_CHECKING:  # a copy of bytes does not need the libraries of images, which take a while to load
     from packer.images.decode import Decoder
@@ -163,7 +164,7 @@ class _Source:
         self._numbers = {name: np.asarray(column(table, name)).tolist() for name in names}
         self._keys, self._paths = texts(column(table, "key")), texts(column(table, "path"))
         self._digests = np.ascontiguousarray(column(table, "source_xxh3")).tobytes()
-        absent = [name for name in ANNOTATION_FIELDS if name in table.column_names and not present(table, name).any()]
+        absent = [name for name in FIELD_NAMES if name in table.column_names and not present(table, name).any()]
         self._annotations = Annotations(table.drop_columns(absent), indexes.path(0))
         self._labels = self._annotations.labels_only
         self._of_label: dict[int, Annotation] = {}

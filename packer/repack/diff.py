@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack, open_pack
-from packer.format.schema import ANNOTATION_FIELDS, TAGGED_SCHEMA
-from packer.format.typed import read_json
+from packer.model.annotation import Progress
+from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, FIELDS
+from packer.model.strict_json import read_json
 from packer.system import usable_cores
-from packer.types import Progress
 
 DEFAULT_LIMIT = 10
 ROWS = 4096
@@ -158,9 +158,9 @@ class _Diff:
         tables = [_annotations(pack, rows) for pack, rows in ((self.a, rows_a), (self.b, rows_b))]
         by_name = self.a.classes != self.b.classes or self.a.manifest.tags != self.b.manifest.tags
         differing: dict[int, list[str]] = defaultdict(list)
-        for name in ANNOTATION_FIELDS:
+        for name in FIELD_NAMES:
             first, second = (table.column(name) for table in tables)
-            named = by_name and name in ("label", "box_labels", "tags")
+            named = by_name and (name in CLASS_IDS or name == "tags")
             if not named and first.equals(second):
                 continue
             for start in range(0, len(rows_a), ROWS):
@@ -250,15 +250,16 @@ def _matched(a: Sequence[bytes], b: Sequence[bytes]) -> tuple[list[int], list[in
 
 def _annotations(pack: Pack, rows: Any) -> Any:
     """Return the columns of annotations for these records."""
-    schema = pa.schema([TAGGED_SCHEMA.field(name) for name in ANNOTATION_FIELDS])
     tables = []
     for number in range(len(pack.shards)):
         table = pack.indexes[number]
-        columns = [
-            table.column(name) if name in table.column_names else pa.nulls(len(table), schema.field(name).type)
-            for name in ANNOTATION_FIELDS
-        ]
-        tables.append(pa.Table.from_arrays(columns, schema=schema))
+        columns = {
+            field.name: table.column(field.name)
+            if field.name in table.column_names
+            else pa.nulls(len(table), field.kind.arrow)
+            for field in FIELDS
+        }
+        tables.append(pa.table(columns))
     joined = pa.concat_tables(tables)
     in_order = len(rows) == len(joined) and bool((rows == np.arange(len(rows))).all())
     return joined if in_order else joined.take(pa.array(rows))
@@ -268,14 +269,14 @@ def _value(name: str, value: Any, pack: Pack | None) -> Any:
     """Return a value as it is compared: fields parsed, and class ids as names if the packs have other classes."""
     if value is None:
         return None
-    if name in ("box_fields", "extras"):
+    if not BY_NAME[name].kind.is_numeric:
         return read_json(value.encode()) if value else {}
     if pack is None:
         return value
     if name == "tags":
         return {tag for tag, there in zip(pack.manifest.tags, value, strict=False) if there}
     names = pack.manifest.classes
-    ids = [value] if name == "label" else value
+    ids = value if isinstance(value, list) else [value]
     return [names[i] if 0 <= i < len(names) else i for i in ids]
 
 

@@ -13,12 +13,12 @@ import packer
 from packer.errors import AnyPath, BadImage, PackerError, StorageError, UsageError, printable
 from packer.format.pack import Pack, open_pack
 from packer.images.opencv import quiet_opencv
+from packer.model.annotation import Progress
 from packer.packing.select import read_selection
 from packer.repack.layouts import layout_of
 from packer.repack.layouts.base import Item, Layout
 from packer.system import exchange_names, open_regular, sync_path
 from packer.system.locks import OLD, growing_folder
-from packer.types import Progress
 
 MARK = ".packer-extract.json"
 """A file that says that a folder was extracted, and how many files it has; builds skip it as hidden."""

@@ -15,14 +15,13 @@ import numpy as np
 import packer
 from packer.containers import container_names
 from packer.errors import UsageError, plural, printable
-from packer.format.columns import column
 from packer.format.manifest import Manifest
+from packer.model.annotation import Int64
+from packer.model.columns import column
+from packer.model.fields import BY_NAME, FLIPS, WHOLE
 from packer.packing.resolve import similar_names
 from packer.repack.links import Source
-from packer.types import Int64
 
-MISREAD = {"boxes": "boxes", "tags": "tags"}
-"""Fields whose absence would be read as "none in this image"."""
 OWN = ("include", "exclude", "label_files", "columns", "classes", "split", "repack")
 """Options that hold only for the source of a pack."""
 
@@ -139,14 +138,14 @@ def _check_fields(sources: Sequence[Source], fields: Sequence[str]) -> list[str]
     notes = []
     for name in fields:
         without = [source for source in sources if name not in source.manifest.fields]
-        if without and name in MISREAD:
+        if without and name in WHOLE:
             has = next(source for source in sources if name in source.manifest.fields)
-            problem = f"has no {MISREAD[name]}, but {printable(has.path)} has: its images would count as without any"
+            problem = f"has no {name}, but {printable(has.path)} has: its images would count as without any"
             step = "build it with labels, or with --missing-labels empty if there is nothing in its images"
             raise UsageError(without[0].path, problem, step)
-        if without and "." not in name and name not in ("box_labels", "box_fields", "extras"):
+        if without and name in BY_NAME and BY_NAME[name].kind.is_numeric and name != "box_labels":
             notes.append(f"{name}: not in {', '.join(printable(source.name) for source in without)}")
-    for name in ("landmarks", "keypoints"):
+    for name in FLIPS:
         known: tuple[int, Source] | None = None
         for source in sources if name in fields else ():
             number = _points(source, name)
@@ -164,14 +163,14 @@ def _points(source: Source, name: str) -> int | None:
     found = set[int]()
     for table in source.tables:
         rows: Any = column(table, name)
-        lengths = (rows.flat() if name == "keypoints" else rows).lengths
+        lengths = (rows.flat() if BY_NAME[name].per_box else rows).lengths
         found.update(np.unique(lengths[lengths > 0]).tolist())
     return found.pop() if len(found) == 1 else None
 
 
 def _flip_index(sources: Sequence[Source]) -> tuple[tuple[int, ...] | None, list[str]]:
     """Return the flip index of all packs with points, and a note if it is not known of all."""
-    pointed = [source for source in sources if {"landmarks", "keypoints"} & set(source.manifest.fields)]
+    pointed = [source for source in sources if {*FLIPS} & set(source.manifest.fields)]
     known = [source for source in pointed if source.manifest.flip_index is not None]
     for other in known[1:]:
         if other.manifest.flip_index != known[0].manifest.flip_index:

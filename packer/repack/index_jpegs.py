@@ -30,6 +30,7 @@ from packer.format.make_jpeg_index import (
     make_jpeg_index,
 )
 from packer.format.pack import Pack, open_pack
+from packer.model.annotation import Progress, advancing
 from packer.packing.engines import with_threads
 from packer.packing.index_jpegs import JPEG_ENCODINGS
 from packer.packing.options import DEFAULT_DECODE_TIMEOUT_S
@@ -39,7 +40,6 @@ from packer.system.atomic import is_own_file
 from packer.system.locks import LOCK, lock_folder, remove_folder
 from packer.system.pool import Pool
 from packer.system.signals import held_signals
-from packer.types import Progress, advancing
 
 PRELOADED = "packer.format.make_jpeg_index"
 

@@ -17,10 +17,10 @@ from packer.format.index import INDEX_SUFFIX, write_index
 from packer.format.indexes import Indexes
 from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry, read_manifest
 from packer.format.mmap import check_size
+from packer.model.annotation import Int64, Progress
 from packer.repack.rows import relabelled, selected
 from packer.system import share_file, usable_cores
 from packer.system.atomic import make_own_folder
-from packer.types import Int64, Progress
 
 MOST_THREADS = 4
 IN_PLACE = "in place"

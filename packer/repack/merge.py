@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from packer.errors import AnyPath, BadInput, UsageError, plural, printable
-from packer.format.columns import column
 from packer.format.index import read_index
 from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import KINDS, MOST_IN_MANIFEST, Listing, Skipped, read_list
 from packer.format.manifest import Manifest
+from packer.model.annotation import Int64, Progress
+from packer.model.columns import column
 from packer.packing.options import check_extension
 from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import read_classes
@@ -25,7 +26,6 @@ from packer.repack.alike import Duplicates, find_duplicates
 from packer.repack.fit import fitted, joined_classes
 from packer.repack.links import Linked, Source, Taken, link_shards
 from packer.repack.recount import recount
-from packer.types import Int64, Progress
 
 DUPLICATES = ("keep", "drop", "fail")
 DROPPED = "has the same bytes as an earlier image of the merged packs"

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError, printable
-from packer.format.columns import object_of
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
 from packer.format.verify_records import texts
+from packer.model.annotation import Int64
+from packer.model.fields import object_of
+from packer.model.ragged import Ragged
 from packer.samplers.order import derive, permutation
 from packer.sources.paths import quoted
-from packer.types import Int64
 
 Shares = dict[str, Fraction]
 NAME = re.compile(r"\w[\w.+-]{0,99}")

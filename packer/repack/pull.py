@@ -17,6 +17,7 @@ from packer.format.digests import sha256_of
 from packer.format.jpeg_index_list import write_list
 from packer.format.manifest import FileEntry
 from packer.format.objects import jpeg_index_at, manifest_at
+from packer.model.annotation import Progress
 from packer.packing.publish import Output
 from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.base import NoObject, Object, ObjectChanged, Store
@@ -24,7 +25,6 @@ from packer.stores.threads import all_of, pool
 from packer.stores.transfer import read_range
 from packer.system.atomic import is_own_file, make_own_folder, open_own
 from packer.system.locks import LOCK, remove_folder
-from packer.types import Progress
 
 RANGE_BYTES = 8 << 20
 IN_FLIGHT = 16

@@ -15,6 +15,7 @@ from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, read_j
 from packer.format.manifest import FileEntry, Manifest, read_manifest
 from packer.format.mmap import check_files
 from packer.format.objects import find_manifest
+from packer.model.annotation import Progress
 from packer.packing.journal import checked_line, line_of
 from packer.packing.objects import (
     BUILDS,
@@ -28,7 +29,6 @@ from packer.stores import clean_url, is_url, join_url, open_store
 from packer.stores.base import ABSENT, NoObject, Object, ObjectChanged, Store
 from packer.stores.threads import all_of, pool
 from packer.stores.transfer import sha256_of_object, upload
-from packer.types import Progress
 
 CLAIM = f"{BUILDS}push.json"
 """Names the pack whose push is unfinished: two packs have the same file names, and other bytes."""

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from packer.format.columns import column, present
 from packer.format.manifest import Manifest, ShardEntry
-from packer.format.schema import ANNOTATION_FIELDS, DTYPES
+from packer.format.schema import DTYPES
+from packer.model.columns import column, present
+from packer.model.fields import FIELD_NAMES
 
 
 def recount(manifest: Manifest, shards: Iterable[ShardEntry], tables: Iterable[Any]) -> Manifest:
@@ -27,7 +28,7 @@ def recount(manifest: Manifest, shards: Iterable[ShardEntry], tables: Iterable[A
     there, shapes, dtypes = set[str](), set[tuple[int, ...]](), set[int]()
     boxes = 0
     for table in tables:
-        there.update(name for name in ANNOTATION_FIELDS if present(table, name).any())
+        there.update(name for name in FIELD_NAMES if present(table, name).any())
         sides = np.stack([np.asarray(column(table, name)) for name in ("height", "width", "channels")], axis=1)
         if len(shapes) < 2 and len(sides):
             same = (sides == sides[0]).all()

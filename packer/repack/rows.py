@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.format.columns import column, present
-from packer.format.ragged import Ragged
-from packer.types import Int64
+from packer.model.annotation import Int64
+from packer.model.columns import column, present
+from packer.model.ragged import Ragged
 
 
 def map_ids(ids: NDArray[Any], mapping: Int64) -> Int64:

@@ -18,6 +18,7 @@ from packer.format.index import read_index
 from packer.format.jpeg_index_list import not_carried
 from packer.format.manifest import Manifest, read_manifest
 from packer.format.pack import open_pack
+from packer.model.annotation import Progress
 from packer.packing.publish import Output, Outputs, check_folder
 from packer.packing.resume import resume_or_restart
 from packer.packing.select import Selection
@@ -27,7 +28,6 @@ from packer.repack.recount import recount
 from packer.sources.paths import as_text
 from packer.system import open_regular
 from packer.system.atomic import is_own_file, replacing
-from packer.types import Progress
 
 OWN = ("include", "exclude")
 """Options whose files are only in the whole pack."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
-from packer.format.ragged import Ragged
+from packer.model.ragged import Ragged
 from packer.samplers.base import Sampler
 from packer.samplers.order import PIECE, Records, compact, derive, random_bits, shuffled
 from packer.samplers.ranks import check_int

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from packer.errors import UsageError, plural
+from packer.model.annotation import Int64
 from packer.samplers.callers import check_late, consumed, dealer, next_iteration, workers_reader
 from packer.samplers.clock import STATE_VERSION, Clock, Iteration, Scalar, check_state, refuse
 from packer.samplers.order import PIECE, Records, in_pieces
 from packer.samplers.ranks import Ranks, as_distributed, check_int, length_of, warn_if_ungrouped
 from packer.samplers.subset import check_indices, digest_of, pack_of
-from packer.types import Int64
 
 Data = int | Sized
 """What is sampled: a number of records, a Pack, a PackedDataset, or any object with a length."""

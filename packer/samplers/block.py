@@ -36,6 +36,7 @@ from numpy.typing import ArrayLike
 
 from packer.errors import UsageError
 from packer.format.pack import Pack
+from packer.model.annotation import Int64
 from packer.samplers.base import Sampler
 from packer.samplers.order import (
     Records,
@@ -50,7 +51,6 @@ from packer.samplers.order import (
 )
 from packer.samplers.ranks import Ranks, check_int, length_of, nodes_of
 from packer.samplers.subset import pack_of
-from packer.types import Int64
 
 _CUTS, _BLOCKS, _WINDOWS, _NODES = 1, 2, 3, 4  # purpose of a key
 _STEP = 1 << 20

@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError, plural, printable
+from packer.model.annotation import Int64
 from packer.samplers.base import Sampler
 from packer.samplers.order import PIECE, Records, bits_at, compact, derive, permutation, shuffled
 from packer.samplers.ranks import as_number, check_int
 from packer.samplers.subset import pack_of
-from packer.types import Int64
 
 WINDOW = 512
 """Positions within which the packs have their shares exactly, and the samples change places."""

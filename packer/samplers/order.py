@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.types import Int64
+from packer.model.annotation import Int64
 
 Float64 = NDArray[np.float64]
 Records = NDArray[np.signedinteger[Any]]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from packer.model.annotation import Int64
 from packer.samplers.base import Sampler
 from packer.samplers.order import Records, derive, permutation, shuffled
-from packer.types import Int64
 
 
 class ShuffleSampler(Sampler):

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError, plural
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
-from packer.format.schema import TAGGED_SCHEMA
+from packer.format.schema import FULL_SCHEMA
+from packer.model.annotation import Int64
+from packer.model.ragged import Ragged
 from packer.samplers.order import Records, compact
-from packer.types import Int64
 
 Column = NDArray[Any] | Ragged
 """Numbers: array (n,). Lists, text: `Ragged` of n rows."""
@@ -25,7 +25,7 @@ class PackColumns(Mapping[str, Any]):
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
-        self._names: list[str] = TAGGED_SCHEMA.names
+        self._names: list[str] = FULL_SCHEMA.names
 
     def __getitem__(self, name: str) -> Column:
         """Return a column. Raise UsageError if it does not exist."""

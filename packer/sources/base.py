@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
+from packer.model.annotation import RawAnnotation
 from packer.sources.archives.decompress import decompress, most_bytes
 from packer.sources.archives.members import Members
 from packer.sources.archives.places import SourceFile
 from packer.stores import is_url, joined
-from packer.types import RawAnnotation
 
 HELD_BYTES = 64 << 20
 """A deflated file of labels up to this size is held in memory, a larger one decompressed to the disk."""

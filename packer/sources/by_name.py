@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.model.annotation import Json, Point, RawAnnotation
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.image_names import FileImages, ImageNames
 from packer.sources.paths import coordinate, file_of, named, quoted, split_folders
@@ -20,7 +21,6 @@ from packer.sources.points import check_count
 from packer.sources.splits import are_splits, folder_splits, in_order
 from packer.sources.tree import MIB, read_file, read_head
 from packer.stores import is_url
-from packer.types import Json, Point, RawAnnotation
 
 NO_CLASS = "object"
 """The class of an object without one."""

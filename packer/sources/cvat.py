@@ -16,11 +16,11 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import iterparse
 
 from packer.errors import BadImage, BadLabel, UsageError, printable
+from packer.model.annotation import Json
 from packer.sources.archives.decompress import stream_of
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.by_name import ByNameSource, Entry, Objects, asked_files, files_like
 from packer.sources.paths import as_bytes, folder_of, is_number, named, number, quoted, stem_of
-from packer.types import Json
 
 SHAPES = frozenset({"box", "polygon", "points", "skeleton", "polyline", "ellipse", "mask", "cuboid"})
 NO_FIELD = frozenset({"polyline", "ellipse", "mask", "cuboid"})

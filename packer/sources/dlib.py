@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.model.annotation import RawAnnotation
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.dlib_xml import FLAGS, read_dlib
 from packer.sources.image_names import ImageNames
@@ -12,7 +13,6 @@ from packer.sources.paths import as_text, extension_of, file_of, named, quoted
 from packer.sources.points import check_count, flip_index_of
 from packer.sources.splits import FolderSplit, folder_splits
 from packer.sources.tree import read_head
-from packer.types import RawAnnotation
 
 HEAD_BYTES = 4096
 MOST_CANDIDATES = 64

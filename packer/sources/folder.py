@@ -8,6 +8,7 @@ from copy import copy
 from itertools import chain
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.model.annotation import RawAnnotation
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.parquet.file import parquet_files
 from packer.sources.paths import (
@@ -21,7 +22,6 @@ from packer.sources.paths import (
     split_folders,
 )
 from packer.sources.splits import folder_splits, in_order, splits_in
-from packer.types import RawAnnotation
 
 NOTHING = RawAnnotation(origin="")
 

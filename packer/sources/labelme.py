@@ -9,11 +9,11 @@ import re
 from typing import Any
 
 from packer.errors import BadLabel, printable
+from packer.model.annotation import Point
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.by_name import ByNameSource, Entry, Objects, files_like, read_json, whole_size
 from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, spread, stem_of
 from packer.sources.tree import read_head
-from packer.types import Point
 
 WORDS = (b'"shapes"', b'"imagePath"', b'"imageData"')
 

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 
 from packer.errors import BadLabel, NoImage, NoLabel, plural, printable
+from packer.model.annotation import Point, RawAnnotation
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.paths import as_text, class_id, extension_of, number, quoted, spread, stem_of
 from packer.sources.splits import FolderSplit, folder_splits
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.voc import match_by_stem
-from packer.types import Point, RawAnnotation
 
 MOST_BYTES = MIB
 FIRST_CENTER = 0.5

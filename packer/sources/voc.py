@@ -9,6 +9,7 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.model.annotation import RawAnnotation
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.masks import MASK_FOLDERS
 from packer.sources.paths import (
@@ -28,7 +29,6 @@ from packer.sources.paths import (
 from packer.sources.splits import are_splits, folder_splits, in_order
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.voc_xml import claimed_names, parse_xml, read_annotation
-from packer.types import RawAnnotation
 
 MOST_XML_BYTES = MIB
 MOST_SPLIT_BYTES = 64 * MIB

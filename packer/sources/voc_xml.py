@@ -15,8 +15,8 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from packer.errors import BadLabel
+from packer.model.annotation import Json, RawAnnotation
 from packer.sources.paths import as_text, exact_number, quoted
-from packer.types import Json, RawAnnotation
 
 Box = tuple[float, float, float, float]
 EDGES = ("xmin", "ymin", "xmax", "ymax")
@@ -61,7 +61,7 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
     """Return the annotation in an ``<annotation>`` element.
 
     VOC pixels are counted from 1 and its edges are inclusive: the box (xmin, ymin, xmax, ymax) covers
-    (xmin - 1, ymin - 1, xmax, ymax) in the frame of `packer.types`. The original numbers are kept in the box
+    (xmin - 1, ymin - 1, xmax, ymax) in the frame of `packer.model.annotation`. The original numbers are kept in the box
     field ``voc_bndbox``.
 
     Raises:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from packer.errors import AnyPath
 from packer.format.pack import Pack, open_pack
+from packer.model.annotation import Progress
 from packer.stats.columns import (
     BoxStats,
     ClassCounts,
@@ -22,7 +23,6 @@ from packer.stats.columns import (
 )
 from packer.stats.duplicates import Duplicates, Leaks, duplicates, leaks
 from packer.stats.pixels import ChannelStats, channel_stats
-from packer.types import Progress
 
 __all__ = ["BoxStats", "ChannelStats", "ClassCounts", "KeypointStats", "PackStats", "SizeStats", "Spread", "pack_stats"]
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from packer.format.pack import Pack
 from packer.images.opencv import cv2, quiet_opencv
+from packer.model.annotation import Progress
 from packer.system import usable_cores
-from packer.types import Progress
 
 BLOCK_BYTES = 256 << 10
 """Small raw images are collected into blocks of this size, which fit a cache: an OpenCV call takes as long as 4 KiB."""

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.model.annotation import Int64
 from packer.stores.layout import Layout, runs
 from packer.system import at_fork
-from packer.types import Int64
 
 
 class Blocks:

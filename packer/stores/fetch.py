@@ -18,12 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import PackerError, StorageError
+from packer.model.annotation import Int64
 from packer.stores.base import check_process
 from packer.stores.blocks import Blocks
 from packer.stores.threads import check_ended, start
 from packer.stores.whole_files import write_file
 from packer.system import at_fork
-from packer.types import Int64
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

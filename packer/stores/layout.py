@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.types import Int64
+from packer.model.annotation import Int64
 
 
 class Layout:

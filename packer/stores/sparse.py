@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import StorageError
+from packer.model.annotation import Int64
 from packer.stores.blocks import Blocks
 from packer.stores.layout import Layout, runs
 from packer.stores.whole_files import size_of
 from packer.system import open_regular, read_at
 from packer.system.atomic import open_own
 from packer.system.sparse import has_one_name, lock_bytes, punch_hole, unlock_bytes, write_at
-from packer.types import Int64
 
 NAME = "blocks"
 HEADER = struct.Struct("<8sII48x")

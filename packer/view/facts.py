@@ -15,8 +15,9 @@ import numpy as np
 from packer.errors import UsageError, plural, printable, size_text
 from packer.format.lists import read_list
 from packer.format.pack import Pack
-from packer.images.geometry import Geometry, move, select_boxes
-from packer.types import Annotation
+from packer.model.annotation import Annotation
+from packer.model.fields import with_boxes
+from packer.model.geometry import Geometry, move
 from packer.view.catalog import RecordSet
 
 MOST_DRAWN = 300
@@ -96,7 +97,7 @@ def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], tuple
     height, width, _ = pack.shape_of(record)
     annotation = pack.annotation(record)
     one = np.arange(0 if annotation.boxes is None else len(annotation.boxes)) == box
-    annotation = select_boxes(replace(annotation, label=None, landmarks=None), one)
+    annotation = with_boxes(replace(annotation, label=None, landmarks=None), one)
     x1, y1, x2, y2 = map(float, np.nan_to_num(annotation.boxes[0])) if annotation.boxes is not None else (0.0,) * 4
     side_x, side_y = max(2.0, _MARGIN * (x2 - x1)), max(2.0, _MARGIN * (y2 - y1))
     left, top = (int(min(max(0, low), size - 1)) for low, size in ((x1 - side_x, width), (y1 - side_y, height)))

@@ -13,13 +13,13 @@ from packer.errors import AnyPath, PackerError, UsageError, printable
 from packer.format.pack import Pack
 from packer.images.base import Header
 from packer.images.decode import decode, decode_leniently
-from packer.images.geometry import Geometry
 from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, read_header
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
+from packer.model.annotation import Image
+from packer.model.geometry import Geometry
 from packer.sources.archives.places import SourceFile
 from packer.stores import is_url
-from packer.types import Image
 from packer.view.pictures import EXACT_PIXELS, LARGEST_SIDE, data_uri, shrink
 
 _MOST_BYTES = 256 << 20

@@ -17,7 +17,7 @@ from packer.images.encode import encode
 from packer.images.header import Mode
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Resize
-from packer.types import Image
+from packer.model.annotation import Image
 
 LARGEST_SIDE = 2048
 _SHARP_PIXELS = 64 * 64

@@ -7,8 +7,8 @@ from typing import Any
 
 from packer.errors import PackerError
 from packer.format.pack import Pack
+from packer.model.annotation import Progress
 from packer.stats.pixels import ChannelStats, channel_stats
-from packer.types import Progress
 
 
 class PixelStats(Progress):

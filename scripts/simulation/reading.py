@@ -18,9 +18,9 @@ from packer.format.remote import Remote
 from packer.loading.page_cache import announced
 from packer.loading.pipeline import DECODED_A_PART, PART_BYTES
 from packer.loading.windows import Closable, InWindows
+from packer.model.annotation import Int64
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler
 from packer.samplers.order import RUN, SAMPLED_RUNS
-from packer.types import Int64
 
 ROW_BYTES = 224 * 224 * 3
 """Of an image in a batch. Images of this size are stored raw."""

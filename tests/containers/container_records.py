@@ -11,7 +11,7 @@ from PIL import Image
 
 from packer.containers import open_container
 from packer.containers.base import Entry, ShardSpec
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
 
 CLASSES = ("ant", "bee", "caf\u00e9")
 IMAGES = ("raw", "ragged", "raw16", "gray", "jpeg", "png", "mixed")

@@ -15,7 +15,7 @@ from foreign_readers import READERS
 from PIL import Image
 
 from packer.errors import UsageError
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
 
 
 @pytest.mark.parametrize("kind", IMAGES)

@@ -11,7 +11,7 @@ from container_records import picture, spec_of
 
 from packer.containers import lmdb
 from packer.errors import DamagedPack, StorageError
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
 
 
 @pytest.fixture

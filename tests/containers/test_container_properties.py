@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from packer.containers import open_container
 from packer.containers.base import Places
 from packer.format.index import IndexBuilder, annotation_of, column, read_index
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
 
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
 text = st.text(st.characters(codec=None), max_size=8)

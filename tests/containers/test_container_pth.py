@@ -15,7 +15,7 @@ from container_records import ANNOTATIONS, CLASSES, IMAGES, picture, records_of,
 from packer.containers import open_container
 from packer.containers.pth_pickle import Tensor, pickled, unpickled
 from packer.errors import DamagedPack
-from packer.types import Annotation
+from packer.model.annotation import Annotation
 
 
 @pytest.mark.parametrize("kind", IMAGES)

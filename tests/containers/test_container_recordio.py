@@ -11,7 +11,7 @@ from container_records import ANNOTATIONS, image_record, records_of, spec_of, wr
 
 from packer.containers import open_container, recordio
 from packer.errors import DamagedPack, UsageError
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 CONTAINER = recordio.CONTAINER

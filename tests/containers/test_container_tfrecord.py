@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.containers.tf_example import bytes_features, example_parts
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
 
 NAMES = (b"image/source_id", b"image/encoded", b"not there")
 OTHERS = st.dictionaries(st.text(max_size=20), st.binary(max_size=300), max_size=6)

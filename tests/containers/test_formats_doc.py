@@ -13,7 +13,7 @@ from container_records import records_of, write_shard
 from packer.containers import CONTAINERS
 from packer.containers.base import Places
 from packer.format.index import DTYPES, ENCODINGS, INDEX_SUFFIX, SCHEMA, IndexBuilder
-from packer.types import Annotation
+from packer.model.annotation import Annotation
 
 DOC = Path(__file__).parents[2] / "docs" / "formats.md"
 TEXT = DOC.read_text(encoding="utf-8")

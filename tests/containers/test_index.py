@@ -19,7 +19,6 @@ from crc32c import crc32c
 from packer.containers.base import Places
 from packer.errors import DamagedPack, StorageError
 from packer.format import index
-from packer.format.columns import present
 from packer.format.index import (
     DTYPES,
     ENCODINGS,
@@ -31,8 +30,9 @@ from packer.format.index import (
     read_index,
 )
 from packer.format.manifest import IndexEntry
-from packer.format.ragged import Ragged
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
+from packer.model.columns import present
+from packer.model.ragged import Ragged
 
 
 def places_of(records: list[Record]) -> Places:

@@ -15,7 +15,7 @@ from packer.errors import UsageError
 from packer.format.joined import JoinedPack
 from packer.format.mmap import MANY_FILES
 from packer.format.pack import Pack
-from packer.format.ragged import Ragged
+from packer.model.ragged import Ragged
 from packer.system import PORTABLE
 
 ONE_OF_ITS_OWN = {

@@ -16,7 +16,7 @@ from packer.containers import CONTAINERS
 from packer.format import verify_records
 from packer.format.manifest import read_manifest
 from packer.format.verify import verify
-from packer.types import Progress
+from packer.model.annotation import Progress
 
 
 def index_of(pack: Path, number: int = 0) -> Path:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops_images import turned
 
-from packer.images.geometry import Geometry, clip, move, orientation_geometry, select_boxes
-from packer.types import Annotation
+from packer.model.annotation import Annotation
+from packer.model.geometry import Geometry, clip, move, orientation_geometry, with_boxes
 
 
 def annotation() -> Annotation:
@@ -80,8 +80,8 @@ def test_clip_cuts_boxes_and_drops_what_has_no_area_with_all_that_belongs_to_it(
     assert after.boxes.dtype == np.float32
 
 
-def test_select_boxes_takes_all_that_belongs_to_them() -> None:
-    after = select_boxes(annotation(), [False, False, True, False])
+def test_with_boxes_takes_all_that_belongs_to_them() -> None:
+    after = with_boxes(annotation(), [False, False, True, False])
     assert after.boxes is not None and after.boxes.tolist() == [[-5, -5, -1, 3]]
     assert after.polygons is not None and len(after.polygons) == 1
     assert after.box_fields == {"difficult": (0,), "pose": ("c",)}

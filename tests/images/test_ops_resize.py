@@ -14,11 +14,11 @@ from PIL import Image
 
 from packer.errors import BadImage, UsageError
 from packer.images.decode import decode
-from packer.images.geometry import clip, move, orientation_geometry
 from packer.images.header import read_header
 from packer.images.jpeg import reduction
 from packer.images.resize import FITS, Resize, parse_size
-from packer.types import Annotation
+from packer.model.annotation import Annotation
+from packer.model.geometry import clip, move, orientation_geometry
 
 BRIGHT = 255
 

@@ -19,7 +19,7 @@ from foreign_readers import READERS
 
 from packer import BuildOptions, build_pack
 from packer.containers import n5
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
 
 datasets = pytest.importorskip("datasets", reason="datasets is optional, and not installed here")
 ts = pytest.importorskip("tensorstore", reason="tensorstore is optional, and not installed here")

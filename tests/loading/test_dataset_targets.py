@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from packer import BuildOptions, PackedDataset, build_pack
-from packer.format.ragged import Ragged
+from packer.model.ragged import Ragged
 
 
 class Untouchable:

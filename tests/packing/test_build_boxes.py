@@ -13,8 +13,8 @@ from packer.errors import BadBox
 from packer.format.lists import Changed, read_list
 from packer.format.pack import open_pack
 from packer.images.header import read_header
+from packer.model.annotation import RawAnnotation
 from packer.packing.resolve import ClassIds, Resolver
-from packer.types import RawAnnotation
 
 
 def yolo(root: Path, *rows: str, width: int = 480, height: int = 640) -> Path:

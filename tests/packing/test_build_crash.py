@@ -20,11 +20,11 @@ from running import digests, good, run, until
 import packer.packing.plan
 from packer.errors import TooManyBad, WorkerDied
 from packer.format.pack import open_pack
+from packer.model.annotation import Progress
 from packer.packing import BuildOptions, build_pack, plan_pack
 from packer.packing.new_shard import files_of, name_files
 from packer.packing.write_shard import pack_shard
 from packer.system.pool import Pool, Worker
-from packer.types import Progress
 
 pytestmark = pytest.mark.workers
 

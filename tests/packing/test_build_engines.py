@@ -25,12 +25,12 @@ from packer.errors import StorageError, TooManyBad, UsageError, WorkerDied
 from packer.format.manifest import FileEntry
 from packer.format.pack import open_pack
 from packer.format.verify import verify
+from packer.model.annotation import Progress
 from packer.packing import build_part, plan_pack
 from packer.packing.engines import executor
 from packer.packing.parts import FinishedParts
 from packer.packing.publish import Output
 from packer.system.locks import lock_folder
-from packer.types import Progress
 
 IMAGES = 12
 SHARD = 3 * 40 * 30 * 3

@@ -17,11 +17,11 @@ from test_build_archives import as_tar, as_zip, compressed
 pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 
 from packer import open_pack
+from packer.model.annotation import Progress
 from packer.packing import BuildOptions, build_pack
 from packer.packing.convert import Recipe
 from packer.packing.publish import Output
 from packer.stores.obstore import ObstoreStore
-from packer.types import Progress
 
 CHOICES: dict[str, tuple[str, list[Any]]] = {
     "raw": ("classes", []),

@@ -10,11 +10,11 @@ from torch.utils.data import DataLoader
 
 from packer import BuildOptions, CenterCrop, PackedDataset, PackedLoader, build_pack, collate, open_pack
 from packer.containers import CONTAINERS, open_container
-from packer.containers.annotation import record_from_json
 from packer.errors import UsageError
 from packer.format.manifest import read_manifest
 from packer.format.salvage import repair
 from packer.format.verify import verify
+from packer.model.record_json import record_from_json
 from packer.packing.scan import read_inputs
 from packer.stats import pack_stats
 

@@ -17,10 +17,10 @@ from running import digests, good, refused
 
 from packer import BuildOptions, __version__, build_pack, open_pack
 from packer.errors import StorageError, TooManyBad, UsageError
+from packer.model.annotation import Progress
 from packer.packing.journal import Journal
 from packer.packing.publish import Output
 from packer.system.locks import FolderLock
-from packer.types import Progress
 
 IMAGES = 12
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import digests, good, run_script
 
-from packer.format.index_rows import label_arrays
 from packer.format.pack import open_pack
+from packer.model.fields import label_arrays
 from packer.packing import BuildOptions, build_pack, plan_pack
 from packer.packing.rows import mapped, rows_at, write_table
 from packer.packing.scan import read_inputs

@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass
 
 import packer.repack.copy_shard
-from packer.types import Record
+from packer.model.annotation import Record
 
 
 @dataclass(frozen=True, slots=True)

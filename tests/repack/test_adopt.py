@@ -23,12 +23,12 @@ from xxhash import xxh3_128_digest
 from packer import PackedDataset, PackedLoader, adopt, open_pack
 from packer.cli.group import cli
 from packer.errors import DamagedPack, TooManyBad, UsageError
-from packer.format.columns import column
-from packer.format.index_rows import label_arrays
 from packer.format.lists import read_list
 from packer.format.salvage import repair
 from packer.format.verify import verify
 from packer.images.decode import decode
+from packer.model.columns import column
+from packer.model.fields import label_arrays
 from packer.packing.table import Inputs
 from packer.repack.adopt_classes import _without_labels
 

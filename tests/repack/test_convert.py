@@ -28,9 +28,9 @@ from packer.format.lists import read_list
 from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry, read_manifest
 from packer.format.verify import verify
 from packer.format.written import digest_of_written
+from packer.model.annotation import Annotation, Progress, Record
 from packer.packing.journal import Journal
 from packer.packing.publish import Output
-from packer.types import Annotation, Progress, Record
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "0.1.0"
 KINDS = ("raw", "jpeg", "ragged", "boxes", "gray16", "copy")

@@ -232,7 +232,14 @@ LAYOUTS = [
 def found(source: Path, expected: Found, **options: Any) -> None:
     copy = source.parent / "copy"
     inputs = read_inputs(BuildOptions(str(source), **options), scratch=lambda _: str(copy))
-    facts = (inputs.labels, len(inputs.table), len(inputs.classes), inputs.boxes, inputs.landmarks, len(inputs.skipped))
+    facts = (
+        inputs.labels,
+        len(inputs.table),
+        len(inputs.classes),
+        inputs.count("boxes"),
+        inputs.count("landmarks"),
+        len(inputs.skipped),
+    )
     wanted = (
         (expected.labels,), expected.images, expected.classes, expected.boxes, expected.landmarks, expected.skipped
     )  # fmt: skip

@@ -17,8 +17,8 @@ from running import digests
 
 from packer import BuildOptions, build_pack
 from packer.format.pack import open_pack
+from packer.model.annotation import Progress
 from packer.sources import SOURCES, base
-from packer.types import Progress
 
 IMAGES = int(os.environ.get("PACKER_SAME_IMAGES", "100"))
 """Drawn in each format; 5,000 take minutes."""

@@ -11,7 +11,7 @@ import pytest
 from drawn import centers_inside, packed_of
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
-from packer.images.geometry import clip_polygon
+from packer.model.geometry import clip_polygon
 from packer.sources import open_source, recognize
 from packer.sources.base import SourceOptions
 from packer.sources.coco import json_map

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from packer.errors import BadLabel, NoLabel
+from packer.model.annotation import RawAnnotation
 from packer.sources import SOURCES, open_source
 from packer.sources.base import SourceOptions
-from packer.types import RawAnnotation
 
 BOX = "<object><name>n</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>"
 LABELME = (

@@ -15,8 +15,8 @@ from torture_seeds import EDITS, SEEDS_OF
 from torture_texts import read_masks
 
 from packer.errors import UsageError
+from packer.model.annotation import RawAnnotation
 from packer.sources.lists import columns, layout, lines
-from packer.types import RawAnnotation
 
 
 def read_columns(data: bytes) -> str:

@@ -17,6 +17,7 @@ from torture_texts import PLAIN
 from packer.errors import BadLabel, DamagedPack, PackerError, UsageError
 from packer.format import lists
 from packer.format.manifest import FileEntry
+from packer.model.annotation import RawAnnotation
 from packer.packing import recorded, select
 from packer.packing.options import BuildOptions
 from packer.sources import by_name, cvat, dlib_xml, pts, voc_xml, widerface
@@ -24,7 +25,6 @@ from packer.sources.base import Tree
 from packer.sources.path_finder import PathFinder
 from packer.sources.yolo import config as yolo_config
 from packer.sources.yolo import source as yolo
-from packer.types import RawAnnotation
 
 
 class _Bytes(MemoryFile):

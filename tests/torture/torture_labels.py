@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 from packer.errors import BadInput, PackerError, UsageError, printable
 from packer.format import lists
 from packer.images.header import Header
+from packer.model.annotation import Point, Polygon, RawAnnotation
 from packer.packing.convert import rejected
 from packer.packing.partition import checked_texts
 from packer.packing.resolve import ClassIds, Resolver
 from packer.sources import base, open_source, recognize, tree
 from packer.sources.base import SourceOptions, Tree
-from packer.types import Point, Polygon, RawAnnotation
 
 TESTS = Path(__file__).resolve().parent.parent
 GOLDEN = TESTS / "golden" / "0.1.0"

@@ -12,12 +12,12 @@ from torture_labels import VALUES, check_finite
 from torture_seeds import BASES
 
 from packer.errors import BadLabel, UsageError
+from packer.model.annotation import RawAnnotation
 from packer.sources import by_name, createml, labelme, vott
 from packer.sources.coco import file as coco_file
 from packer.sources.coco import json_map
 from packer.sources.coco.objects import Rules, far_off, key_of, shape_of
 from packer.sources.paths import json_text
-from packer.types import RawAnnotation
 
 
 def places_in(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

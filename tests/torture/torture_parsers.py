@@ -40,15 +40,15 @@ from torture_seeds import BASES, SEEDS_OF  # noqa: E402
 from torture_texts import read_masks, read_options, read_pack_list, read_selected  # noqa: E402
 
 from packer.errors import BadImage, DamagedPack, UsageError  # noqa: E402
-from packer.format.columns import Annotations, column  # noqa: E402
 from packer.format.index import SCHEMA, read_index  # noqa: E402
 from packer.format.manifest import digest_of, parse_manifest  # noqa: E402
-from packer.format.ragged import Ragged  # noqa: E402
 from packer.images.decode import DECODERS, check_available, decode  # noqa: E402
 from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
 from packer.images.resize import Resize  # noqa: E402
+from packer.model.annotation import Annotation  # noqa: E402
+from packer.model.columns import Annotations, column  # noqa: E402
+from packer.model.ragged import Ragged  # noqa: E402
 from packer.packing.convert import Recipe, Row  # noqa: E402
-from packer.types import Annotation  # noqa: E402
 
 # -- images
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from packer.errors import BadInput, BadLabel, UsageError, printable
-from packer.types import RawAnnotation
+from packer.model.annotation import RawAnnotation
 
 GET_AGAIN = "get the file again"
 LABEL_NAMES = ("label", "labels", "cls", "class", "class_id", "class_index", "category", "category_id", "target", "y")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from packer.errors import BadLabel, UsageError, printable
+from packer.model.annotation import RawAnnotation
 from packer.repack.formats.base import ForeignFile, FormatOptions, Known, Rich, class_of
 from packer.sources.parquet.columns import Layout, layout_of
 from packer.sources.parquet.objects import FORMATS, Votes, objects_of
-from packer.types import RawAnnotation
 
 ROWS_AT_ONCE = 4096
 

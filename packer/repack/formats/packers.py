@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from packer.containers.annotation import class_names, record_from_json
+from typing import Any
+
 from packer.errors import BadLabel
+from packer.model.annotation import RawAnnotation
+from packer.model.fields import FIELDS, Field
+from packer.model.record_json import class_names, record_from_json
 from packer.repack.formats.base import Known, Numbered, Rich
-from packer.types import RawAnnotation
 
 
 def packer_annotation_of(text: bytes, origin: str) -> Known:
@@ -17,20 +20,20 @@ def packer_annotation_of(text: bytes, origin: str) -> Known:
         return BadLabel(origin, f"its annotation cannot be read: {error}", "correct it")
     number = annotation.label
     label = None if number is None else Numbered(number, names.get(number) or str(number))
-    boxes, points, keypoints = annotation.boxes, annotation.landmarks, annotation.keypoints
-    polygons = annotation.polygons
     extras = dict(annotation.extras) | ({} if annotation.tags is None else {"tags": annotation.tags.tolist()})
-    if boxes is None and points is None and not extras:
+    if not extras and not any(f.says and getattr(annotation, f.name) is not None for f in FIELDS[1:]):
         return label
-    ids = annotation.box_labels
-    raw = RawAnnotation(
-        origin=origin,
-        boxes=None if boxes is None else tuple(map(tuple, boxes.tolist())),
-        box_labels=None if ids is None else tuple(map(str, ids.tolist())),
-        landmarks=None if points is None else tuple(map(tuple, points.tolist())),
-        polygons=None if polygons is None else tuple(tuple(map(tuple, one.tolist())) for one in polygons),
-        keypoints=None if keypoints is None else tuple(tuple(map(tuple, one)) for one in keypoints.tolist()),
-        box_fields=annotation.box_fields,
-        extras=extras,
-    )
-    return Rich(label, raw, names)
+    there = [(field, getattr(annotation, field.name)) for field in FIELDS[1:] if field.name != "tags"]
+    values: dict[str, Any] = {field.name: _raw(field, value) for field, value in there if field.has(value)}
+    return Rich(label, RawAnnotation(origin=origin, **{**values, "extras": extras}), names)
+
+
+def _raw(field: Field, value: Any) -> Any:
+    """Return the value of a field as a source gives it; a class has its number as its name."""
+    if not field.kind.is_numeric:
+        return value
+    return tuple(map(str, value.tolist())) if field.classes else _tuples(field.kind.to_json(value))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -10,6 +10,7 @@ from packer.containers.npy import looks_like_image
 from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY, fields_of, read_varint
 from packer.containers.tfrecord import frames
 from packer.errors import BadImage, BadLabel
+from packer.model.annotation import RawAnnotation
 from packer.repack.formats.base import (
     LABEL_NAMES,
     Class,
@@ -23,7 +24,6 @@ from packer.repack.formats.base import (
     whole_number,
 )
 from packer.repack.formats.packers import packer_annotation_of
-from packer.types import RawAnnotation
 
 IMAGES = (IMAGE, b"image", b"image_raw", b"image_bytes", b"img", b"jpg", b"jpeg", b"encoded")
 LABELS = (b"image/class/label", *(name.encode() for name in LABEL_NAMES), b"image/label")

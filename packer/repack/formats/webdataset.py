@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from packer.containers.annotation import packer_annotation
 from packer.containers.npy import IMAGE_EXTENSIONS
 from packer.errors import BadInput, BadLabel, printable
+from packer.model.annotation import RawAnnotation
+from packer.model.record_json import packer_annotation
 from packer.repack.formats.base import (
     LABEL_NAMES,
     MOST_TEXT_BYTES,
@@ -27,7 +28,6 @@ from packer.repack.formats.base import (
 )
 from packer.repack.formats.packers import packer_annotation_of
 from packer.repack.formats.tar import tar_files
-from packer.types import RawAnnotation
 
 IMAGES = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
 TEXTS = frozenset((b"cls", b"class", b"label", b"txt", b"text", b"caption", b"json"))

@@ -11,8 +11,9 @@ import numpy as np
 
 from packer.errors import UsageError
 from packer.format.manifest import Manifest
+from packer.model.annotation import Annotation
+from packer.model.fields import FIELDS, Number
 from packer.sources.paths import quoted
-from packer.types import Annotation
 
 CLASSES_FILE = "classes.txt"
 
@@ -43,8 +44,7 @@ class Layout:
 
     name = ""
     holds: frozenset[str] = frozenset()
-    """What it can hold: label, tags, boxes, landmarks, polygons, keypoints, box_fields, extras, or a field of the last
-    two: ``box_fields.difficult``."""
+    """What it can hold: names of FIELDS, or a member of one: ``box_fields.difficult``."""
     needs: frozenset[str] = frozenset()
     """Of these a pack must have one."""
     stems = False
@@ -67,8 +67,7 @@ class Layout:
         if self.needs and not fields & self.needs:
             has = ", ".join(sorted(fields)) or "no labels"
             problem = f"{self.name} holds {' or '.join(sorted(self.needs))}, but the pack has {has}"
-            listed = fields & {"landmarks", "tags", "extras"}
-            step = "voc, yolo, coco or list" if "boxes" in fields else "list" if listed else "folder"
+            step = "voc, yolo, coco or list" if "boxes" in fields else "list" if fields - {"label"} else "folder"
             raise UsageError("--layout", problem, f"choose {step}")
         for name in self.classes:
             if not name.isprintable() or name != name.strip() or not name:
@@ -86,15 +85,16 @@ class Layout:
 
     def note_lost(self, annotation: Annotation) -> None:
         """Count what the annotation has and this layout cannot hold."""
-        for name in ("label", "tags", "boxes", "landmarks", "polygons", "keypoints"):
-            value = getattr(annotation, name)
-            if value is not None and name not in self.holds and (name in ("label", "tags") or len(value)):
+        for field in FIELDS:
+            name, value = field.name, getattr(annotation, field.name)
+            if name == "box_labels" or not field.has(value) or name in self.holds:
+                continue
+            if not field.kind.is_numeric:
+                self.lost.update(f"{name}.{member}" for member in value if f"{name}.{member}" not in self.holds)
+            elif isinstance(field.kind, Number) or len(value):
                 self.lost[name] += 1
         if "boxes" in self.holds and annotation.boxes is not None and annotation.box_labels is None:
             self.lost["boxes without a class"] += len(annotation.boxes)
-        for kind, fields in (("box_fields", annotation.box_fields), ("extras", annotation.extras)):
-            if kind not in self.holds:
-                self.lost.update(f"{kind}.{name}" for name in fields if f"{kind}.{name}" not in self.holds)
 
     def write(self, name: bytes | str, data: bytes) -> None:
         """Write a new file below the folder, and the folders above it."""

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from packer.format.manifest import Manifest
+from packer.model.annotation import Annotation
 from packer.repack.layouts.base import Item, Layout
 from packer.sources.coco.objects import PIXEL_CENTER
 from packer.sources.paths import as_text
-from packer.types import Annotation
 
 FILE = "instances.json"
 READ = ("iscrowd", "area", "rle", "category_id")

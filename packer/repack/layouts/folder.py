@@ -6,9 +6,9 @@ import os
 
 from packer.errors import UsageError
 from packer.format.manifest import Manifest
+from packer.model.annotation import Annotation
 from packer.repack.layouts.base import Layout
 from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, quoted
-from packer.types import Annotation
 
 
 class FolderLayout(Layout):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
+from packer.model.annotation import Annotation
 from packer.repack.layouts.base import Item, Layout, plain
 from packer.sources.paths import as_text, stem_of
-from packer.types import Annotation
 
 FLAGS = ("difficult", "truncated", "occluded")
 IMAGES, LABELS = b"JPEGImages/", b"Annotations/"

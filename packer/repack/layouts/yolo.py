@@ -10,10 +10,10 @@ import numpy as np
 
 from packer.errors import UsageError
 from packer.format.manifest import Manifest
+from packer.model.annotation import Annotation
 from packer.repack.layouts.base import Item, Layout, plain
 from packer.sources.paths import stem_of
 from packer.sources.yolo.source import IMAGES_TO_LABELS
-from packer.types import Annotation
 
 IMAGES = b"images"
 SAME_PX = 0.01

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import BadLabel, NoImage, UsageError, plural, printable
+from packer.model.annotation import Int64
 from packer.sources.coco.json_map import FIX, JsonMap, Range
 from packer.sources.coco.objects import CocoObject, Rules, key_of
 from packer.sources.image_names import FileImages
 from packer.sources.paths import MOST_CLASSES, as_bytes, json_text, named, quoted
 from packer.sources.points import flip_index_of
-from packer.types import Int64
 
 MEMBERS = ("images", "annotations", "categories")
 MOST_CATEGORY_BYTES = 64 << 20

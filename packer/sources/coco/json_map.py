@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError, UsageError
+from packer.model.annotation import Int64
 from packer.sources.base import Tree
-from packer.types import Int64
 
 T = TypeVar("T")
 Range = tuple[int, int]

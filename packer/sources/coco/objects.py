@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from packer.model.annotation import Json, Point
 from packer.sources.coco.rle import joined, mask_box, mask_of, outline, read_rle, rle_text
 from packer.sources.paths import LARGEST
-from packer.types import Json, Point
 
 Box = tuple[float, float, float, float]
 Keypoint = tuple[float, float, float]

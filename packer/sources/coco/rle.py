@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.model.annotation import Int64, Point
 from packer.sources.paths import LARGEST
-from packer.types import Int64, Point
 
 Mask = NDArray[np.bool_]
 Ring = list[Point]

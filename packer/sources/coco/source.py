@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import chain
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
+from packer.model.annotation import Json, RawAnnotation
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.coco.file import MEMBERS, CocoFile, classes_in
 from packer.sources.coco.json_map import JsonMap
@@ -17,7 +18,6 @@ from packer.sources.paths import as_bytes, as_text, extension_of, file_of, named
 from packer.sources.points import check_count
 from packer.sources.splits import FolderSplit, file_splits, folder_splits, is_of_split
 from packer.sources.tree import read_head
-from packer.types import Json, RawAnnotation
 
 MOST_CANDIDATES = 64
 HEAD_BYTES = 4096

@@ -19,8 +19,8 @@ from functools import lru_cache
 from itertools import groupby
 
 from packer.errors import UsageError, plural
+from packer.model.annotation import Point
 from packer.sources.paths import as_text, is_utf8, number, quoted
-from packer.types import Point
 
 Box = tuple[float, float, float, float]
 BOX_FORMS = (("xmin", "ymin", "xmax", "ymax"), ("cx", "cy", "w", "h"), ("xmin", "ymin", "w", "h"))
@@ -40,7 +40,7 @@ NO_CLASS = "object"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The content of one line; fields as in `packer.types.RawAnnotation`."""
+    """The content of one line; fields as in `packer.model.annotation.RawAnnotation`."""
 
     label: str | None
     boxes: tuple[Box, ...] | None

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
+from packer.model.annotation import RawAnnotation
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.lists.columns import Row
 from packer.sources.lists.header import names_images
@@ -33,7 +34,6 @@ from packer.sources.paths import (
 from packer.sources.splits import FolderSplit, are_splits, folder_splits, in_order
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo.config import NAME_FILES
-from packer.types import RawAnnotation
 
 MOST_LIST_BYTES = 2048 * MIB
 LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer.errors import BadLabel, UsageError, plural, printable
+from packer.model.annotation import Json
 from packer.sources.parquet.file import ParquetFile, class_names, members_of
-from packer.types import Json
 
 LABELS = ("label", "labels", "class", "class_name", "category", "target")
 """Names of columns of classes, the likeliest first."""

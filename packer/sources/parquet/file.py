@@ -22,7 +22,7 @@ from packer.sources.base import Tree
 from packer.sources.paths import as_bytes, extension_of, json_text, name_in
 
 if TYPE_CHECKING:
-    from packer.types import Int64
+    from packer.model.annotation import Int64
 
 PARQUET = b"PAR1"
 EXTENSION = b".parquet"

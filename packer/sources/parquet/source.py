@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.model.annotation import Json, RawAnnotation
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.parquet.columns import Layout, layout_of
 from packer.sources.parquet.file import ParquetFile, images_below, name_of, parquet_files, stem_folder
 from packer.sources.parquet.objects import FORMATS, BoxFormat, Votes, objects_of
 from packer.sources.paths import MOST_CLASSES, folder_of, named
 from packer.sources.splits import FolderSplit, folder_splits
-from packer.types import Json, RawAnnotation
 
 ROWS_AT_ONCE = 1024
 

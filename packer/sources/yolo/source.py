@@ -15,6 +15,7 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.model.annotation import Point, RawAnnotation
 from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.paths import (
     MOST_CLASSES,
@@ -32,7 +33,6 @@ from packer.sources.splits import are_splits, folder_splits, in_order
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo.config import NAME_FILES, read_config
 from packer.sources.yolo.split import Split, find_split
-from packer.types import Point, RawAnnotation
 
 Box = tuple[float, float, float, float]
 Keypoint = tuple[float, float, float]

@@ -6,10 +6,9 @@ import json
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-import numpy as np
-
 from packer.errors import BadLabel
-from packer.types import Annotation, Record
+from packer.model.annotation import Annotation, Record
+from packer.model.fields import FIELDS, IN_JSON
 
 _DTYPES = ("uint8", "uint16")
 _MAX_SIDE = 1 << 31
@@ -43,25 +42,14 @@ def annotation_json(record: Record, classes: tuple[str, ...]) -> str:
 
 
 def _members(a: Annotation, classes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the less common members."""
+    """Return the members of all fields but the class of the image."""
     members: dict[str, Any] = {}
-    if a.boxes is not None:
-        members["boxes"] = a.boxes.tolist()
-    if a.box_labels is not None:
-        members["box_labels"] = a.box_labels.tolist()
-        members["box_classes"] = [class_name(i, classes) for i in members["box_labels"]]
-    if a.landmarks is not None:
-        members["landmarks"] = a.landmarks.tolist()
-    if a.polygons is not None:
-        members["polygons"] = [p.tolist() for p in a.polygons]
-    if a.keypoints is not None:
-        members["keypoints"] = a.keypoints.tolist()
-    if a.tags is not None:
-        members["tags"] = a.tags.tolist()
-    if a.box_fields:
-        members["box_fields"] = dict(a.box_fields)
-    if a.extras:
-        members["extras"] = dict(a.extras)
+    for field in IN_JSON[1:]:
+        value = getattr(a, field.name)
+        if field.has(value):
+            members[field.name] = field.kind.to_json(value)
+            if field.classes:
+                members[field.classes] = [class_name(i, classes) for i in members[field.name]]
     return members
 
 
@@ -107,18 +95,7 @@ def class_names(text: bytes) -> dict[int, str]:
 
 
 def _record(members: dict[str, Any], data: bytes) -> Record:
-    polygons, keypoints = members.get("polygons"), members.get("keypoints")
-    annotation = Annotation(
-        label=members.get("label"),
-        boxes=_points(members.get("boxes"), 4),
-        box_labels=None if (ids := members.get("box_labels")) is None else np.array(ids, np.int64),
-        landmarks=_points(members.get("landmarks"), 2),
-        polygons=None if polygons is None else tuple(_points(p, 2) for p in polygons),
-        keypoints=None if keypoints is None else _keypoints(keypoints),
-        box_fields={name: tuple(values) for name, values in members.get("box_fields", {}).items()},
-        extras=members.get("extras", {}),
-        tags=None if (tags := members.get("tags")) is None else np.array(tags, np.uint8),
-    )
+    there = {field.name: field.kind.of_json(members[field.name]) for field in FIELDS if field.name in members}
     return Record(
         key=str(members["key"]),
         data=data,
@@ -127,15 +104,7 @@ def _record(members: dict[str, Any], data: bytes) -> Record:
         width=int(members["width"]),
         channels=int(members["channels"]),
         dtype=str(members["dtype"]),
-        annotation=annotation,
+        annotation=Annotation(**there),
         path=str(members["path"]).encode("utf-8", "surrogateescape"),
         source_xxh3=bytes.fromhex(members["source_xxh3"]),
     )
-
-
-def _points(rows: Any, width: int) -> Any:
-    return None if rows is None else np.array(rows, np.float32).reshape(len(rows), width)
-
-
-def _keypoints(rows: Any) -> Any:
-    return np.array(rows, np.float32).reshape(len(rows), len(rows[0]) if rows else 0, 3)

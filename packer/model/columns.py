@@ -12,15 +12,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, DamagedPack, printable
-from packer.format.ragged import Ragged
-from packer.format.typed import read_json
-from packer.types import Annotation
+from packer.errors import AnyPath, DamagedPack
+from packer.model.annotation import Annotation
+from packer.model.fields import BY_NAME, FIELDS
+from packer.model.ragged import Ragged
 
 # by name: Arrow's own table of numpy dtypes asks for pandas in some versions
 _DTYPES = {"float": np.float32, **{name: np.dtype(name) for name in ("int8", "int32", "int64", "uint8", "uint32")}}
-OPTIONAL = ("tags",)
-"""Columns that an index may lack."""
 
 
 def column(table: Any, name: str) -> NDArray[Any] | Ragged:
@@ -30,7 +28,7 @@ def column(table: Any, name: str) -> NDArray[Any] | Ragged:
     index.DTYPES and index.ENCODINGS; `source_xxh3`: uint8 (n, 16). Lists: Ragged, in which a missing list
     is empty. Text and bytes (`key`, `path`, `box_fields`, `extras`): Ragged of uint8.
     """
-    if name in OPTIONAL and name not in table.column_names:
+    if _is_left_out(table, name):
         return Ragged(np.zeros(0, np.uint8), np.zeros(len(table) + 1, np.int32))
     values: NDArray[Any] | Ragged = _values(_array(table, name))
     return values
@@ -38,10 +36,15 @@ def column(table: Any, name: str) -> NDArray[Any] | Ragged:
 
 def present(table: Any, name: str) -> NDArray[np.bool_]:
     """Return which rows have a value in the column `name`, bool (n,); an empty list counts."""
-    flags = (
-        _bitmap(table, name) if name in table.column_names or name not in OPTIONAL else np.zeros(len(table), np.bool_)
-    )
+    if _is_left_out(table, name):
+        return np.zeros(len(table), np.bool_)
+    flags = _bitmap(table, name)
     return np.ones(len(table), np.bool_) if flags is None else flags
+
+
+def _is_left_out(table: Any, name: str) -> bool:
+    """Return whether an index has no such column because none of its records has the field."""
+    return name not in table.column_names and name in BY_NAME and BY_NAME[name].optional
 
 
 def annotation_of(table: Any, i: int) -> Annotation:
@@ -49,41 +52,18 @@ def annotation_of(table: Any, i: int) -> Annotation:
     return Annotations(table)[i]
 
 
-def object_of(text: NDArray[np.uint8] | None) -> dict[str, Any]:
-    """Return the JSON object of a row of `extras`; empty if it has none. Raise ValueError if it is not one."""
-    if text is None or not len(text):
-        return {}
-    if not isinstance(found := read_json(text.tobytes()), dict):
-        raise ValueError(f"a JSON object is expected, not {type(found).__name__}")
-    return found
-
-
-def box_fields_of(text: NDArray[np.uint8] | None, boxes: int) -> dict[str, list[Any]]:
-    """Return the JSON object of a row of `box_fields`, which has a list of one value per box for each field.
-
-    Raises:
-        ValueError: It is not such an object.
-    """
-    fields = object_of(text)
-    for name, values in fields.items():
-        if not isinstance(values, list) or len(values) != boxes:
-            raise ValueError(f"the box field {printable(name)} is not a list of one value for each of {boxes} boxes")
-    return fields
-
-
 class Annotations:
     """The annotations of an index, created on demand; arrays are read-only views of the map."""
-
-    _LISTS = ("boxes", "box_labels", "landmarks", "polygons", "keypoints", "box_fields", "extras", "tags")
 
     def __init__(self, table: Any, path: AnyPath = "") -> None:
         """Read from this index; the file name is for messages."""
         self._path = path
         self._rows = len(table)
-        there = [name for name in self._LISTS if name in table.column_names]  # a plan has no column for absent fields
         self._labels = column(table, "label") if "label" in table.column_names else None
-        self._lists: dict[str, Any] = {name: column(table, name) for name in there}
-        self._bits = {name: _bitmap(table, name) for name in there}
+        # a plan has no column for absent fields
+        self._fields = [field for field in FIELDS[1:] if field.name in table.column_names]
+        self._columns: dict[str, Any] = {field.name: column(table, field.name) for field in self._fields}
+        self._bits = {field.name: _bitmap(table, field.name) for field in self._fields}
 
     def __len__(self) -> int:
         return self._rows
@@ -91,7 +71,7 @@ class Annotations:
     @property
     def labels_only(self) -> list[int] | None:
         """The labels of all rows, -1 if there is none; None if any row has more than a label."""
-        if self._lists:
+        if self._fields:
             return None
         return [-1] * self._rows if self._labels is None else np.asarray(self._labels).tolist()
 
@@ -105,31 +85,20 @@ class Annotations:
 
     def _annotation(self, row: int) -> Annotation:
         label = -1 if self._labels is None else int(self._labels[row])
-        if not self._lists:
-            return Annotation(label=None if label < 0 else label)
-        polygons, keypoints = self._row("polygons", row), self._row("keypoints", row)
         boxes = self._row("boxes", row)
-        fields = box_fields_of(self._row("box_fields", row), 0 if boxes is None else len(boxes))
-        extras = object_of(self._row("extras", row))
-        return Annotation(
-            label=None if label < 0 else label,
-            boxes=boxes,
-            box_labels=self._row("box_labels", row),
-            landmarks=self._row("landmarks", row),
-            polygons=None if polygons is None else tuple(polygons),
-            keypoints=None if keypoints is None else np.asarray(keypoints),
-            box_fields={name: tuple(values) for name, values in fields.items()},
-            extras=extras,
-            tags=self._row("tags", row),
-        )
+        count = 0 if boxes is None else len(boxes)
+        values: dict[str, Any] = {
+            field.name: field.kind.of_row(value, count)
+            for field in self._fields
+            if (value := self._row(field.name, row)) is not None
+        }
+        return Annotation(label=None if label < 0 else label, **values)
 
     def _row(self, name: str, row: int) -> Any:
-        if name not in self._lists:
+        if (column := self._columns.get(name)) is None:
             return None
         bits = self._bits[name]
-        if bits is not None and not bits[row]:
-            return None
-        return self._lists[name][row]
+        return None if bits is not None and not bits[row] else column[row]
 
 
 def _array(table: Any, name: str) -> Any:

@@ -1,18 +1,18 @@
 """Affine maps, and annotations that move with the pixels.
 
-Coordinates are continuous (packer.types): (0, 0) is the corner of the first pixel, so a flip is
+Coordinates are continuous (packer.model.annotation): (0, 0) is the corner of the first pixel, so a flip is
 x' = width - x, and a resize x' = x * scale, without any half pixel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.types import Annotation, Float32
+from packer.model.annotation import Annotation, Float32
+from packer.model.fields import moved, with_boxes
 
 Float64 = NDArray[np.float64]
 
@@ -88,30 +88,10 @@ def orientation_geometry(orientation: int, width: int, height: int) -> Geometry:
 
 
 def move(annotation: Annotation, geometry: Geometry) -> Annotation:
-    """Return the annotation of the moved image, without clipping or dropping.
-
-    A box becomes the box around its two moved corners, which is exact for rotations by 90 degrees, flips and scales.
-    """
+    """Return the annotation of the moved image, without clipping or dropping."""
     if geometry.is_identity:
         return annotation
-    boxes, landmarks, polygons, keypoints = (
-        annotation.boxes,
-        annotation.landmarks,
-        annotation.polygons,
-        annotation.keypoints,
-    )
-    if boxes is not None:
-        corners = geometry.points(boxes.reshape(-1, 2, 2))
-        boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1).astype(np.float32)
-    if landmarks is not None:
-        landmarks = geometry.points(landmarks).astype(np.float32)
-    if polygons is not None:
-        polygons = tuple(geometry.points(polygon).astype(np.float32) for polygon in polygons)
-    if keypoints is not None:
-        moved = keypoints.astype(np.float32)
-        moved[..., :2] = geometry.points(keypoints[..., :2])
-        keypoints = moved
-    return replace(annotation, boxes=boxes, landmarks=landmarks, polygons=polygons, keypoints=keypoints)
+    return moved(annotation, geometry.points)
 
 
 def clip(annotation: Annotation, width: int, height: int) -> Annotation:
@@ -129,22 +109,7 @@ def clip(annotation: Annotation, width: int, height: int) -> Annotation:
         polygons = tuple(clip_polygon(polygon, width, height) for polygon in polygons)
     clipped = replace(annotation, boxes=boxes, polygons=polygons)
     keep = (boxes[:, 0] < boxes[:, 2]) & (boxes[:, 1] < boxes[:, 3])
-    return clipped if keep.all() else select_boxes(clipped, keep)
-
-
-def select_boxes(annotation: Annotation, keep: NDArray[np.bool_] | Sequence[bool]) -> Annotation:
-    """Return the annotation with only the boxes for which `keep` is true, and their fields."""
-    mask = np.asarray(keep, dtype=bool)
-    indices = [int(i) for i in np.flatnonzero(mask)]
-    polygons = annotation.polygons
-    return replace(
-        annotation,
-        boxes=None if annotation.boxes is None else annotation.boxes[mask],
-        box_labels=None if annotation.box_labels is None else annotation.box_labels[mask],
-        polygons=None if polygons is None else tuple(polygons[i] for i in indices),
-        keypoints=None if annotation.keypoints is None else annotation.keypoints[mask],
-        box_fields={name: tuple(values[i] for i in indices) for name, values in annotation.box_fields.items()},
-    )
+    return clipped if keep.all() else with_boxes(clipped, keep)
 
 
 def clip_polygon(polygon: Float32, width: int, height: int) -> Float32:

@@ -1,0 +1,1 @@
+"""The annotation of an image: its fields, and what can be done with any of them."""

@@ -1,0 +1,162 @@
+"""The value types that the rooms exchange, with their shapes, dtypes and units.
+
+Frame: pixel coordinates are continuous, x to the right and y down, (0, 0) the top left *corner* of the
+top left pixel, (width, height) the bottom right corner of the last one, in the upright image (EXIF
+orientation applied). A box that covers the whole image is (0, 0, width, height).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Float32 = NDArray[np.float32]
+    Int64 = NDArray[np.int64]
+    UInt8 = NDArray[np.uint8]
+    Image = NDArray[Any]
+else:  # the command line needs Progress before numpy
+    Float32 = Int64 = UInt8 = Image = Any
+"""uint8 (height, width, channels), RGB or gray; uint16 and 2 or 4 channels only with ``--mode unchanged``."""
+
+Point = tuple[float, float]
+Polygon: TypeAlias = "tuple[Point, ...] | array[float]"
+"""Points, or an array("d") of x, y, x, y, ..., which is converted in less than half the time."""
+Json = Any
+
+
+class Progress:
+    """Receives progress reports of a long task and ignores them; subclasses show them.
+
+    A task has one or more stages, and reports from one thread at a time.
+    """
+
+    def stage(self, name: str, total: int | None = None, unit: str = "images") -> None:
+        """Start the stage `name` (``reading``) of `total` `unit`; None: their number is unknown."""
+
+    def advance(self, done: int, bad: int = 0) -> None:
+        """Count `done` more units, `bad` ones among them."""
+
+    def note(self, text: str) -> None:
+        """Show `text` to the user."""
+
+
+def advancing(progress: Progress) -> Callable[[int, int], None]:
+    """Return a function that reports the totals of a pool to `progress`."""
+    reported = (0, 0)
+
+    def tick(done: int, bad: int) -> None:
+        nonlocal reported
+        progress.advance(done - reported[0], bad - reported[1])
+        reported = done, bad
+
+    return tick
+
+
+@dataclass(frozen=True, slots=True)
+class RawAnnotation:
+    """An annotation as written in its file: class names, plain numbers, the file's own frame.
+
+    Sources create these; the build converts them to `Annotation`. A field is None if the source does not
+    have it, and empty if this image has none (an empty YOLO file: ``boxes=()``).
+    """
+
+    origin: str
+    """Its file and line, for messages: ``Annotations/cat3.xml`` or ``landmarks.txt:17``."""
+    label: str | None = None
+    """Class name of the whole image."""
+    tags: tuple[bool, ...] | None = None
+    """Whether the image has each of the source's tags (multi-label classes)."""
+    boxes: tuple[tuple[float, float, float, float], ...] | None = None
+    """xyxy; pixels, or fractions of width and height if `relative`."""
+    box_labels: tuple[str, ...] | None = None
+    """Class name of each box; same length as `boxes`."""
+    box_lines: tuple[int, ...] | None = None
+    """Line of each box in its file, from 1, for messages; None if `origin` says it, or it is not known."""
+    box_texts: tuple[str, ...] | None = None
+    """Each box as its file has it, for messages; None if that is `boxes`."""
+    landmarks: tuple[Point, ...] | None = None
+    """Points of the whole image (a face's five points)."""
+    polygons: tuple[Polygon, ...] | None = None
+    """Polygon of each box's object; same length as `boxes`; empty for an object without one."""
+    keypoints: tuple[tuple[tuple[float, float, float], ...], ...] | None = None
+    """(x, y, visibility) of each box's object; the same number for each; same length as `boxes`."""
+    box_fields: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
+    """Other fields of each box, one value per box: difficult, truncated, occluded (ints), pose (text)."""
+    extras: Mapping[str, Json] = field(default_factory=dict)
+    """Other fields of the image, JSON values."""
+    relative: bool = False
+    """Coordinates are fractions of the upright image's width and height (YOLO)."""
+    image_size: tuple[int, int] | None = None
+    """(width, height) of the image according to the annotation; None if it has no size."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Annotation:
+    """The annotation of one image, in the frame of its pixels."""
+
+    label: int | None = None
+    """Class id of the whole image."""
+    tags: UInt8 | None = None
+    """uint8 (k,), 0 or 1: which of the pack's tags the image has (multi-label classes)."""
+    boxes: Float32 | None = None
+    """float32 (n, 4), xyxy, pixels."""
+    box_labels: Int64 | None = None
+    """int64 (n,), class ids."""
+    landmarks: Float32 | None = None
+    """float32 (k, 2), xy, pixels; may lie outside the image."""
+    polygons: tuple[Float32, ...] | None = None
+    """n arrays float32 (m, 2), xy, pixels; (0, 2) for an object without a polygon."""
+    keypoints: Float32 | None = None
+    """float32 (n, k, 3): x, y in pixels, visibility as in the source."""
+    box_fields: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
+    """One value per box: difficult, truncated, occluded (ints), pose (text), ..."""
+    extras: Mapping[str, Json] = field(default_factory=dict)
+    """Other fields of the image, JSON values."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One image with its annotation, in memory."""
+
+    image: Image
+    annotation: Annotation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """One sample as it is stored."""
+
+    key: str
+    """Unique in the pack, digits only: ``00000042``."""
+    data: bytes
+    """The image: pixels in C order where `encoding` is raw, else the bytes of an image file."""
+    encoding: str
+    """raw, jpeg, png, bmp, gif, webp or tiff."""
+    height: int
+    width: int
+    channels: int
+    """Of the decoded, upright image."""
+    dtype: str
+    """uint8 or uint16, of the decoded image."""
+    annotation: Annotation
+    path: bytes
+    """Path of the source file relative to the source folder, as bytes."""
+    source_xxh3: bytes = bytes(16)
+    """XXH3-128 of the source file's bytes, 16 bytes, to detect edited and equal files; zeros if unknown."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(height, width, channels)."""
+        return self.height, self.width, self.channels
+
+    def crc32c(self) -> int:
+        """CRC-32C (Castagnoli) of key and image bytes, so that swapped records are detected."""
+        from crc32c import crc32c
+
+        return int(crc32c(self.data, crc32c(self.key.encode())))
