@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,6 +96,25 @@ def draw_shots(root: Path, count: int = 6) -> Path:
         points = " ".join(f"{x} {y}" for x, y in [(1 + i, 2), (3, 4 + i), (5, 6), (7, 8), (9.5, 10)])
         lines.append(f"JPEGImages/{i:03d}.jpg {points} {('day', 'night')[i % 2]}")
     (root / "landmarks.txt").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def draw_objects(root: Path, elsewhere: str = "") -> Path:
+    """Two images with an object each in coco.json: a box, its outline, two keypoints.
+
+    `elsewhere` names what is in another place in the second one: polygons or keypoints."""
+    objects = []
+    for i in range(2):
+        draw(root / f"{i}.jpg", i)
+        outline, point = [5 * i if elsewhere == name else 0 for name in ("polygons", "keypoints")]
+        objects.append({
+            "id": i, "image_id": i, "category_id": 1, "bbox": [2, 2, 20, 16], "area": 320, "iscrowd": 0,
+            "segmentation": [[2, 2, 22 - outline, 2, 22, 18, 2, 18]],
+            "keypoints": [4, 4, 1, 10 + point, 10, 2], "num_keypoints": 2,
+        })  # fmt: skip
+    images = [{"id": i, "file_name": f"{i}.jpg", "width": 40, "height": 30} for i in range(2)]
+    category = {"id": 1, "name": "bee", "keypoints": ["head", "tail"], "skeleton": []}
+    (root / "coco.json").write_text(json.dumps({"images": images, "annotations": objects, "categories": [category]}))
     return root
 
 

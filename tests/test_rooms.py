@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -228,6 +229,24 @@ def test_most_functions_fit_on_a_screen() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     assert lengths[len(lengths) * 95 // 100] <= 30
+
+
+FIELDS_BY_HAND = {
+    "sources/by_name.py", "sources/coco/source.py", "sources/cvat.py", "sources/dlib.py", "sources/lists/columns.py",
+    "sources/lists/source.py", "sources/unread.py", "sources/yolo/source.py",  # find them
+    "loading/collate.py", "loading/dataset.py", "loading/loader.py", "loading/targets.py", "loading/yolo_labels.py",
+    "ultralytics.py",  # make targets of them
+    "repack/layouts/coco.py", "repack/layouts/table.py", "repack/layouts/yolo.py", "view/export.py",  # write, draw
+}  # fmt: skip
+"""Files that may name three or more fields of an annotation; all others ask packer/model/fields.py."""
+
+
+@in_every_file
+def test_fields_are_named_in_one_table(file: Path) -> None:
+    name = str(file.relative_to(ROOT / "packer"))
+    fields = {"landmarks", "polygons", "keypoints", "tags", "box_labels", "box_fields"}
+    named = fields & set(re.findall(r"[a-z_]+", file.read_text("utf-8")))
+    assert len(named) < 3 or name.startswith("model/") or name in FIELDS_BY_HAND, sorted(named)
 
 
 @in_every_file

@@ -206,7 +206,7 @@ def _classes(counts: ClassCounts) -> Iterator[str]:
     if counts.empty:
         parts.append(f"{len(counts.empty)} without any: {', '.join(map(printable, counts.empty[:SHOWN_GROUPS]))}")
     if counts.unlabelled:
-        one = {"images": "image", "boxes": "box", "tags": "image"}[counts.of]
+        one = "box" if counts.of == "boxes" else "image"
         parts.append(f"{plural(counts.unlabelled, one)} without class")
     yield "; ".join(parts)
 

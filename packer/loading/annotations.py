@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.format.pack import Pack
 from packer.model.annotation import Int64
-from packer.model.fields import box_fields_of, object_of
+from packer.model.fields import BY_NAME, FLIPS, LISTS, Field, Lists, Members, Number, box_fields_of, object_of
 from packer.model.geometry import clip_polygon
 from packer.model.ragged import Ragged
 from packer.samplers.order import Float64
@@ -26,10 +26,10 @@ FLAGS = ("difficult", "truncated", "occluded", "iscrowd", "ignore")
 ORIGINALS = ("voc_bndbox", "category_id", "area", "rle")
 """Values of the source file, some of the image's original size, which are in the record (`Pack.annotation`) but not in
 the target."""
-WHOLE = ("landmarks", "tags")
+WHOLE = frozenset(field.name for field in LISTS if not field.per_box)
 """Columns that belong to the image, whatever its boxes are."""
-NAMES = {"box_labels": "labels"}
-"""Field of an annotation -> name in a target, where they differ."""
+WITH_VISIBILITY = 3
+"""Numbers of a point that has one."""
 NO_AREA = 0.01
 """Square pixels: less of a polygon is what rounding leaves of one that lies along an edge."""
 FARTHEST = float(np.finfo(np.float32).max)
@@ -90,8 +90,7 @@ class BatchAnnotations:
 
     records: Int64
     columns: dict[str, Column] = field(default_factory=dict)
-    """boxes float32 (m, 4), labels int64 (m,), landmarks and polygons (p, 2), keypoints (p, 3), other box fields; tags
-    float32 (t,)."""
+    """The rows of each field: boxes float32 (m, 4), labels int64 (m,), points (p, 2 or 3); other fields of boxes."""
     images: dict[str, list[Any]] = field(default_factory=dict)
     """What an image has one of: label, extras."""
     points: int = 0
@@ -100,7 +99,7 @@ class BatchAnnotations:
     def moved(self, maps: Float64) -> BatchAnnotations:
         """Return the annotations of the moved images; nothing is clipped or dropped."""
         columns = dict(self.columns)
-        for name in ("boxes", "landmarks", "polygons", "keypoints"):
+        for name in (one.name for one in LISTS if one.moves):
             if (column := columns.get(name)) is not None:
                 each = np.repeat(maps, column.counts, axis=0)
                 if column.sizes is not None:
@@ -114,7 +113,7 @@ class BatchAnnotations:
         Point i becomes what was point `flip_index[i]`, wherever there are as many points as that has.
         """
         columns, count = dict(self.columns), len(flip_index)
-        for name in ("landmarks", "keypoints"):
+        for name in FLIPS:
             if (column := columns.get(name)) is None:
                 continue
             sizes = column.counts if column.sizes is None else column.sizes
@@ -145,8 +144,9 @@ class BatchAnnotations:
             columns["polygons"], gone = _cut_polygons(columns["polygons"], width, height)
             same = columns["polygons"].counts == column.counts
             keep[np.repeat(same, column.counts)] &= ~gone[np.repeat(same, columns["polygons"].counts)]
-        if hide and "keypoints" in columns:
-            columns["keypoints"] = _hide_outside(columns["keypoints"], width, height)
+        for one in LISTS if hide else ():
+            if one.name in columns and isinstance(one.kind, Lists) and one.kind.item.width == WITH_VISIBILITY:
+                columns[one.name] = _hide_outside(columns[one.name], width, height)
         if not keep.all():
             columns = {n: c if n in WHOLE else c.select(keep, column.counts) for n, c in columns.items()}
         return replace(self, columns=columns)
@@ -194,45 +194,47 @@ class BatchAnnotations:
         )
 
 
-def read_annotations(pack: Pack, records: Int64, points: int = 0) -> BatchAnnotations:
-    """Return the annotations of records as the index has them: all fields of the pack, those of objects in pixels.
+def read_annotations(pack: Pack, records: Int64, fields: Sequence[str], points: int = 0) -> BatchAnnotations:
+    """Return the annotations of records as the index has them, those of objects in pixels.
 
     Args:
         pack: the pack.
         records: numbers of its records, int64 (n,).
+        fields: those to read, as the manifest lists them.
         points: keypoints of each object, for images without any.
 
     Raises:
         DamagedPack: if a row of the index makes no sense.
     """
     batch = BatchAnnotations(records, points=points)
-    fields = [name for name in pack.manifest.fields if name not in ("label", "tags")]
-    names = list(dict.fromkeys(name.partition(".")[0] for name in fields))
-    names += ["boxes"] if "box_fields" in names and "boxes" not in names else []
+    kinds = {name: BY_NAME[name.partition(".")[0]] for name in fields}
+    names = list(dict.fromkeys(field.name for field in kinds.values() if not isinstance(field.kind, Number)))
+    with_members = [field.name for field in kinds.values() if field.has_members]
+    names += ["boxes"] if with_members and "boxes" not in names else []
     try:
         rows = dict(zip(names, pack.rows(names, records) if names else (), strict=True))
-        boxes = _box_fields(rows["box_fields"], rows["boxes"]) if "box_fields" in rows else []
-        for name in fields:
-            if name == "extras":
+        members = {name: _box_fields(rows[name], rows["boxes"]) for name in with_members}
+        for name, field in kinds.items():
+            if isinstance(field.kind, Number):
+                batch.images[name] = pack.values(name, records).tolist()
+            elif field.has_members:
+                _add_field(batch, name.partition(".")[2], members[field.name])
+            elif isinstance(field.kind, Members):
                 batch.images[name] = [object_of(text) for text in rows[name]]
-            elif name.startswith("box_fields."):
-                _add_field(batch, name.removeprefix("box_fields."), boxes)
             else:
-                batch.columns[NAMES.get(name, name)] = _column(name, rows[name])
-        if "label" in pack.manifest.fields:
-            batch.images["label"] = pack.values("label", records).tolist()
+                batch.columns[field.target] = _column(field, rows[name])
     except (ValueError, TypeError, OverflowError) as error:
         for record in records.tolist():
             pack.annotation(record)  # names the one that is damaged
         for place in range(len(records)) if len(records) > 1 else ():
-            read_annotations(pack, records[place : place + 1])
+            read_annotations(pack, records[place : place + 1], fields)
         raise pack.damage(int(records[0]), f"has an annotation that is damaged: {error}") from error
     return batch
 
 
-def _column(name: str, rows: list[Any]) -> Column:
+def _column(field: Field, rows: list[Any]) -> Column:
     counts = np.array([len(row) for row in rows], np.int64)
-    if name not in ("polygons", "keypoints"):
+    if not isinstance(field.kind, Lists):
         return Column(np.concatenate(rows), counts)
     objects = Ragged.concat(rows)
     # of one image they are still in the index, which must not be handed out for writing

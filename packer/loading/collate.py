@@ -14,6 +14,7 @@ from torch.utils.data._utils import collate as torch_collate
 from packer.errors import NotInstalled, UsageError, add_note
 from packer.loading.annotations import BatchAnnotations, Column, in_lists
 from packer.loading.memory import is_in_worker, shared_memory
+from packer.model.fields import LISTS
 
 COLLATIONS = ("list", "yolo", "padded")
 NUMPY_HAS = (torch.float32, torch.int64, torch.uint8, torch.bool, torch.int32, torch.float64, torch.float16)
@@ -384,13 +385,14 @@ def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
         return kinds.KeyPoints(xy, canvas_size=size)
 
     target = dict(target)
-    if "boxes" in target:
-        target["boxes"] = kinds.BoundingBoxes(target["boxes"], format="XYXY", canvas_size=size)
-    if "landmarks" in target:
-        target["landmarks"] = points(target["landmarks"])
-    if "polygons" in target:
-        target["polygons"] = [points(polygon) for polygon in target["polygons"]]
-    if "keypoints" in target:
-        target["visibility"] = target["keypoints"][..., 2]
-        target["keypoints"] = points(target["keypoints"][..., :2])
+    for field in LISTS:
+        if not field.moves or (value := target.get(name := field.target)) is None:
+            continue
+        if name == "boxes":
+            target[name] = kinds.BoundingBoxes(value, format="XYXY", canvas_size=size)
+        elif isinstance(value, list):
+            target[name] = [points(one) for one in value]
+        else:
+            target[name] = points(value[..., :2])
+            target |= {"visibility": value[..., 2]} if value.shape[-1] > 2 else {}
     return kinds.Image(image), target

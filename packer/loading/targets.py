@@ -18,6 +18,7 @@ from packer.format.pack import Pack
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.augmentation import CropParams
 from packer.model.annotation import Int64
+from packer.model.fields import BY_NAME, FLIPS
 from packer.model.ragged import Ragged
 from packer.samplers.ranks import as_number, check_int
 
@@ -52,6 +53,7 @@ class Targets(Sequence[Target]):
         self._min_area = check_area(min_area)
         self._hide_outside = hide_outside
         self._fields = pack.manifest.fields
+        self._read = [name for name in self._fields if name != "tags"]
         self._label_offset = check_int("label_offset", label_offset, 0)
         self.are_labels = tuple(self._fields) == ("label",)
         """Whether the targets are class ids: the pack has only labels of whole images."""
@@ -61,9 +63,7 @@ class Targets(Sequence[Target]):
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
         if label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
-        self._points: dict[str, int] = {
-            name: _points_each(pack, name) for name in ("landmarks", "keypoints") if name in self._fields
-        }
+        self._points: dict[str, int] = {name: _points_each(pack, name) for name in FLIPS if name in self._fields}
         given = pack.manifest.flip_index if flip_index is None else flip_index
         self._flip_index = None if given is None else check_flip_index(given, self._points)
 
@@ -105,7 +105,7 @@ class Targets(Sequence[Target]):
         tags = _tags(self._pack, records) if self._has_tags else None
         if tags is not None and self.is_array:
             return tags
-        found = read_annotations(self._pack, records, self._points.get("keypoints", 0))
+        found = read_annotations(self._pack, records, self._read, self._points.get("keypoints", 0))
         if tags is not None:
             found.columns["tags"] = Column(tags.ravel(), np.full(len(tags), tags.shape[1]))
         if self._label_offset:
@@ -185,7 +185,7 @@ def _tags(pack: Pack, records: Int64) -> NDArray[np.float32]:
 def _points_each(pack: Pack, name: str) -> int:
     """Return the landmarks of the first image, or the keypoints of the first object, that has any."""
     for rows in pack.parts(name):
-        points: Any = rows.flat() if name == "keypoints" else rows
+        points: Any = rows.flat() if BY_NAME[name].per_box else rows
         assert isinstance(points, Ragged)
         lengths = points.lengths
         if lengths.any():

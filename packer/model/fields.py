@@ -256,6 +256,8 @@ class Field:
     """The name of the member of JSON with the names of its class ids; "" if it holds none."""
     flips: bool = False
     """Whether it has left and right points, which change places in a mirrored image (`Manifest.flip_index`)."""
+    renamed: str = ""
+    """Its name in the target of a sample, if that is another: torchvision's ``labels``."""
     fill: int | None = None
     """What stands in an array for an image, or a box, that lacks it; None: nothing can."""
     whole: bool = False
@@ -264,6 +266,11 @@ class Field:
     """Whether an image that has it has a label; else it only adds to others."""
     since: int = 2
     """The version of an index that knows it. What is newer than the first has a column only where a record has it."""
+
+    @property
+    def target(self) -> str:
+        """Its name in the target of a sample."""
+        return self.renamed or self.name
 
     @property
     def optional(self) -> bool:
@@ -284,7 +291,7 @@ FIRST_VERSION = 2
 FIELDS = (
     Field("label", Number("int32"), classes="class", fill=-1),
     Field("boxes", Rows("float32", 4), per_box=True, moves=True, whole=True),
-    Field("box_labels", Rows("int64"), per_box=True, classes="box_classes", fill=-1, says=False),
+    Field("box_labels", Rows("int64"), per_box=True, classes="box_classes", renamed="labels", fill=-1, says=False),
     Field("landmarks", Rows("float32", 2), moves=True, flips=True),
     Field("polygons", Lists(Rows("float32", 2)), per_box=True, moves=True, says=False),
     Field("keypoints", Lists(Rows("float32", 3), alike=True), per_box=True, moves=True, flips=True, says=False),
@@ -370,6 +377,11 @@ def with_boxes(annotation: Annotation, keep: NDArray[np.bool_] | Sequence[bool])
     return replace(
         annotation, **{field.name: field.kind.select(value, mask) for field, value in there if field.has(value)}
     )
+
+
+def only_boxes(annotation: Annotation, keep: NDArray[np.bool_] | Sequence[bool]) -> Annotation:
+    """Return the boxes for which `keep` is true with what belongs to them, and nothing of the image."""
+    return with_boxes(Annotation(**{f.name: getattr(annotation, f.name) for f in FIELDS if f.per_box}), keep)
 
 
 def with_class_ids(annotation: Annotation, ids: NDArray[np.int64]) -> Annotation:

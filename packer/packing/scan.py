@@ -145,8 +145,7 @@ def read_inputs(
         unread, inputs.chosen = left_unread(tree, sources), inputs.notes[0]
         if unread and not unread.startswith("0 "):
             inputs.chosen += f"; {unread}"
-        counts = (inputs.rows, len(inputs.classes), inputs.count("boxes"), inputs.count("landmarks"))
-        inputs.notes[0] += what_was_read(counts, unread)
+        inputs.notes[0] += what_was_read((inputs.rows, len(inputs.classes), *inputs.objects), unread)
     return inputs
 
 

@@ -136,8 +136,13 @@ class Inputs:
         """Schema of the columns that are not annotations."""
         return base_schema(bool(self.archives), self.in_store)
 
+    @property
+    def objects(self) -> tuple[int, int]:
+        """Numbers of boxes and of landmarks in the images to pack."""
+        return self.count("boxes"), self.count("landmarks")
+
     def count(self, name: str) -> int:
-        """Return the number of items of a field in the images to pack: of boxes, or of landmarks."""
+        """Return the number of items of a field in the images to pack."""
         table = self.table
         if name not in table.column_names:
             return 0

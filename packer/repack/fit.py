@@ -143,7 +143,7 @@ def _check_fields(sources: Sequence[Source], fields: Sequence[str]) -> list[str]
             problem = f"has no {name}, but {printable(has.path)} has: its images would count as without any"
             step = "build it with labels, or with --missing-labels empty if there is nothing in its images"
             raise UsageError(without[0].path, problem, step)
-        if without and name in BY_NAME and BY_NAME[name].kind.is_numeric and name != "box_labels":
+        if without and name in BY_NAME and (BY_NAME[name].says or BY_NAME[name].moves):
             notes.append(f"{name}: not in {', '.join(printable(source.name) for source in without)}")
     for name in FLIPS:
         known: tuple[int, Source] | None = None
@@ -157,7 +157,7 @@ def _check_fields(sources: Sequence[Source], fields: Sequence[str]) -> list[str]
 
 
 def _points(source: Source, name: str) -> int | None:
-    """Return the number of landmarks of each image, or of keypoints of each object; None if there are several."""
+    """Return the number of points of each image, or of each object; None if there are several."""
     if name not in source.manifest.fields:
         return None
     found = set[int]()

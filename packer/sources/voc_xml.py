@@ -1,6 +1,6 @@
 """Parses a Pascal VOC XML file into an annotation with all fields.
 
-Format: the VOC2012 development kit, section 5. Unknown tags are ignored, and tags may be in any order.
+Format: the VOC2012 development kit, section 5. Unknown elements are ignored, and elements may be in any order.
 """
 
 from __future__ import annotations

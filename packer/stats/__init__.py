@@ -77,7 +77,7 @@ def pack_stats(
         sizes=size_stats(pack),
         classes=class_counts(pack),
         boxes=box_stats(pack),
-        landmarks=points_stats(pack),
+        landmarks=points_stats(pack, "landmarks"),
         keypoints=keypoint_stats(pack),
         channels=channel_stats(pack, progress) if pixels else (),
         padded=pack.manifest.options.get("resize") is not None and pack.manifest.options.get("fit") == "pad",

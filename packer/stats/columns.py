@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.format.pack import Pack
+from packer.model.fields import BY_NAME, CLASS_IDS
 
 SMALL, MEDIUM = 32**2, 96**2
 """Areas in pixels below which a box is small, or medium: https://cocodataset.org/#detection-eval"""
@@ -60,6 +61,11 @@ class ClassCounts:
     counts: tuple[int, ...]
     unlabelled: int
     """Images (or boxes) without a class."""
+
+    @property
+    def per_image(self) -> bool:
+        """Whether an image counts once for each name that it has: those of the pack's flags."""
+        return self.of == "tags"
 
     @property
     def imbalance(self) -> float | None:
@@ -126,11 +132,11 @@ def class_counts(pack: Pack) -> tuple[ClassCounts, ...]:
     """Return the class counts of the images, of the boxes and of the tags, if they have them."""
     fields, names = pack.manifest.fields, tuple(pack.manifest.classes)
     found = []
-    if "label" in fields:
-        found.append(_counts("images", np.asarray(pack.column("label")), names))
-    if "box_labels" in fields:
-        rows: Any = pack.column("box_labels")
-        found.append(_counts("boxes", np.asarray(rows.flat()), names))
+    for name in CLASS_IDS:
+        if name in fields:
+            ids: Any = pack.column(name)
+            of_boxes = BY_NAME[name].per_box
+            found.append(_counts("boxes" if of_boxes else "images", np.asarray(ids.flat() if of_boxes else ids), names))
     if "tags" in fields:
         tags: Any = pack.column("tags")
         flags = np.asarray(tags.flat()).reshape(-1, len(pack.manifest.tags))
@@ -173,24 +179,22 @@ def box_stats(pack: Pack) -> BoxStats | None:
     )
 
 
-def points_stats(pack: Pack) -> Spread | None:
-    """Return landmarks per image, of images that have any; None if the pack has none."""
-    if "landmarks" not in pack.manifest.fields:
+def points_stats(pack: Pack, name: str) -> Spread | None:
+    """Return the points of an image, or of a box, in this field, of those that have any; None if the pack has none."""
+    if name not in pack.manifest.fields:
         return None
-    rows: Any = pack.column("landmarks")
-    lengths = np.asarray(rows.lengths)
+    rows: Any = pack.column(name)
+    lengths = np.asarray((rows.flat() if BY_NAME[name].per_box else rows).lengths)
     return Spread.of(lengths[lengths > 0])
 
 
 def keypoint_stats(pack: Pack) -> KeypointStats | None:
     """Return the statistics of the boxes' keypoints; None if the pack has none."""
-    if "keypoints" not in pack.manifest.fields:
+    if (per_box := points_stats(pack, "keypoints")) is None:
         return None
     rows: Any = pack.column("keypoints")
-    boxes = rows.flat()
-    lengths = np.asarray(boxes.lengths)
-    values, counts = np.unique(np.asarray(boxes.flat()).reshape(-1, 3)[:, 2], return_counts=True)
-    return KeypointStats(Spread.of(lengths[lengths > 0]), tuple(zip(values.tolist(), counts.tolist(), strict=True)))
+    values, counts = np.unique(np.asarray(rows.flat().flat()).reshape(-1, 3)[:, 2], return_counts=True)
+    return KeypointStats(per_box, tuple(zip(values.tolist(), counts.tolist(), strict=True)))
 
 
 def other_ids(classes: Sequence[Sequence[str]]) -> dict[str, tuple[int | None, ...]]:

@@ -117,7 +117,7 @@ def _class_columns(counts: ClassCounts) -> list[Column]:
     order = sorted(range(len(counts.names)), key=lambda i: (-counts.counts[i], i))
     rows = [(i, counts.names[i], counts.counts[i]) for i in order]
     used = sum(1 for count in counts.counts if count)
-    of, one = ("images", "tag") if counts.of == "tags" else (counts.of, "class")
+    of, one = ("images", "tag") if counts.per_image else (counts.of, "class")
     title = f"{of} per {one}: {plural(len(rows), one)}"
     title += f", {len(rows) - used:,} of them empty" if used < len(rows) else ""
     most = max(counts.counts)

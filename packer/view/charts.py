@@ -68,11 +68,11 @@ def _present(pack: Pack, catalog: Catalog) -> NDArray[np.int64]:
 
 
 def _classes(pack: Pack, codes: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return the classes of images, boxes and tags, the largest first, and the number of images that have each."""
+    """Return the names that are counted, the largest first, and the number of images that have each."""
     found, classes = [], len(pack.manifest.classes)
     images = np.bincount(codes % classes, minlength=classes) if classes else np.zeros(0, np.int64)
     for counts in class_counts(pack):
-        of = counts.counts if counts.of == "tags" else images.tolist()
+        of = counts.counts if counts.per_image else images.tolist()
         rows = sorted(zip(range(len(of)), counts.names, counts.counts, of, strict=True), key=lambda row: -row[2])
         shown = [
             {"id": i, "name": printable(name), "count": count, "images": many}

@@ -17,6 +17,8 @@ from packer.view.facts import pack_facts, tile_facts
 from packer.view.pictures import Pictures, problem_of
 
 MOST = 10_000
+NOT_LABELED, HIDDEN = 0, 1
+"""Visibilities of COCO's keypoints."""
 SIDE = 240
 """Longer side of a picture, pixels."""
 
@@ -133,10 +135,19 @@ def _drawing(facts: dict[str, Any]) -> str:
         points = " ".join(f"{x},{y}" for x, y in polygon if x is not None and y is not None)
         parts.append(f'<polygon points="{points}" {line}/>')
     radius = max(width, height) / 90
-    for x, y in facts.get("landmarks", ()):
-        if x is not None and y is not None:
-            parts.append(f'<circle cx="{x}" cy="{y}" r="{radius:.2f}" fill="#ff2f6d" stroke="#fff" stroke-width=".5"/>')
+    parts += [_point(x, y, radius, "#ff2f6d") for x, y in facts.get("landmarks", ())]
+    for n, points in enumerate(facts.get("keypoints", ())):
+        color = color_of(labels[n] if n < len(labels) else None)
+        parts += [_point(x, y, radius, color, seen != HIDDEN) for x, y, seen in points if seen != NOT_LABELED]
     return "".join(parts) + "</svg>"
+
+
+def _point(x: float | None, y: float | None, radius: float, color: str, is_filled: bool = True) -> str:
+    """Return a point, hollow if it is hidden behind something."""
+    if x is None or y is None:
+        return ""
+    fill, stroke = (color, "#fff") if is_filled else ("none", color)
+    return f'<circle cx="{x}" cy="{y}" r="{radius:.2f}" fill="{fill}" stroke="{stroke}" stroke-width=".5"/>'
 
 
 def color_of(class_id: int | None) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -16,10 +15,12 @@ from packer.errors import UsageError, plural, printable, size_text
 from packer.format.lists import read_list
 from packer.format.pack import Pack
 from packer.model.annotation import Annotation
-from packer.model.fields import with_boxes
+from packer.model.fields import LISTS, OBJECTS, TEXTS, Field, only_boxes
 from packer.model.geometry import Geometry, move
 from packer.view.catalog import RecordSet
 
+DRAWN = tuple(field for field in LISTS if field.moves or field.classes)
+"""What is drawn in an image: places, and the classes of boxes."""
 MOST_DRAWN = 300
 """Maximum number of boxes drawn in an image; more would only hide it."""
 MOST_POINTS = 400
@@ -96,8 +97,7 @@ def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], tuple
     """
     height, width, _ = pack.shape_of(record)
     annotation = pack.annotation(record)
-    one = np.arange(0 if annotation.boxes is None else len(annotation.boxes)) == box
-    annotation = with_boxes(replace(annotation, label=None, landmarks=None), one)
+    annotation = only_boxes(annotation, np.arange(0 if annotation.boxes is None else len(annotation.boxes)) == box)
     x1, y1, x2, y2 = map(float, np.nan_to_num(annotation.boxes[0])) if annotation.boxes is not None else (0.0,) * 4
     side_x, side_y = max(2.0, _MARGIN * (x2 - x1)), max(2.0, _MARGIN * (y2 - y1))
     left, top = (int(min(max(0, low), size - 1)) for low, size in ((x1 - side_x, width), (y1 - side_y, height)))
@@ -120,16 +120,22 @@ def drawn_facts(annotation: Annotation) -> dict[str, Any]:
     facts: dict[str, Any] = {"label": annotation.label}
     if annotation.boxes is not None:
         facts["box_count"] = len(annotation.boxes)
-        facts["boxes"] = numbers(annotation.boxes[:MOST_DRAWN])
-    if annotation.box_labels is not None:
-        facts["box_labels"] = annotation.box_labels[:MOST_DRAWN].tolist()
-    if annotation.landmarks is not None:
-        facts["landmarks"] = numbers(annotation.landmarks)
-    if annotation.polygons is not None:
-        facts["polygons"] = [numbers(_thinned(polygon)) for polygon in annotation.polygons[:MOST_DRAWN]]
-    if annotation.keypoints is not None:
-        facts["keypoints"] = numbers(annotation.keypoints[:MOST_DRAWN])
-    return facts
+    there = [(field, getattr(annotation, field.name)) for field in DRAWN]
+    return facts | {field.name: _drawn(field, value) for field, value in there if value is not None}
+
+
+def _drawn(field: Field, value: Any) -> Any:
+    if field.per_box:
+        value = value[:MOST_DRAWN]
+    if field.classes:
+        return value.tolist()
+    return [numbers(_thinned(one)) for one in value] if isinstance(value, tuple) else numbers(value)
+
+
+def drawn_boxes(facts: Mapping[str, Any], boxes: Sequence[int]) -> dict[str, Any]:
+    """Return `drawn_facts` with only these boxes and their classes."""
+    only: dict[str, Any] = {field.name: [] for field in DRAWN if field.name in facts or field.name in OBJECTS}
+    return {**facts, **only, **{name: [facts[name][box] for box in boxes] for name in OBJECTS if name in facts}}
 
 
 def record_facts(pack: Pack, record: int) -> dict[str, Any]:
@@ -156,11 +162,14 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
     return {
         **tile_facts(pack, record),
         "stored": [[name, printable(value)] for name, value in stored],
-        "box_fields": {
-            printable(k): [_text(v) for v in values[:MOST_DRAWN]] for k, values in annotation.box_fields.items()
-        },
-        "extras": {printable(k): _text(v) for k, v in annotation.extras.items()},
+        **{field.name: _texts(field, getattr(annotation, field.name)) for field in TEXTS},
     }
+
+
+def _texts(field: Field, value: Mapping[str, Any]) -> dict[str, Any]:
+    if field.per_box:
+        return {printable(name): [_text(one) for one in of_boxes[:MOST_DRAWN]] for name, of_boxes in value.items()}
+    return {printable(name): _text(one) for name, one in value.items()}
 
 
 def tag_set(pack: Pack, number: int) -> RecordSet:
@@ -199,14 +208,9 @@ def target_facts(target: Any) -> dict[str, Any]:
         of_tags = getattr(target, "shape", ())
         return {"label": None if of_tags or int(target) < 0 else int(target)}
     label = target.get("label")
-    boxes, labels = target.get("boxes"), target.get("labels")
-    return drawn_facts(
-        Annotation(
-            label=None if label is None or label < 0 else int(label),
-            boxes=None if boxes is None else np.asarray(boxes),
-            box_labels=None if labels is None else np.asarray(labels),
-            landmarks=None if "landmarks" not in target else np.asarray(target["landmarks"]),
-            polygons=None if "polygons" not in target else tuple(np.asarray(p) for p in target["polygons"]),
-            keypoints=None if "keypoints" not in target else np.asarray(target["keypoints"]),
-        )
-    )
+    values: dict[str, Any] = {f.name: _array(target[f.target]) for f in DRAWN if target.get(f.target) is not None}
+    return drawn_facts(Annotation(label=None if label is None or label < 0 else int(label), **values))
+
+
+def _array(value: Any) -> Any:
+    return tuple(map(np.asarray, value)) if isinstance(value, list) else np.asarray(value)

@@ -11,7 +11,7 @@ from packer.errors import PackerError, UsageError, printable
 from packer.format.pack import Pack
 from packer.stats.problems import Example, Problem, Problems, find_problems
 from packer.view.catalog import RecordSet
-from packer.view.facts import numbers, tile_facts
+from packer.view.facts import drawn_boxes, numbers, tile_facts
 from packer.view.pictures import Pictures, data_uri, problem_of
 
 SIDE = 240
@@ -69,9 +69,7 @@ class ProblemSets:
             facts = tile_facts(self._pack, example.record)
             if not example.boxes or max(example.boxes) >= len(facts["boxes"]):
                 return {**facts, **problem_of(lambda: self._pictures.uri(example.record, SIDE)), **about}
-            for name in ("boxes", "box_labels"):  # nothing else is drawn
-                facts[name] = [facts[name][box] for box in example.boxes] if name in facts else []
-            facts.update(polygons=[], landmarks=[], keypoints=[])
+            facts = drawn_boxes(facts, example.boxes)
             if (part := _part(facts)) is None:
                 return {**facts, **problem_of(lambda: self._pictures.uri(example.record, SIDE)), **about}
             left, top, right, bottom = part

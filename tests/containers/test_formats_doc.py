@@ -8,12 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
+import numpy as np
+import pyarrow.parquet as pq
 from container_records import records_of, write_shard
 
 from packer.containers import CONTAINERS
 from packer.containers.base import Places
 from packer.format.index import DTYPES, ENCODINGS, INDEX_SUFFIX, SCHEMA, IndexBuilder
 from packer.model.annotation import Annotation
+from packer.model.fields import FIELD_NAMES
 
 DOC = Path(__file__).parents[2] / "docs" / "formats.md"
 TEXT = DOC.read_text(encoding="utf-8")
@@ -30,6 +34,37 @@ def test_every_container_and_column_is_documented() -> None:
     assert len(BLOCKS) >= 8
     for name in (*CONTAINERS, *SCHEMA.names, *DTYPES, *ENCODINGS):
         assert f"`{name}`" in TEXT, name
+
+
+def test_fields_that_each_format_has_columns_for(tmp_path: Path) -> None:
+    """The table of docs/formats.md, against files of an image that has every field, as other libraries see them."""
+    table = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| [^|]* \|$", TEXT, re.MULTILINE)
+    said = {name: cells for names, *cells in table for name in re.findall(r"`(\w+)`", names)}
+    points = np.ones((2, 3), np.float32)
+    every = Annotation(
+        label=1, boxes=np.ones((1, 4), np.float32), box_labels=np.array([0]), landmarks=points[:, :2],
+        polygons=(points[:, :2],), keypoints=points[None], box_fields={"pose": ("Left",)}, extras={"a": 1},
+        tags=np.array([1, 0], np.uint8),
+    )  # fmt: skip
+    for name in ("hdf5", "tfrecord", "parquet"):
+        write_shard(name, str(tmp_path / name), "raw", records_of("raw", [every]))
+    with h5py.File(tmp_path / "hdf5") as file:
+        arrays = {"label" if dataset == "labels" else dataset for dataset in file}
+    features = {
+        "label": b"image/class/label", "boxes": b"image/object/bbox/xmin", "box_labels": b"image/object/class/label",
+        "box_fields": b"image/object/view",
+    }  # fmt: skip
+    example = (tmp_path / "tfrecord").read_bytes()
+    columns = pq.read_schema(tmp_path / "parquet")
+    objects = {"boxes", "box_labels"} if {"boxes", "labels"} <= {m.name for m in columns.field("objects").type} else ()
+    for place, held in enumerate(
+        (
+            arrays,
+            {name for name in FIELD_NAMES if features.get(name, b"image/" + name.encode()) in example},
+            {*columns.names, *objects},
+        )
+    ):
+        assert {name for name in FIELD_NAMES if said[name][place] != "no"} == held & {*FIELD_NAMES}, place
 
 
 def test_index_example_finds_the_pixels(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from drawn import draw, draw_classes, draw_plain, draw_voc
+from drawn import draw, draw_classes, draw_objects, draw_plain, draw_voc
 from packs import MakePack
 from running import digests, good, refused, run
 
@@ -177,6 +177,15 @@ def test_the_extension_of_another_format(build: Build, tmp_path: Path, container
         assert line.endswith(f"{name}: {problem}; write --out {tmp_path}/all.{container}")
     assert not list(tmp_path.glob("all*"))
     merge([a, b], tmp_path / "all.v2")
+
+
+@pytest.mark.parametrize("field", ["polygons", "keypoints"])
+def test_duplicates_with_objects_elsewhere(field: str, tmp_path: Path) -> None:
+    for name in ("", field):
+        good("build", draw_objects(tmp_path / f"src-{name}", name), "-o", tmp_path / f"pack-{name}")
+    found = merge([tmp_path / "pack-", tmp_path / f"pack-{field}"], tmp_path / "all").duplicates
+    assert (found.records, found.contradicting) == (2, 1)
+    assert found.examples[0] == f"1.jpg in pack-{field} is 1.jpg in pack-, labelled differently"
 
 
 def test_duplicates(build: Build, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import draw
+from drawn import draw, draw_objects
 from large_packs import labeled_pack, random_labels
 from packs import MakePack
 from running import good, refused
@@ -32,6 +32,15 @@ def iou(a: Any, b: Any) -> float:
         return 0.0
     shared = wide * high
     return shared / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared)
+
+
+@pytest.mark.parametrize("field", ["polygons", "keypoints"])
+def test_equal_images_with_objects_elsewhere(field: str, tmp_path: Path) -> None:
+    for name in ("", field):
+        good("build", draw_objects(tmp_path / f"src-{name}", name), "-o", tmp_path / f"pack-{name}")
+    pack = join_packs([tmp_path / "pack-", tmp_path / f"pack-{field}"])
+    (conflict,) = [one for one in find_problems(pack).found if one.kind == "label-conflict"]
+    assert conflict.records.tolist() == [1, 3] and "1 file has equal classes in different places" in conflict.text
 
 
 @pytest.mark.parametrize("seed", range(6))

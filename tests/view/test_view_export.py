@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from drawn import draw, draw_classes, draw_landmarks, draw_voc, tree_state
+from drawn import draw, draw_classes, draw_landmarks, draw_objects, draw_voc, tree_state
 from packs import WIDE
 from running import good, refused
 
@@ -60,6 +60,16 @@ def test_landmarks_and_a_draw(tmp_path: Path) -> None:
         assert sheet.count("circle") == 4 * 5
         printable.append([text for text in sheet.text if text.startswith("faces/")])
     assert printable[0] == printable[1] != printable[2]
+
+
+def test_keypoints_and_outlines(tmp_path: Path) -> None:
+    good("build", draw_objects(tmp_path / "src"), "-o", tmp_path / "pack")
+    good("view", tmp_path / "pack", "--export", tmp_path / "s.html")
+    circles = [made for name, made in Sheet(tmp_path / "s.html").tags if name == "circle"]
+    assert [(made["cx"], made["cy"], made["fill"] == "none") for made in circles] == [
+        ("4.5", "4.5", True), ("10.5", "10.5", False)  # hidden, visible
+    ] * 2  # fmt: skip
+    assert Sheet(tmp_path / "s.html").count("polygon") == 2
 
 
 def test_hostile_names(tmp_path: Path) -> None:

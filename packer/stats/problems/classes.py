@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import plural, printable
+from packer.model.fields import LISTS
 from packer.stats.columns import other_ids
 from packer.stats.problems.base import CHECK, EXAMPLES, NOTE, WRONG, Columns, Problem, distinct, list_text, usual
 
@@ -160,7 +161,7 @@ def _missing(columns: Columns, counts: NDArray[np.int64]) -> Iterator[Problem]:
 
 def image_problems(columns: Columns) -> Iterator[Problem]:
     """Yield images without objects, and images of an unusual size or shape."""
-    lists = [name for name in ("boxes", "landmarks", "polygons", "keypoints") if name in columns.fields]
+    lists = [field.name for field in LISTS if field.moves and field.name in columns.fields]
     bare = np.ones(len(columns.pack), np.bool_)
     for name in lists:
         bare &= np.asarray(columns.ragged(name).lengths) == 0

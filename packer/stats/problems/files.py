@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import plural, printable
+from packer.model.fields import LISTS, Field
+from packer.model.ragged import Ragged
 from packer.stats.duplicates import EqualFiles, digests, equal_files
 from packer.stats.problems.base import CHECK, EXAMPLES, WRONG, Columns, Example, Problem, items_of, list_text
 
 SAME_PLACE = 0.01
-"""Boxes and landmarks that differ by less, as a share of the image's sides, count as equal."""
+"""Boxes and points that differ by less, as a share of the image's sides, count as equal."""
 FAR = 1e9
 """Stands for infinity, whose square cannot be computed with."""
 
@@ -125,7 +127,7 @@ def _duplicates(columns: Columns, equal: EqualFiles, chosen: NDArray[np.bool_], 
 
 
 def _differences(columns: Columns, equal: EqualFiles) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return the groups whose records differ in classes, and those that differ in boxes or landmarks.
+    """Return the groups whose records differ in classes, and those that differ in places in the image.
 
     Records of a pack without a field say nothing about it. The objects of a record are compared in any order, by sums
     over them in which each class has a random weight.
@@ -150,21 +152,39 @@ def _differences(columns: Columns, equal: EqualFiles) -> tuple[NDArray[np.bool_]
         classes[groups[_one_size(columns, records, firsts) & (np.abs(sums - sums[firsts]) > 1e-9 * (1 + sums))]] = True
         if not all("box_labels" in pack.manifest.fields for pack in columns.pack.packs):
             weights[:] = 1
-    if "boxes" in columns.fields:
-        records, firsts, groups = _having(columns, equal, "boxes")
-        items, owners = _items(columns.firsts, records)
-        relative = columns.boxes[items] / np.tile(columns.sizes[:, records], (2, 1)).T[owners]
-        differ = _differ(relative, owners, weights[columns.box_classes[items]], firsts)
-        places[groups[_one_size(columns, records, firsts) & differ]] = True
-    if "landmarks" in columns.fields:
-        records, firsts, groups = _having(columns, equal, "landmarks")
-        column = columns.ragged("landmarks")
-        items, owners = _items(column.offsets, records)
-        relative = np.asarray(column.values)[items] / columns.sizes[:, records].T[owners]
-        turn = np.arange(len(items)) - np.searchsorted(owners, owners)  # the order of landmarks matters
-        differ = _differ(relative, owners, 1 + np.modf(0.618 * turn)[0], firsts)
-        places[groups[_one_size(columns, records, firsts) & differ]] = True
+    for field in LISTS:
+        if field.moves and field.name in columns.fields:
+            places[_in_other_places(columns, equal, field, weights)] = True
     return classes, places
+
+
+def _in_other_places(
+    columns: Columns, equal: EqualFiles, field: Field, weights: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return the groups whose records differ in where a field's boxes or points are."""
+    records, firsts, groups = _having(columns, equal, field.name)
+    column = columns.ragged(field.name)
+    values: Any = column.values
+    items, owners = _items(column.offsets, records)
+    turn = _turns(owners)
+    weight = np.ones(len(items))
+    if field.per_box:
+        weight = weights[columns.box_classes[columns.firsts[records[owners]] + turn]]
+    if isinstance(values, Ragged):
+        sizes = np.diff(values.offsets)[items]
+        items, objects = items_of(values.offsets, items), np.repeat(np.arange(len(items)), sizes)
+        owners, weight, turn, values = owners[objects], weight[objects], _turns(objects), values.values
+    if field.flips:  # the order of points matters
+        weight = weight * (1 + np.modf(0.618 * turn)[0])
+    points = np.asarray(values)[items].astype(np.float64)
+    for axis in range(0, points.shape[1] - 1, 2):  # x and y, of the other corner of a box too
+        points[:, axis : axis + 2] /= columns.sizes[:, records].T[owners]
+    return groups[_one_size(columns, records, firsts) & _differ(points, owners, weight, firsts)]
+
+
+def _turns(owners: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of each item among those of its owner; owners ascend."""
+    return np.arange(len(owners)) - np.searchsorted(owners, owners)
 
 
 def _having(
