@@ -13,7 +13,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from packer.errors import NotInstalled, UsageError, add_note
 from packer.loading.annotations import BatchAnnotations, Column, in_lists
-from packer.loading.memory import is_in_worker, shared_memory
+from packer.loading.memory import SentTensor, is_in_worker, shared_memory, shared_pool
 from packer.model.fields import LISTS
 
 COLLATIONS = ("list", "yolo", "padded")
@@ -223,8 +223,8 @@ def default_collated(samples: Sequence[Any], *, collate_fn_map: Any = None) -> l
         return list(as_torch([tuple(sample) if isinstance(sample, Sample) else sample for sample in samples]))
     images, targets = _columns(samples)
     if isinstance(samples[0], SampleOfObjects):
-        return [images, _to_send(targets)]
-    images = as_torch(images) if isinstance(images, list) else images
+        return [_to_send(images), _to_send(targets)]
+    images = _to_send(as_torch(images) if isinstance(images, list) else images)
     try:
         return [images, as_torch(targets) if isinstance(targets, list) else targets]
     except Exception as error:
@@ -324,7 +324,11 @@ def _shaped(values: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.T
 
 
 def _to_send(column: Any) -> Any:
-    return SentList(column) if type(column) is list and is_in_worker() else column
+    if not is_in_worker():
+        return column
+    if type(column) is torch.Tensor and shared_pool().number_of(column) is not None:
+        return column.as_subclass(SentTensor)
+    return SentList(column) if type(column) is list else column
 
 
 def _columns(samples: Sequence[tuple[Any, Any]]) -> tuple[torch.Tensor | list[Any], torch.Tensor | list[Any]]:
@@ -353,7 +357,7 @@ def _stack(images: list[torch.Tensor]) -> torch.Tensor:
     plain = first.device.type == "cpu" and all(type(i) is torch.Tensor and not i.requires_grad for i in images)
     if not (is_in_worker() and plain and {image.dtype for image in images} == {first.dtype}):
         return torch.stack(images)
-    out = shared_memory(len(images) * first.nbytes).view(first.dtype).view(len(images), *first.shape)
+    out = shared_pool().take(len(images) * first.nbytes).view(first.dtype).view(len(images), *first.shape)
     return torch.stack(images, out=out)
 
 

@@ -16,7 +16,7 @@ from packer.errors import AnyPath
 from packer.format.pack import Pack
 from packer.loading.collate import Batch, Sample, SampleOfObjects, contiguous
 from packer.loading.gather import Gather, gather_of
-from packer.loading.memory import BatchMemory, is_in_worker, shared_memory
+from packer.loading.memory import BatchMemory, is_in_worker, shared_pool
 from packer.loading.options import check_decoder, pack_at
 from packer.loading.targets import Target, Targets, record_number
 from packer.loading.threads import on_one_core
@@ -156,7 +156,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         row_bytes = height * width * channels * self._dtype.itemsize
         # images that are changed do not leave the worker
         is_sent = is_in_worker() and not self.functions.of_images
-        pixels = (shared_memory if is_sent else self._memory.take)(n * row_bytes).view(n, row_bytes)
+        memory = shared_pool() if is_sent else self._memory
+        pixels = memory.take(n * row_bytes).view(n, row_bytes)
         if pack.record_bytes is None:
             rows = pixels.numpy().view(pack.dtype_of(0)).reshape(n, height, width, channels)
             for row, i in zip(rows, records.tolist(), strict=True):

@@ -358,8 +358,57 @@ def test_gathered_straight_into_memory_that_a_worker_shares(make_pack):
 
 
 def is_shared(samples: Any) -> bool:
-    assert default_collate(samples)[0].is_shared()  # nothing is left to copy
-    return all(image.is_shared() for image, _ in samples)
+    before = memory.shared_pool()._away.tolist()
+    function, (tensor, away, number) = default_collate(samples)[0].__reduce_ex__(4)  # nothing is left to copy
+    assert function is memory.received and tensor.is_shared() and away.is_shared() and not before[number]
+    away[number] = 0
+    return any(image.data_ptr() == tensor.data_ptr() for image, _ in samples)
+
+
+def with_buffers(samples: Any) -> Any:
+    """A batch, the number of buffers in the pool of its worker, and what an operation makes of it."""
+    images, targets = collate(samples)
+    assert type(images) is memory.SentTensor and type(images[:1]) is type(images + 1) is torch.Tensor
+    return images, targets, len(memory.shared_pool()._buffers)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_worker_uses_memory_again_that_the_consumer_has_dropped(raw, context):
+    expected = torch.cat([images for images, _ in plain(raw, 4)])
+    options = {"num_workers": 1, "multiprocessing_context": context, "persistent_workers": True}
+    loader = DataLoader(raw, 4, collate_fn=recycling, worker_init_fn=recycle_all, **options)
+    for _ in range(3):
+        counts = []
+        for number, (images, _, buffers) in enumerate(loader):
+            assert type(images) is torch.Tensor
+            assert torch.equal(images, expected[4 * number : 4 * number + len(images)])
+            counts.append(buffers)
+            images.add_(1)  # it is the consumer's
+    assert max(counts) <= 5  # two are fetched ahead, one is sent, one used, one has just been dropped
+    kept = [(images[1:3], number) for number, (images, _, _) in enumerate(loader)]
+    again = [(images, buffers) for images, _, buffers in loader]
+    for part, number in kept:  # a view is enough: its memory stays as it is
+        assert torch.equal(part, expected[4 * number + 1 : 4 * number + 3])
+    assert torch.equal(torch.cat([images for images, _ in again]), expected)
+    assert again[-1][1] >= len(kept)
+
+
+def recycling(samples: Any) -> Any:
+    return with_buffers(samples)
+
+
+def recycle_all(_: int) -> None:
+    """In a worker that was spawned, too: the batches of these tests are small."""
+    memory.RECYCLED_BYTES = 1
+
+
+def test_an_epoch_left_early_gives_its_memory_back(raw):
+    loader = DataLoader(
+        raw, 2, num_workers=1, persistent_workers=True, collate_fn=recycling, worker_init_fn=recycle_all
+    )
+    for _ in range(20):
+        next(iter(loader))
+    assert max(buffers for _, _, buffers in loader) <= 8
 
 
 def test_pickles_without_its_memory(raw):
