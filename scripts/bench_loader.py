@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -264,11 +265,14 @@ def first_of_warm(loader: PackedLoader, rounds: int) -> Figure:
 
 
 def plain_line(bench: Bench, name: str, pack: Pack, batch: int = 256) -> None:
-    """`DataLoader(PackedDataset(...), batch, shuffle=True)`, without workers, against `PackedLoader`."""
-    line = DataLoader(PackedDataset(pack, decoder="simplejpeg"), batch, shuffle=True)
+    """`DataLoader(PackedDataset(...), batch, shuffle=True)`, without and with workers, against `PackedLoader`."""
     loader = loader_of(pack, batch)
-    name = f"{name}, DataLoader(PackedDataset) against PackedLoader"
-    bench.compare(name, None, len(pack), lambda: drain(line), lambda: drain(loader))
+    for workers in (0, 2):
+        options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
+        line = DataLoader(PackedDataset(pack, decoder="simplejpeg"), batch, shuffle=True, **options)
+        how = f" with {workers} workers" if workers else ""
+        title = f"{name}, DataLoader(PackedDataset){how} against PackedLoader"
+        bench.compare(title, None, len(pack), partial(drain, line), partial(drain, loader))
 
 
 def with_boxes(bench: Bench, source: Path, home: Path) -> None:

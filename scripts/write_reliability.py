@@ -2,7 +2,7 @@
 
     scripts/write_reliability.py
 
-A row has a line for its last run, and one for its largest if that is another.
+A row has a line for its last run, and one for its largest if that is another; slices of a run count as one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,9 +28,24 @@ def runs() -> list[Run]:
     return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
 
 
+def joined(found: Iterable[Run]) -> list[Run]:
+    """Return runs of one commit whose seeds follow one another as one: long ones are kept in slices."""
+    whole: list[Run] = []
+    for run in found:
+        last = whole[-1] if whole else {}
+        same = all(run.get(name) == last.get(name) for name in ("row", "commit", "of"))
+        if same and run.get("first_seed", -1) == last.get("first_seed", 0) + last.get("runs", 0) and "outcomes" in run:
+            outcomes = Counter(last["outcomes"]) + Counter(run["outcomes"])
+            sums = {name: last[name] + run[name] for name in ("runs", "faults", "seconds")}
+            whole[-1] = {**run, **sums, "first_seed": last["first_seed"], "outcomes": dict(outcomes.most_common())}
+        else:
+            whole.append(run)
+    return whole
+
+
 def shown(row: Row, found: Iterable[Run]) -> list[Run]:
     """Return the last run of a row, and the largest one if that is another."""
-    mine = [run for run in found if run["row"] == row.name]
+    mine = joined(run for run in found if run["row"] == row.name)
     if not mine:
         return []
     largest = max(mine, key=lambda run: run["runs"])
