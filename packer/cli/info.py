@@ -150,6 +150,8 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
     if tags := manifest.tags:
         more = f" and {len(tags) - SHOWN_CLASSES} more" if len(tags) > SHOWN_CLASSES else ""
         found.append(("tags", f"{len(tags)}: {', '.join(map(printable, tags[:SHOWN_CLASSES]))}{more}"))
+    if manifest.parts:
+        found.append(("parts", manifest.parts_text))
     found += [("note", note) for note in manifest.notes]
     if manifest.made_from:
         found.append(("made from", f"{manifest.made_from[0].command}: {_origins(manifest)}"))

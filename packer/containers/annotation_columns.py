@@ -11,9 +11,11 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from packer.model.annotation import Annotation
+from packer.containers.base import Places, ShardSpec
+from packer.model.annotation import Annotation, Record
 from packer.model.columns import column, present
 from packer.model.fields import LISTS, NUMERIC, Field, Lists
+from packer.model.parts import MISSING, parts_of
 from packer.model.ragged import Ragged
 
 _IN_MEMORY_BYTES = 256 << 20
@@ -81,6 +83,31 @@ class BytesColumn:
             self._file.close()
 
 
+class PartColumns:
+    """The parts of a shard's records besides their images: the bytes of each part, one record after another."""
+
+    def __init__(self, path: str, spec: ShardSpec) -> None:
+        self._specs = spec.parts
+        self.columns = {part.name: BytesColumn(path) for part in spec.parts}
+        self._missing: dict[str, list[int]] = {name: [] for name in self.columns}
+        self._records = 0
+
+    def append(self, record: Record) -> None:
+        found = parts_of(record, self._specs)
+        for name, content in self.columns.items():
+            if name not in found:
+                self._missing[name].append(self._records)
+            content.append(found[name].data if name in found else b"")
+        self._records += 1
+
+    def places(self, name: str, base: int) -> Places:
+        """Return the places of a part whose bytes begin here in the file."""
+        starts = base + self.columns[name].offsets()
+        offsets, sizes = starts[:-1].copy(), np.diff(starts)
+        offsets[self._missing[name]], sizes[self._missing[name]] = MISSING
+        return Places(offsets, sizes)
+
+
 class AnnotationColumns:
     """The annotations of a shard as the arrays that docs/formats.md lists."""
 
@@ -140,7 +167,7 @@ def _of_images(field: Field, rows: Ragged, there: Any) -> Iterator[tuple[str, An
     flat, lengths = rows.flat(), set(rows.lengths[there].tolist())
     if len(lengths) == 1 and (there.all() or field.fill is not None):
         values = np.full((len(rows), *lengths, *flat.shape[1:]), field.fill or 0, flat.dtype)
-        values[there] = flat.reshape(-1, *lengths, *flat.shape[1:])
+        values[there] = flat.reshape(int(there.sum()), *lengths, *flat.shape[1:])
         yield field.name, values
     else:
         yield field.name, flat

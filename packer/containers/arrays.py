@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from packer.containers.annotation_columns import AnnotationColumns, BytesColumn
+from packer.containers.annotation_columns import AnnotationColumns, BytesColumn, PartColumns
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import check_raw_size
 from packer.containers.storage import mapped, storage_errors
 from packer.containers.stored_zip import StoredEntries, StoredZip
-from packer.errors import DamagedPack
+from packer.errors import DamagedPack, PackerError
 from packer.model.annotation import Record
-from packer.model.record_json import annotation_json, packer_annotation
+from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 
+_COPY_BYTES = 4 << 20
+_NUMBERS = {
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
+}  # fmt: skip
 _OTHERS = ("image_offsets", "keys", "key_offsets", "annotations", "annotation_offsets")
 
 
@@ -37,6 +43,7 @@ class ArraysWriter:
         self._keys = BytesColumn(path)
         self._texts = BytesColumn(path)
         self._columns = AnnotationColumns()
+        self._parts = PartColumns(path, spec)
 
     def write(self, record: Record) -> None:
         text = annotation_json(record, self._spec.classes).encode("ascii")
@@ -48,6 +55,7 @@ class ArraysWriter:
             self._append_image(record.data)
             self._keys.append(record.key.encode("ascii"))
             self._texts.append(text)
+            self._parts.append(record)
         self._sizes.append(len(record.data))
         self._shapes.append(record.shape)
         self._encodings.add(record.encoding)
@@ -58,10 +66,22 @@ class ArraysWriter:
         with storage_errors(self._path):
             for name, array in self._arrays():
                 self._write_array(name, array)
+            parts = dict(self._write_parts())
         encoding = self._encodings.pop() if len(self._encodings) == 1 else self._spec.encoding
         self._write_root({"classes": list(self._spec.classes), "encoding": encoding})
         self._zip.close()
-        return Places(offsets, np.array(self._sizes, np.int64))
+        return Places(offsets, np.array(self._sizes, np.int64), parts)
+
+    def _write_parts(self) -> Iterator[tuple[str, Places]]:
+        for name, column in self._parts.columns.items():
+            base = self._begin_bytes(name, column.total)
+            for start in range(0, column.total, _COPY_BYTES):
+                self._zip.append(column.read(start, min(start + _COPY_BYTES, column.total)))
+            if column.total:
+                self._zip.end()
+            self._end_bytes(name, column.total)
+            self._write_array(f"{name}_offsets", column.offsets())
+            yield name, self._parts.places(name, base)
 
     def _append_image(self, data: bytes) -> None:
         """Add the next image."""
@@ -74,6 +94,13 @@ class ArraysWriter:
     def _write_array(self, name: str, array: Any) -> None:
         """Write an array that is not of images."""
         raise NotImplementedError
+
+    def _begin_bytes(self, name: str, total: int) -> int:
+        """Begin the entry of an array of bytes, unless it has none, and return where they begin in the file."""
+        raise NotImplementedError
+
+    def _end_bytes(self, name: str, total: int) -> None:
+        """Write what describes it."""
 
     def _write_root(self, attributes: dict[str, Any]) -> None:
         """Write the metadata of the folder."""
@@ -126,43 +153,69 @@ class Chunks(NamedTuple):
         return numbers.reshape(self.shape).astype(self.dtype.newbyteorder("="))
 
 
-def scan_zip(
-    path: str, metadata: str, what: str, items: Callable[[StoredEntries, memoryview, dict[str, Any]], Iterator[Entry]]
-) -> Iterator[Entry]:
-    """Yield the images of a zip file of arrays.
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """A mapped file of arrays."""
+
+    axes: Mapping[str, int]
+    """The number of axes of each array by its folder, ``labels/``."""
+    open: Callable[[str], Chunks]
+    """Returns where the array in a folder is. Raises ValueError or LookupError if it is not stored as it is."""
+    data: memoryview
+    attributes: Mapping[str, Any]
+    """What the file says of all arrays."""
+
+    def read(self, folder: str) -> Any:
+        """Return a small array."""
+        return self.open(folder).read(self.data)
+
+
+@contextmanager
+def open_zip(
+    path: str, metadata: str, what: str, arrays_of: Callable[[StoredEntries, memoryview, dict[str, Any]], ArrayFile]
+) -> Iterator[ArrayFile]:
+    """Open a zip file of arrays.
 
     Args:
         path: The file.
         metadata: Name of the JSON file in the folder of each array.
         what: The kind of file, for messages.
-        items: Yields the images, given the members of the file, its bytes, and the metadata by folder (``labels/``).
+        arrays_of: Returns the arrays, given the members of the file, its bytes, and the metadata by folder.
 
     Raises:
         DamagedPack: It is not a file of that kind.
     """
+    with array_errors(path, what), mapped(path) as view, memoryview(view) as data:
+        entries = StoredEntries(path, data)
+        files = [name for name in entries.names if name == metadata or name.endswith("/" + metadata)]
+        yield arrays_of(entries, data, {name[: -len(metadata)]: json.loads(entries.read(name)) for name in files})
+
+
+@contextmanager
+def array_errors(path: str, what: str) -> Iterator[None]:
+    """Turn what a file of arrays that is none raises into a DamagedPack."""
     try:
-        with mapped(path) as view, memoryview(view) as data:
-            entries = StoredEntries(path, data)
-            files = [name for name in entries.names if name == metadata or name.endswith("/" + metadata)]
-            nodes = {name[: -len(metadata)]: json.loads(entries.read(name)) for name in files}
-            yield from items(entries, data, nodes)
-    except DamagedPack:
+        yield
+    except PackerError:
         raise
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError, OSError, struct.error) as error:
         raise DamagedPack(path, f"not {what} of images: {error}") from error
 
 
-def scanned(axes: dict[str, int], open_array: Callable[[str], Chunks], data: memoryview) -> Iterator[Entry]:
-    """Yield the items of the array ``images/``, else of the first array of three or more axes.
+def dtype_of(name: str) -> Any:
+    """Return the dtype of an array of numbers. Raise ValueError if it is of something else."""
+    if name not in _NUMBERS:
+        raise ValueError(f"an array of {name}")
+    return np.dtype(name)
 
-    Args:
-        axes: The number of axes of each array by its folder, ``labels/``.
-        open_array: Returns where the array in a folder is.
-        data: The file.
+
+def scanned(arrays: ArrayFile) -> Iterator[Entry]:
+    """Yield the items of the array ``images/``, else of the first array of three or more axes.
 
     Raises:
         ValueError: There is no array of images, or the arrays do not fit together.
     """
+    axes, open_array, data = arrays.axes, arrays.open, arrays.data
     folder = "images/" if "images/" in axes else next(iter([name for name, count in axes.items() if count >= 3]), None)
     if folder is None:
         raise ValueError("no array of images")
@@ -176,9 +229,33 @@ def scanned(axes: dict[str, int], open_array: Callable[[str], Chunks], data: mem
         offsets = images.offsets()
         sizes = np.full(len(offsets), images.item_bytes)
     keys, texts = (_strings(others, name, len(offsets)) for name in ("key", "annotation"))
+    bounds = {}
+    for name in (one.removesuffix("_offsets/") for one in axes if one.endswith("_offsets/")):
+        if f"{name}/" in axes and axes[f"{name}/"] == 1:
+            content, bounds_of = open_array(f"{name}/"), open_array(f"{name}_offsets/").read(data)
+            _check_bounds(bounds_of, prod(content.shape) * content.dtype.itemsize, name)
+            bounds[name] = content.base() + bounds_of
     for i, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
         key = str(i) if keys is None else keys[i].decode("utf-8", "backslashreplace")
-        yield Entry(key, offset, size, None if texts is None else packer_annotation(texts[i]))
+        text = None if texts is None else packer_annotation(texts[i])
+        yield Entry(key, offset, size, text, {} if text is None else part_places(text, i, bounds))
+
+
+def part_places(text: bytes, number: int, bounds: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Return where the parts of a record are.
+
+    Args:
+        text: Its annotation.
+        number: Of the record.
+        bounds: Where each record begins in the array of each part, as places in the file, and the end.
+    """
+    found = {}
+    for name, size in part_sizes(text).items():
+        if (of_part := bounds.get(name)) is not None and number + 1 < len(of_part):
+            if of_part[number + 1] - of_part[number] != size:
+                raise ValueError(f"the part {name} has another size than its record says")
+            found[name] = int(of_part[number]), size
+    return found
 
 
 def _strings(arrays: dict[str, Any], name: str, count: int) -> list[bytes] | None:

@@ -7,14 +7,19 @@ that the writer returned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.model.annotation import Record
+from packer.model.annotation import PartSpec, Record
+from packer.model.parts import MISSING
+
+Place = tuple[int, int]
+"""First byte in the file, and number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class ShardSpec:
     """Maximum number of records; bad inputs may be left out."""
     planned_bytes: int
     """Total size of the images: exact for raw images of one shape, else an estimate."""
+    parts: tuple[PartSpec, ...] = ()
+    """The parts that records may have besides their image."""
 
 
 class Places(NamedTuple):
@@ -42,11 +49,35 @@ class Places(NamedTuple):
     """First byte of each image in the file, past any header, (n,)."""
     sizes: NDArray[np.int64]
     """Bytes of each image, (n,)."""
+    parts: Mapping[str, Places] = MappingProxyType({})
+    """The places of the parts by name; a size of -1 for a record without the part."""
 
     @staticmethod
     def of(offsets: list[int], sizes: list[int]) -> Places:
         """Return the places as arrays."""
         return Places(np.array(offsets, np.int64), np.array(sizes, np.int64))
+
+
+class PlaceList:
+    """Collects the places of a shard's records as they are written."""
+
+    def __init__(self, parts: Sequence[PartSpec]) -> None:
+        self._images: list[Place] = []
+        self._parts: dict[str, list[Place]] = {part.name: [] for part in parts}
+
+    def add(self, image: Place, parts: Mapping[str, Place]) -> None:
+        """Add (offset, size) of the image of the next record, and of the parts that it has."""
+        self._images.append(image)
+        for name, places in self._parts.items():
+            places.append(parts.get(name, MISSING))
+
+    def places(self) -> Places:
+        """Return all places."""
+        return _arrays(self._images)._replace(parts={name: _arrays(places) for name, places in self._parts.items()})
+
+
+def _arrays(places: list[Place]) -> Places:
+    return Places(*np.array(places, np.int64).reshape(-1, 2).T.copy())
 
 
 class Entry(NamedTuple):
@@ -60,6 +91,8 @@ class Entry(NamedTuple):
     """Bytes of the image."""
     annotation: bytes | None
     """packer's annotation (JSON); None in a file of another tool."""
+    parts: Mapping[str, Place] = MappingProxyType({})
+    """Where each of its parts is: (offset, size)."""
 
 
 class Writer(Protocol):
@@ -72,7 +105,7 @@ class Writer(Protocol):
         """Add one record; the caller may drop `record.data` afterwards."""
 
     def close(self) -> Places:
-        """Finish the file, fsync it, and return the places of the images.
+        """Finish the file, fsync it, and return the places of the images and of their parts.
 
         A file whose writer was not closed is incomplete; the caller removes it.
         """

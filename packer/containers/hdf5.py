@@ -10,7 +10,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from packer.containers.annotation_columns import AnnotationColumns, BytesColumn
+from packer.containers.annotation_columns import AnnotationColumns, BytesColumn, PartColumns
+from packer.containers.arrays import part_places
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.hdf5_file import SafeFile
 from packer.containers.npy import check_raw_size
@@ -41,6 +42,7 @@ class Hdf5Writer:
         self._images = BytesColumn(path)
         self._texts = BytesColumn(path)
         self._columns = AnnotationColumns()
+        self._parts = PartColumns(path, spec)
 
     def write(self, record: Record) -> None:
         text = annotation_json(record, self._spec.classes).encode("ascii")
@@ -51,6 +53,7 @@ class Hdf5Writer:
         with storage_errors(self._path):
             self._images.append(record.data)
             self._texts.append(text)
+            self._parts.append(record)
         self._keys.append(record.key.encode("ascii"))
         self._shapes.append(record.shape)
         self._encodings.add(record.encoding)
@@ -63,6 +66,9 @@ class Hdf5Writer:
                 with h5py.File(self._file, "w", libver="earliest") as file:
                     self._write_all(file)
                     base = contiguous_offset(file["images"])
+                    parts = {
+                        name: self._parts.places(name, contiguous_offset(file[name])) for name in self._parts.columns
+                    }
             except (OSError, RuntimeError):
                 self._file.finish()  # raises the disk's error, if that is the reason
                 raise
@@ -70,7 +76,7 @@ class Hdf5Writer:
         self._images.close()
         self._texts.close()
         self._file.finish()
-        return Places(base + offsets[:-1], np.diff(offsets))
+        return Places(base + offsets[:-1], np.diff(offsets), parts)
 
     def _write_all(self, file: Any) -> None:
         self._write_images(file)
@@ -82,6 +88,9 @@ class Hdf5Writer:
         file["classes"] = np.array(names, f"S{max(map(len, names), default=1)}")
         for name, array in self._columns.arrays().items():
             file[name] = array
+        for name, column in self._parts.columns.items():
+            _fill(file, name, column, np.dtype(np.uint8), ())
+            file[f"{name}_offsets"] = column.offsets()
 
     def _write_images(self, file: Any) -> None:
         encoding = self._encodings.pop() if len(self._encodings) == 1 else self._spec.encoding
@@ -122,6 +131,7 @@ class Hdf5Container:
                 names = own_dataset(file, "keys")
                 keys = list(range(count)) if names is None else values_of(names, file_bytes).tolist()
                 texts, bounds = _annotation_texts(file, count, file_bytes)
+                places = dict(_part_bounds(file, file_bytes)) if bounds is not None else {}
             if len(keys) != count:
                 raise ValueError(f"{len(keys)} keys for {count} images")
             if base + offsets[-1] > file_bytes:
@@ -132,7 +142,11 @@ class Hdf5Container:
             name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
             start, stop = offsets[number : number + 2]
             text = None if bounds is None else packer_annotation(texts[bounds[number] : bounds[number + 1]])
-            yield Entry(name, base + start, stop - start, text)
+            try:
+                parts = {} if text is None else part_places(text, number, places)
+            except ValueError as error:
+                raise DamagedPack(path, f"not an HDF5 file of images: {error}") from error
+            yield Entry(name, base + start, stop - start, text, parts)
 
 
 def own_dataset(content: Any, name: str) -> Any:
@@ -186,6 +200,17 @@ def _annotation_texts(file: Any, count: int, file_bytes: int) -> tuple[bytes, li
     if len(bounds) != count + 1 or bounds[0] != 0 or bounds[-1] != len(texts):
         raise ValueError("annotation_offsets do not cover the annotations")
     return texts, bounds
+
+
+def _part_bounds(file: Any, file_bytes: int) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each part, and where each record begins in its dataset, as places in the file."""
+    for name in [name.removesuffix("_offsets") for name in file if name.endswith("_offsets")]:
+        content, offsets = own_dataset(file, name), own_dataset(file, f"{name}_offsets")
+        if content is not None and offsets is not None and content.dtype == np.uint8 and content.ndim == 1:
+            bounds = values_of(offsets, file_bytes)
+            if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != content.size or (np.diff(bounds) < 0).any():
+                raise ValueError(f"{name}_offsets do not cover {name}")
+            yield name, contiguous_offset(content) + bounds
 
 
 def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tuple[int, ...]) -> None:

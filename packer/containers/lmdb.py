@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.containers.base import Entry, Places, ShardSpec
+from packer.containers.base import Entry, Place, PlaceList, Places, ShardSpec
 from packer.containers.npy import (
     EXTENSIONS,
     HEADER_BYTES,
@@ -27,7 +27,9 @@ from packer.containers.npy import (
 from packer.containers.storage import mapped, storage_errors
 from packer.errors import DamagedPack, StorageError, printable
 from packer.model.annotation import Record
-from packer.model.record_json import annotation_json, packer_annotation
+from packer.model.parts import EXTENSIONS as PART_EXTENSIONS
+from packer.model.parts import parts_of
+from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 from packer.system import sync_path
 
 _TRANSACTION_BYTES = 16 << 20
@@ -53,6 +55,7 @@ class LmdbWriter:
     def __init__(self, path: str, spec: ShardSpec) -> None:
         self._path = path
         self._classes = spec.classes
+        self._parts = spec.parts
         self._pending: list[tuple[bytes, bytes]] = []
         self._pending_bytes = 0
         self._last_key = ""
@@ -69,9 +72,13 @@ class LmdbWriter:
         text = annotation_json(record, self._classes).encode("ascii")
         image = f"{record.key}.{EXTENSIONS[record.encoding]}".encode("ascii"), b"".join(image_file(record))
         self._last_key = record.key
+        parts = [
+            (f"{record.key}.{name}.{PART_EXTENSIONS[part.encoding]}".encode("ascii"), part.data)
+            for name, part in parts_of(record, self._parts).items()
+        ]
         # append mode needs key order: .jpg comes before .json, .npy after it
-        self._pending += sorted([image, (f"{record.key}.json".encode("ascii"), text)])
-        self._pending_bytes += len(image[1]) + len(text)
+        self._pending += sorted([image, *parts, (f"{record.key}.json".encode("ascii"), text)])
+        self._pending_bytes += len(image[1]) + len(text) + sum(len(data) for _, data in parts)
         if self._pending_bytes >= _TRANSACTION_BYTES:
             self._commit()
 
@@ -86,8 +93,10 @@ class LmdbWriter:
                 self._env.close()
             sync_path(self._path)
         # only LMDB knows where it puts values, and reveals it only through the addresses of its map
-        entries = list(_images(self._path, annotated=False))
-        return Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
+        found = PlaceList(self._parts)
+        for entry in _images(self._path, frozenset(part.name.encode("ascii") for part in self._parts)):
+            found.add((entry.offset, entry.size), entry.parts)
+        return found.places()
 
     def _commit(self) -> None:
         """Write the pending records in one transaction."""
@@ -150,12 +159,32 @@ class LmdbContainer:
 
         The key of an entry has no extension. Named databases in the file (``max_dbs``) are ignored.
         """
-        return _images(path, annotated=True)
+        return _images(path, None)
 
 
-def _images(path: str, annotated: bool) -> Iterator[Entry]:
+def _images(path: str, own: frozenset[bytes] | None) -> Iterator[Entry]:
+    """Yield the images.
+
+    Args:
+        path: The file.
+        own: The names of the parts of records that packer has written just now, whose annotations nobody needs. None:
+            of any file.
+    """
+    images: list[Entry] = []
+    parts: dict[str, Place] = {}
+    record, note, names = b"", None, own or frozenset[bytes]()
     for name, offset, value, get in values(path):
         stem, _, extension = name.rpartition(b".")
+        base = name.partition(b".")[0]
+        if base != record:
+            yield from (image._replace(parts=parts) for image in images)
+            record, images, parts = base, [], {}
+            if own is None:
+                note = _note(get, base)
+                names = frozenset(part.encode() for part in part_sizes(note))
+        if stem != base and (part := stem[len(base) + 1 :]) in names:
+            parts[part.decode("ascii")] = offset, len(value)
+            continue
         if extension.lower() not in _EXTENSIONS:
             stem = name
             if extension == b"json" or not looks_like_image(bytes(value[:_MAGIC_BYTES])):
@@ -166,9 +195,14 @@ def _images(path: str, annotated: bool) -> Iterator[Entry]:
             raise DamagedPack(
                 path, f"the value {printable(name.decode('utf-8', 'backslashreplace'))} is not an image: {error}"
             ) from error
-        note = get(stem + b".json") if annotated else None
-        text = packer_annotation(None if note is None else bytes(note))
-        yield Entry(stem.decode("utf-8", "backslashreplace"), offset + header, len(value) - header, text)
+        text = note if stem == base or own is not None else _note(get, stem)
+        images.append(Entry(stem.decode("utf-8", "backslashreplace"), offset + header, len(value) - header, text))
+    yield from (image._replace(parts=parts) for image in images)
+
+
+def _note(get: Callable[[bytes], Any], stem: bytes) -> bytes | None:
+    found = get(stem + b".json")
+    return packer_annotation(None if found is None else bytes(found))
 
 
 def values(path: str) -> Iterator[tuple[bytes, int, memoryview, Callable[[bytes], Any]]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from packer.containers.annotation_columns import BytesColumn
-from packer.containers.arrays import ArraysWriter, Chunks, scan_zip, scanned
+from packer.containers.arrays import ArrayFile, ArraysWriter, Chunks, dtype_of, open_zip, scanned
 from packer.containers.base import Entry, ShardSpec
 from packer.containers.stored_zip import StoredEntries
 from packer.errors import UsageError, size_text
@@ -24,6 +25,7 @@ _VERSION = "2.5.1"
 _BLOCK_BYTES = 4 << 20
 _LARGEST_BLOCK = (1 << 31) - 1
 """Elements; Java's arrays hold no more."""
+SMALLER = "make the shards smaller"
 _RAW = 0
 """Mode of a block: its numbers as they are."""
 _HEAD = struct.Struct(">HH")
@@ -52,7 +54,7 @@ class N5Writer(ArraysWriter):
         if self._item_shape is None:
             if self._bytes.total + len(data) > _LARGEST_BLOCK:
                 problem = f"a shard of images of different sizes holds at most {size_text(_LARGEST_BLOCK)} in N5"
-                raise UsageError("--shard-size", problem, "make the shards smaller")
+                raise UsageError("--shard-size", problem, SMALLER)
             self._bytes.append(data)
             return
         self._block += data
@@ -75,15 +77,14 @@ class N5Writer(ArraysWriter):
             numbers = np.arange(len(starts) - 1)
             first = np.array(self._blocks, np.int64)[numbers // self._items]
             return first + starts[:-1] - starts[numbers - numbers % self._items]
-        base, total = 0, self._bytes.total
+        total = self._bytes.total
+        base = self._begin_bytes("images", total)
         if total:
-            base = self._zip.begin("images/0") + len(_head((total,)))
-            self._zip.append(_head((total,)))
             for start in range(0, total, _COPY_BYTES):
                 self._zip.append(self._bytes.read(start, min(start + _COPY_BYTES, total)))
             self._zip.end()
         self._bytes.close()
-        self._add_metadata("images/", (total,), "uint8", total)
+        self._end_bytes("images", total)
         return base + starts[:-1]
 
     def _write_array(self, name: str, array: Any) -> None:
@@ -91,6 +92,18 @@ class N5Writer(ArraysWriter):
             data = array.astype(_DTYPES[array.dtype.name]).tobytes()
             self._zip.add(f"{name}{'/0' * array.ndim}", _head(array.shape), data)
         self._add_metadata(f"{name}/", array.shape, array.dtype.name, len(array))
+
+    def _begin_bytes(self, name: str, total: int) -> int:
+        if total > _LARGEST_BLOCK:
+            problem = f"a shard holds at most {size_text(_LARGEST_BLOCK)} of {name} in N5"
+            raise UsageError("--shard-size", problem, SMALLER)
+        base = self._zip.begin(f"{name}/0") + len(_head((total,))) if total else 0
+        if total:
+            self._zip.append(_head((total,)))
+        return base
+
+    def _end_bytes(self, name: str, total: int) -> None:
+        self._add_metadata(f"{name}/", (total,), "uint8", total)
 
     def _write_root(self, attributes: dict[str, Any]) -> None:
         self._zip.add(_METADATA, json.dumps({"n5": _VERSION, **attributes}).encode("ascii"))
@@ -128,12 +141,18 @@ class N5Container:
         Its blocks must be raw, whole images each. Images of different sizes need ``image_offsets`` (docs/formats.md).
         The names come from ``keys``, or are numbers.
         """
-        return scan_zip(path, _METADATA, "an N5 file", _entries)
+        with open_arrays(path) as arrays:
+            yield from scanned(arrays)
 
 
-def _entries(entries: StoredEntries, data: memoryview, nodes: dict[str, Any]) -> Iterator[Entry]:
+def open_arrays(path: str) -> AbstractContextManager[ArrayFile]:
+    """Open an N5 file. Raise DamagedPack if it is none."""
+    return open_zip(path, _METADATA, "an N5 file", _arrays)
+
+
+def _arrays(entries: StoredEntries, data: memoryview, nodes: dict[str, Any]) -> ArrayFile:
     axes = {name: len(node["dimensions"]) for name, node in nodes.items() if "dimensions" in node}
-    yield from scanned(axes, lambda name: _chunks(entries, data, name, nodes[name]), data)
+    return ArrayFile(axes, lambda name: _chunks(entries, data, name, nodes[name]), data, nodes.get("", {}))
 
 
 def _chunks(entries: StoredEntries, data: memoryview, folder: str, node: dict[str, Any]) -> Chunks:
@@ -146,7 +165,7 @@ def _chunks(entries: StoredEntries, data: memoryview, folder: str, node: dict[st
         raise ValueError(f"{folder} has the shape {shape}")
     if 0 in shape[1:] or 0 in block or any(a > b for a, b in zip(shape[1:], block[1:], strict=True)):
         raise ValueError(f"{folder} is not divided along its first axis only")
-    made = Chunks(shape, np.dtype(_DTYPES[node["dataType"]]), np.zeros(0, np.int64), block[0])
+    made = Chunks(shape, dtype_of(node["dataType"]).newbyteorder(">"), np.zeros(0, np.int64), block[0])
     starts = []
     for number in range(-(-shape[0] // block[0])):
         start, stop = entries.place(f"{folder}{'0/' * (len(shape) - 1)}{number}")

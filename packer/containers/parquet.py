@@ -7,7 +7,7 @@ import os
 import re
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +23,8 @@ from packer.containers.storage import mapped, storage_errors
 from packer.errors import DamagedPack
 from packer.model.annotation import Annotation, Record
 from packer.model.fields import BY_NAME, LISTS, Field
-from packer.model.record_json import annotation_json, packer_annotation
+from packer.model.parts import parts_of
+from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 
 _GROUP_BYTES = 32 << 20
 """Of a row group, which is held in memory until it is written."""
@@ -69,6 +70,8 @@ class ParquetWriter:
     def __init__(self, path: str, spec: ShardSpec) -> None:
         self._path = path
         self._classes = spec.classes
+        self._parts = spec.parts
+        self._schema = pa.schema([*_SCHEMA, *((part.name, pa.binary()) for part in spec.parts)])
         self._headers: list[int] = []
         with storage_errors(path):
             # it stays open for the fsync, which reports write errors of any descriptor to this one
@@ -76,14 +79,14 @@ class ParquetWriter:
             self._sink = pa.OSFile(os.fsencode(path), "wb")
             self._parquet = pq.ParquetWriter(
                 self._sink,
-                _SCHEMA.with_metadata({"huggingface": _features(spec)}),
+                self._schema.with_metadata({"huggingface": _features(spec)}),
                 compression="none",
                 use_dictionary=False,
                 write_statistics=["key", "label"],
                 data_page_size=_PAGE_BYTES,
                 write_batch_size=_ROWS_A_CHECK,
             )
-        self._group = _Group()
+        self._group = _Group(self._schema)
 
     def __del__(self) -> None:
         if hasattr(self, "_parquet"):  # an abandoned writer: only its descriptors must be closed
@@ -97,12 +100,14 @@ class ParquetWriter:
     def write(self, record: Record) -> None:
         text = annotation_json(record, self._classes)
         header = _header(record)
-        size = len(header) + len(record.data)
+        parts = {name: part.data for name, part in parts_of(record, self._parts).items()}
+        size = max(len(header) + len(record.data), *map(len, parts.values()), 0)
         if size > _LARGEST:
             raise ValueError(f"record {record.key} of {size} bytes does not fit a page of Parquet")
+        size = len(header) + len(record.data) + sum(map(len, parts.values()))
         if self._group.bytes + size + len(text) > _GROUP_BYTES:
             self._write_group()
-        self._group.append(record, header, text)
+        self._group.append(record, header, text, parts)
         self._headers.append(len(header))
 
     def close(self) -> Places:
@@ -111,17 +116,20 @@ class ParquetWriter:
             self._parquet.close()
             self._sink.close()
             os.fsync(self._created.fileno())
-        places: list[tuple[int, int]] = []
+        columns = ["image.bytes", *(part.name for part in self._parts)]
+        places: dict[str, list[tuple[int, int]]] = {column: [] for column in columns}
         with mapped(self._path) as view, memoryview(view) as data, open(self._path, "rb") as source:
             metadata = pq.read_metadata(source)
             for group in range(metadata.num_row_groups):
-                places += _places(data, metadata, group, "image.bytes")
+                for column in columns:
+                    places[column] += _places(data, metadata, group, column)
         headers = np.array(self._headers, np.int64)
-        offsets, sizes = np.array(places, np.int64).reshape(-1, 2).T
-        return Places(offsets + headers, sizes - headers)
+        images, *others = (np.array(found, np.int64).reshape(-1, 2).T for found in places.values())
+        parts = {part.name: Places(*place) for part, place in zip(self._parts, others, strict=True)}
+        return Places(images[0] + headers, images[1] - headers, parts)
 
     def _write_group(self) -> None:
-        group, self._group = self._group, _Group()
+        group, self._group = self._group, _Group(self._schema)
         if group.bytes:
             with storage_errors(self._path):
                 self._parquet.write_table(group.table(), group.rows)
@@ -130,18 +138,19 @@ class ParquetWriter:
 class _Group:
     """The records of a row group, in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: Any) -> None:
         self.bytes = 0
+        self._schema = schema
         self._images = bytearray()
         self._ends = array("i", [0])
         self._paths: list[str] = []
-        self._columns: dict[str, list[Any]] = {name: [] for name in _SCHEMA.names if name != "image"}
+        self._columns: dict[str, list[Any]] = {name: [] for name in schema.names if name != "image"}
 
     @property
     def rows(self) -> int:
         return len(self._paths)
 
-    def append(self, record: Record, header: bytes, text: str) -> None:
+    def append(self, record: Record, header: bytes, text: str, parts: Mapping[str, bytes]) -> None:
         self._images += header
         self._images += record.data
         self._ends.append(len(self._images))
@@ -151,7 +160,9 @@ class _Group:
         for name, value in _values(record.annotation):
             self._columns[name].append(value)
         self._columns["annotation"].append(text)
-        self.bytes += len(header) + len(record.data) + len(text) + _ROW_BYTES
+        for name in self._schema.names[len(_SCHEMA) :]:
+            self._columns[name].append(parts.get(name))
+        self.bytes += len(header) + len(record.data) + len(text) + sum(map(len, parts.values())) + _ROW_BYTES
 
     def table(self) -> Any:
         images = pa.Array.from_buffers(
@@ -159,7 +170,8 @@ class _Group:
         )
         files = pa.StructArray.from_arrays([images, pa.array(self._paths, pa.string())], fields=list(_IMAGE))
         return pa.table(
-            [files if f.name == "image" else pa.array(self._columns[f.name], f.type) for f in _SCHEMA], schema=_SCHEMA
+            [files if f.name == "image" else pa.array(self._columns[f.name], f.type) for f in self._schema],
+            schema=self._schema,
         )
 
 
@@ -198,11 +210,13 @@ def _entries(path: str) -> Iterator[Entry]:
         images = _image_column(file.schema_arrow)
         known = {column.path for column in map(file.schema.column, range(len(file.schema)))}
         names = {"key": "key", "encoding": "encoding", "annotation": "annotation", "path": f"{images[:-5]}path"}
+        parts = [name for name in file.schema_arrow.names[len(_SCHEMA) :] if name in known]
         row = 0
         for group in range(file.num_row_groups):
             places = list(_places(data, file.metadata, group, images))
             table = file.read_row_group(group, [name for name in names.values() if name in known], use_threads=False)
             columns = {name: _texts(table, column, len(places)) for name, column in names.items()}
+            others = {name: list(_places(data, file.metadata, group, name)) for name in parts}
             for i, (offset, size) in enumerate(places):
                 if (offset, size) != NO_PLACE:
                     skip = 0
@@ -211,7 +225,8 @@ def _entries(path: str) -> Iterator[Entry]:
                     key = columns["key"][i] or columns["path"][i] or str(row + i)
                     text = columns["annotation"][i]
                     annotation = packer_annotation(None if text is None else text.encode("utf-8"))
-                    yield Entry(key, offset + skip, size - skip, annotation)
+                    its = {name: others[name][i] for name in part_sizes(annotation) if name in others}
+                    yield Entry(key, offset + skip, size - skip, annotation, its)
             row += len(places)
 
 

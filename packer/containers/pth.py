@@ -7,16 +7,16 @@ each tensor, and `data.pkl`, which names them (packer/containers/pth_pickle.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from packer.containers.arrays import ArraysWriter, Chunks, scanned
+from packer.containers.arrays import ArrayFile, ArraysWriter, Chunks, array_errors, scanned
 from packer.containers.base import Entry, ShardSpec
 from packer.containers.pth_pickle import Tensor, pickled, unpickled
 from packer.containers.storage import mapped
 from packer.containers.stored_zip import StoredEntries
-from packer.errors import DamagedPack
 
 _ALIGNMENT = 64
 _PICKLE = "data.pkl"
@@ -49,6 +49,15 @@ class PthWriter(ArraysWriter):
         self._zip.end()
         self._tensors[name] = tensor
 
+    def _begin_bytes(self, name: str, total: int) -> int:
+        base = self._zip.begin(f"archive/data/{len(self._tensors)}", _ALIGNMENT)
+        if not total:
+            self._zip.end()
+        return base
+
+    def _end_bytes(self, name: str, total: int) -> None:
+        self._tensors[name] = Tensor(str(len(self._tensors)), "uint8", (total,))
+
     def _write_root(self, attributes: dict[str, Any]) -> None:
         self._zip.add(f"archive/{_PICKLE}", pickled({**self._tensors, **attributes}))
         self._zip.add("archive/byteorder", b"little")
@@ -72,16 +81,18 @@ class PthContainer:
         It must be contiguous. Images of different sizes need ``image_offsets`` (docs/formats.md). The names come from
         ``keys``, or are numbers. Nothing is unpickled.
         """
-        try:
-            with mapped(path) as view, memoryview(view) as data:
-                yield from _entries(StoredEntries(path, data), data)
-        except DamagedPack:
-            raise
-        except (LookupError, ValueError, TypeError, OSError) as error:
-            raise DamagedPack(path, f"not a torch.save file of images: {error}") from error
+        with open_arrays(path) as arrays:
+            yield from scanned(arrays)
 
 
-def _entries(files: StoredEntries, data: memoryview) -> Iterator[Entry]:
+@contextmanager
+def open_arrays(path: str) -> Iterator[ArrayFile]:
+    """Open a file of torch.save. Raise DamagedPack if it is none; nothing is unpickled."""
+    with array_errors(path, "a torch.save file"), mapped(path) as view, memoryview(view) as data:
+        yield _arrays(StoredEntries(path, data), data)
+
+
+def _arrays(files: StoredEntries, data: memoryview) -> ArrayFile:
     folders = [name.removesuffix(_PICKLE) for name in files.names if name.endswith(f"/{_PICKLE}")]
     if len(folders) != 1:
         raise ValueError(f"{len(folders)} entries {_PICKLE}")
@@ -102,7 +113,7 @@ def _entries(files: StoredEntries, data: memoryview) -> Iterator[Entry]:
         dtype = np.dtype(tensor.dtype).newbyteorder("<")
         return Chunks(tensor.shape, dtype, np.array([start + tensor.start]), tensor.shape[0])
 
-    yield from scanned({name: len(tensor.shape) for name, tensor in tensors.items()}, chunks, data)
+    return ArrayFile({name: len(tensor.shape) for name, tensor in tensors.items()}, chunks, data, content)
 
 
 CONTAINER = PthContainer()

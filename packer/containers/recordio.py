@@ -9,20 +9,22 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from packer.containers.base import Entry, Places, ShardSpec
+from packer.containers.base import Entry, PlaceList, Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, image_file, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
 from packer.errors import DamagedPack, UsageError, size_text
 from packer.model.annotation import Record
-from packer.model.record_json import annotation_json, packer_annotation
+from packer.model.parts import parts_of
+from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 
 _MAGIC = 0xCED7230A
 _FRAME = struct.Struct("<II")
-_HEADER = struct.Struct("<IfQQ")
+HEADER = struct.Struct("<IfQQ")
 """IRHeader: the number of floats after it (0: none), the label, and two ids."""
 _TAIL = struct.Struct("<I8s")
 _MARK = b"\x00packer\x00"
@@ -30,14 +32,14 @@ MOST_BYTES = (1 << 29) - 1
 
 
 class RecordIOWriter:
-    """Writes one frame per record: header, label vector, image file, annotation."""
+    """Writes one frame per record: header, label vector, image file, parts, annotation."""
 
     def __init__(self, path: str, spec: ShardSpec) -> None:
         self._classes = spec.classes
         self._file = NewFile(path)
         self._bytes = 0
-        self._offsets: list[int] = []
-        self._sizes: list[int] = []
+        self._parts = spec.parts
+        self._places = PlaceList(spec.parts)
 
     def write(self, record: Record) -> None:
         note = annotation_json(record, self._classes).encode("ascii")
@@ -45,19 +47,23 @@ class RecordIOWriter:
         if header:
             header = _shifted(header, image)
         head = _ir_header(record) + header
-        length = len(head) + len(image) + len(note) + _TAIL.size
+        parts = [*parts_of(record, self._parts).values()]
+        contents = [part.data for part in parts]
+        length = len(head) + len(image) + sum(map(len, contents)) + len(note) + _TAIL.size
         if length > MOST_BYTES:
             problem = f"takes {size_text(length)}, but a record of RecordIO has at most {size_text(MOST_BYTES)}"
             raise UsageError(record.path, problem, "choose another --format, or make the images smaller with --resize")
         tail = _TAIL.pack(len(note), _MARK) + bytes(-length % 4)
-        self._file.append(_FRAME.pack(_MAGIC, length), head, image, note, tail)
-        self._offsets.append(self._bytes + _FRAME.size + len(head))
-        self._sizes.append(len(image))
+        self._file.append(_FRAME.pack(_MAGIC, length), head, image, *contents, note, tail)
+        start = self._bytes + _FRAME.size + len(head)
+        ends = accumulate(map(len, contents), initial=start + len(image))
+        places = {part.name: (at, len(part.data)) for part, at in zip(parts, ends, strict=False)}
+        self._places.add((start, len(image)), places)
         self._bytes += _FRAME.size + length + -length % 4
 
     def close(self) -> Places:
         self._file.close()
-        return Places.of(self._offsets, self._sizes)
+        return self._places.places()
 
 
 class RecordIOContainer:
@@ -77,7 +83,7 @@ class RecordIOContainer:
         Records without an image, as the first ones of InsightFace, are ignored.
         """
         with mapped(path) as view:
-            for start, stop in _frames(path, view):
+            for start, stop in frames(path, view):
                 try:
                     entry = _entry(view, start, stop)
                 except (ValueError, struct.error) as error:
@@ -89,8 +95,8 @@ class RecordIOContainer:
     def companion(self, path: str) -> tuple[str, bytes]:
         """Return the .idx file of a shard: the number and the first byte of each record, one a line."""
         with mapped(path) as view:
-            frames = enumerate(_frames(path, view))
-            lines = "".join(f"{number}\t{start - _FRAME.size}\n" for number, (start, _) in frames)
+            found = enumerate(frames(path, view))
+            lines = "".join(f"{number}\t{start - _FRAME.size}\n" for number, (start, _) in found)
         return ".idx", lines.encode("ascii")
 
 
@@ -106,7 +112,7 @@ def _ir_header(record: Record) -> bytes:
     elif a.tags is not None:
         vector = a.tags.tolist()
     label = -1 if a.label is None else a.label
-    return _HEADER.pack(len(vector), label, int(record.key), 0) + struct.pack(f"<{len(vector)}f", *vector)
+    return HEADER.pack(len(vector), label, int(record.key), 0) + struct.pack(f"<{len(vector)}f", *vector)
 
 
 def _shifted(header: bytes, pixels: bytes) -> bytes:
@@ -129,8 +135,8 @@ def _shifted(header: bytes, pixels: bytes) -> bytes:
 
 def _entry(view: mmap.mmap, start: int, stop: int) -> Entry | None:
     """Return the image of the record at these bytes of its file."""
-    floats, _, number, _ = _HEADER.unpack_from(view[start : min(stop, start + _HEADER.size)])
-    image = start + _HEADER.size + 4 * floats
+    floats, _, number, _ = HEADER.unpack_from(view[start : min(stop, start + HEADER.size)])
+    image = start + HEADER.size + 4 * floats
     if image > stop:
         raise ValueError(f"a label vector of {floats} numbers")
     note, end, key = None, stop, str(number)
@@ -139,15 +145,20 @@ def _entry(view: mmap.mmap, start: int, stop: int) -> Entry | None:
         begin = stop - _TAIL.size - length
         if mark == _MARK and begin >= image:
             note, end = packer_annotation(view[begin : stop - _TAIL.size]), begin
+    sizes = part_sizes(note)
+    if any(size < 0 for size in sizes.values()) or sum(sizes.values()) > end - image:
+        raise ValueError(f"parts of {sizes} bytes")
+    end -= sum(sizes.values())
     if image == end:
         return None
+    parts = dict(zip(sizes, zip(accumulate(sizes.values(), initial=end), sizes.values(), strict=False), strict=True))
     if note is not None:
         key = note[len(b'{"key": "') :].partition(b'"')[0].decode("ascii", "backslashreplace")
     image += npy_payload_offset(view[image : min(image + HEADER_BYTES, end)])
-    return Entry(key, image, end - image, note)
+    return Entry(key, image, end - image, note, parts)
 
 
-def _frames(path: str, view: mmap.mmap) -> Iterator[tuple[int, int]]:
+def frames(path: str, view: mmap.mmap | memoryview) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of each record's data."""
     position, end = 0, len(view)
     while position < end:

@@ -29,8 +29,13 @@ FILENAME = b"image/filename"
 ANNOTATION = b"packer/annotation"
 
 
-def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> tuple[list[bytes], int]:
-    """Return the parts of a record as a serialized Example, and where its image begins in it, after a .npy header.
+def part_feature(name: str) -> bytes:
+    """Return the name of the feature of a part."""
+    return f"image/{name}/encoded".encode("ascii")
+
+
+def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> tuple[list[bytes], list[int]]:
+    """Return pieces of a serialized Example, and where its image (after a .npy header) and its parts begin in it.
 
     The feature names are those of TF object detection (docs/formats.md), sorted as in protobuf's deterministic
     serialization.
@@ -60,15 +65,23 @@ def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> 
         if (value := getattr(a, field.name)) is not None:
             more.update(_image_features(f"image/{field.name}", value))
     entries.update((name, _entry(name, feature)) for name, feature in more.items())
-    size = len(header) + len(image)
-    value_head = b"\x0a" + _varint(size)
-    head = _entry_head(IMAGE, _BYTES_LIST, len(value_head) + size) + value_head
-    before = [entries[name] for name in sorted(entries) if name < IMAGE]
-    after = [entries[name] for name in sorted(entries) if name > IMAGE]
-    before += [head, header]
-    start = b"\x0a" + _varint(sum(map(len, (*before, image, *after))))
-    before.insert(0, start)
-    return [b"".join(before), image, b"".join(after)], sum(map(len, before))
+    large = {IMAGE: (header, image), **{part_feature(part.name): (b"", part.data) for part in record.parts}}
+    pieces, places = [b""], dict[bytes, int]()
+    at = 0
+    for name in sorted([*entries, *large]):
+        if name in large:
+            front, data = large[name]
+            size = len(front) + len(data)
+            value_head = b"\x0a" + _varint(size)
+            front = _entry_head(name, _BYTES_LIST, len(value_head) + size) + value_head + front
+            places[name] = at + len(front)
+            pieces += [front, data]
+            at += len(front) + len(data)
+        else:
+            pieces.append(entries[name])
+            at += len(entries[name])
+    pieces[0] = b"\x0a" + _varint(at)
+    return pieces, [places[name] + len(pieces[0]) for name in large]
 
 
 def bytes_features(data: memoryview, names: Collection[bytes]) -> dict[bytes, tuple[int, int]]:

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from packer.containers.base import Entry, Places, ShardSpec
+from packer.containers.base import Entry, PlaceList, Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
-from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY, bytes_features, example_parts
+from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY, bytes_features, example_parts, part_feature
 from packer.errors import DamagedPack
 from packer.model.annotation import Record
-from packer.model.record_json import annotation_json, packer_annotation
+from packer.model.parts import parts_of
+from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -46,21 +47,23 @@ class TFRecordWriter:
         self._classes = spec.classes
         self._file = NewFile(path)
         self._bytes = 0
-        self._offsets: list[int] = []
-        self._sizes: list[int] = []
+        self._parts = spec.parts
+        self._places = PlaceList(spec.parts)
 
     def write(self, record: Record) -> None:
-        parts, image_at = example_parts(record, annotation_json(record, self._classes), self._classes)
+        own = parts_of(record, self._parts)
+        parts, (image_at, *parts_at) = example_parts(record, annotation_json(record, self._classes), self._classes)
         size = sum(map(len, parts))
         length = _LENGTH.pack(size)
         self._file.append(length, _CRC.pack(masked_crc32c(length)), *parts, _CRC.pack(masked_crc32c(*parts)))
-        self._offsets.append(self._bytes + FRAME.head + image_at)
-        self._sizes.append(len(record.data))
+        base = self._bytes + FRAME.head
+        places = {name: (base + at, len(own[name].data)) for name, at in zip(own, parts_at, strict=True)}
+        self._places.add((base + image_at, len(record.data)), places)
         self._bytes += FRAME.head + size + FRAME.tail
 
     def close(self) -> Places:
         self._file.close()
-        return Places.of(self._offsets, self._sizes)
+        return self._places.places()
 
 
 class TFRecordContainer:
@@ -100,7 +103,11 @@ def _entry(example: memoryview, at: int, number: int) -> Entry | None:
     key = (texts.get(KEY) or texts.get(FILENAME) or b"%d" % number).decode("utf-8", "backslashreplace")
     start, stop = places[IMAGE]
     start += npy_payload_offset(bytes(example[start : min(start + HEADER_BYTES, stop)]))
-    return Entry(key, at + start, stop - start, packer_annotation(texts.get(ANNOTATION)))
+    text = packer_annotation(texts.get(ANNOTATION))
+    features = {part_feature(name): name for name in part_sizes(text)}
+    found = bytes_features(example, features) if features else {}
+    parts = {features[feature]: (at + first, last - first) for feature, (first, last) in found.items()}
+    return Entry(key, at + start, stop - start, text, parts)
 
 
 def frames(path: str, data: memoryview) -> Iterator[tuple[int, int]]:

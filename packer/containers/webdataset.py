@@ -7,12 +7,14 @@ import tarfile
 from collections.abc import Iterator
 from functools import lru_cache
 
-from packer.containers.base import Entry, Places, ShardSpec
+from packer.containers.base import Entry, Place, PlaceList, Places, ShardSpec
 from packer.containers.npy import EXTENSIONS, HEADER_BYTES, IMAGE_EXTENSIONS, image_file, npy_payload_offset
 from packer.containers.storage import NewFile, mapped
 from packer.errors import DamagedPack
 from packer.model.annotation import Record
-from packer.model.record_json import annotation_json, packer_annotation
+from packer.model.parts import EXTENSIONS as PART_EXTENSIONS
+from packer.model.parts import parts_of
+from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 
 _BLOCK = tarfile.BLOCKSIZE
 _END = b"\0" * (2 * _BLOCK)
@@ -25,15 +27,18 @@ class WebDatasetWriter:
         self._classes = spec.classes
         self._file = NewFile(path)
         self._size = 0
-        self._offsets: list[int] = []
-        self._sizes: list[int] = []
+        self._parts = spec.parts
+        self._places = PlaceList(spec.parts)
 
     def write(self, record: Record) -> None:
         text = annotation_json(record, self._classes).encode("ascii")
         header, data = image_file(record)
-        self._offsets.append(self._size + _BLOCK + len(header))
-        self._sizes.append(len(data))
-        self._member(f"{record.key}.{EXTENSIONS[record.encoding]}", header, data)
+        start = self._member(f"{record.key}.{EXTENSIONS[record.encoding]}", header, data)
+        parts = {
+            name: (self._member(f"{record.key}.{name}.{PART_EXTENSIONS[part.encoding]}", part.data), len(part.data))
+            for name, part in parts_of(record, self._parts).items()
+        }
+        self._places.add((start + len(header), len(data)), parts)
         if record.annotation.label is not None:
             self._member(f"{record.key}.cls", b"%d" % record.annotation.label)
         self._member(f"{record.key}.json", text)
@@ -43,13 +48,16 @@ class WebDatasetWriter:
         fill = -(self._size + len(_END)) % tarfile.RECORDSIZE
         self._file.append(_END, b"\0" * fill)
         self._file.close()
-        return Places.of(self._offsets, self._sizes)
+        return self._places.places()
 
-    def _member(self, name: str, *parts: bytes) -> None:
+    def _member(self, name: str, *parts: bytes) -> int:
+        """Write a member, and return where its bytes begin."""
+        start = self._size + _BLOCK
         size = sum(map(len, parts))
         fill = -size % _BLOCK
         self._file.append(member_header(name.encode("ascii"), size), *parts, b"\0" * fill)
         self._size += _BLOCK + size + fill
+        return start
 
 
 class WebDatasetContainer:
@@ -80,22 +88,28 @@ class WebDatasetContainer:
 
 def _scanned(view: mmap.mmap) -> Iterator[Entry]:
     sample = ""
-    images: list[Entry] = []
-    text: bytes | None = None
+    members: dict[str, Place] = {}
     for member, start, size in _members(view):
         folder, slash, name = member.rpartition("/")
         stem, _, extension = name.partition(".")
         key = folder + slash + stem
         if key != sample:
-            yield from (image._replace(annotation=text) for image in images)
-            sample, images, text = key, [], None
-        kind = extension.rpartition(".")[2].lower()
-        if kind in IMAGE_EXTENSIONS:
+            yield from _images(view, sample, members)
+            sample, members = key, {}
+        members[extension] = start, size
+    yield from _images(view, sample, members)
+
+
+def _images(view: mmap.mmap, key: str, members: dict[str, Place]) -> Iterator[Entry]:
+    """Yield the images of a sample, whose members are given by extension."""
+    start, size = members.get("json", (0, 0))
+    text = packer_annotation(view[start : start + size])
+    sizes = part_sizes(text)
+    parts = {name: place for extension, place in members.items() if (name := extension.partition(".")[0]) in sizes}
+    for extension, (start, size) in members.items():
+        if extension.partition(".")[0] not in parts and extension.rpartition(".")[2].lower() in IMAGE_EXTENSIONS:
             header = npy_payload_offset(view[start : start + min(size, HEADER_BYTES)])
-            images.append(Entry(key, start + header, size - header, None))
-        elif extension == "json":
-            text = packer_annotation(view[start : start + size])
-    yield from (image._replace(annotation=text) for image in images)
+            yield Entry(key, start + header, size - header, text, parts)
 
 
 def _members(view: mmap.mmap) -> Iterator[tuple[str, int, int]]:

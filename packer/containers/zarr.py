@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 from crc32c import crc32c
 
-from packer.containers.arrays import ArraysWriter, Chunks, scan_zip, scanned
+from packer.containers.arrays import ArrayFile, ArraysWriter, Chunks, dtype_of, open_zip, scanned
 from packer.containers.base import Entry, ShardSpec
 from packer.containers.stored_zip import StoredEntries
 
@@ -71,6 +72,12 @@ class ZarrWriter(ArraysWriter):
         chunk = tuple(max(1, side) for side in array.shape)
         self._add_metadata(f"{name}/", _array(array.shape, array.dtype.name, chunk, _BYTES))
 
+    def _begin_bytes(self, name: str, total: int) -> int:
+        return self._zip.begin(f"{name}/c/0") if total else 0
+
+    def _end_bytes(self, name: str, total: int) -> None:
+        self._add_metadata(f"{name}/", _array((total,), "uint8", (max(1, total),), _BYTES))
+
     def _write_root(self, attributes: dict[str, Any]) -> None:
         self._add_metadata("", {"zarr_format": 3, "node_type": "group", "attributes": attributes})
 
@@ -110,13 +117,20 @@ class ZarrContainer:
         Its chunks must be stored as they are, whole images each. Images of different sizes need ``image_offsets``
         (docs/formats.md). The names come from ``keys``, or are numbers.
         """
-        return scan_zip(path, _METADATA, "a Zarr file", _entries)
+        with open_arrays(path) as arrays:
+            yield from scanned(arrays)
 
 
-def _entries(entries: StoredEntries, data: memoryview, nodes: dict[str, Any]) -> Iterator[Entry]:
+def open_arrays(path: str) -> AbstractContextManager[ArrayFile]:
+    """Open a Zarr file. Raise DamagedPack if it is none."""
+    return open_zip(path, _METADATA, "a Zarr file", _arrays)
+
+
+def _arrays(entries: StoredEntries, data: memoryview, nodes: dict[str, Any]) -> ArrayFile:
     arrays = {name: node for name, node in nodes.items() if node["node_type"] == "array"}
     axes = {name: len(node["shape"]) for name, node in arrays.items()}
-    yield from scanned(axes, lambda name: _chunks(entries, data, name, arrays[name]), data)
+    attributes = nodes.get("", {}).get("attributes", {})
+    return ArrayFile(axes, lambda name: _chunks(entries, data, name, arrays[name]), data, attributes)
 
 
 def _chunks(entries: StoredEntries, data: memoryview, folder: str, node: dict[str, Any]) -> Chunks:
@@ -142,7 +156,7 @@ def _chunks(entries: StoredEntries, data: memoryview, folder: str, node: dict[st
         or outer[0] % inner[0]
     ):
         raise ValueError(f"{folder} is not divided along its first axis only")
-    made = Chunks(shape, np.dtype(_DTYPES[node["data_type"]]), np.zeros(0, np.int64), inner[0])
+    made = Chunks(shape, dtype_of(node["data_type"]).newbyteorder("<"), np.zeros(0, np.int64), inner[0])
     size, parts = inner[0] * made.item_bytes, [made.starts]
     for number in range(-(-shape[0] // outer[0])):
         start, stop = entries.place(folder + _key(node["chunk_key_encoding"], number, len(shape)))

@@ -13,6 +13,7 @@ import numpy as np
 from packer.errors import DamagedPack, PackerError, StorageError, UsageError
 from packer.format.digests import sha256_of
 from packer.format.index import read_index
+from packer.format.indexes import all_ranges
 from packer.format.jpeg_index_list import JPEG_INDEX, index_file_of
 from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer.format.verify_records import record_problems
@@ -142,16 +143,17 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                     os.unlink(index)
                     report.problems.append(f"{shard.index.name}: {getattr(error, 'problem', error)}; it was removed")
                 continue
-            starts, sizes = (np.asarray(column(table, name)) for name in ("offset", "size"))
+            starts, sizes = (numbers.reshape(-1, len(table)) for numbers in all_ranges(table))
             first = stored.layout.first_blocks[number] + starts // Layout.BLOCK_BYTES
             last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // Layout.BLOCK_BYTES
-            rows = np.flatnonzero(before[last + 1] - before[first] == last - first + 1)
+            rows = np.flatnonzero((before[last + 1] - before[first] == last - first + 1).all(axis=0))
             report.records += len(rows)
             container = os.path.join(pack.folder, shard.container.name)
             found = list(_problems(container, table, rows))
             for row, problem in found:
                 report.problems.append(f"{shard.container.name}: record {_key(table, row)} {problem}")
-                wrong.update(stored.layout.extents[first[row] : last[row] + 1].tolist())
+                for start, stop in zip(first[:, row].tolist(), last[:, row].tolist(), strict=True):
+                    wrong.update(stored.layout.extents[start : stop + 1].tolist())
             begin, end = stored.layout.first_blocks[number : number + 2].tolist()
             absent = int(stored.layout.block_sizes[begin:end][~here[begin:end]].sum())
             if found:
@@ -163,7 +165,7 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
             else:
                 report.problems.append(f"{shard.container.name}: does not match its SHA-256, though its records do")
                 wrong.update(stored.layout.extents[begin:end].tolist())
-            progress.advance(int(sizes[rows].sum()))
+            progress.advance(int(sizes[:, rows].sum()))
     for extent in sorted(wrong):
         size = int(stored.layout.block_sizes[stored.here() & (stored.layout.extents == extent)].sum())
         dropped = stored.evict(extent)

@@ -20,6 +20,7 @@ from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.model.columns import column, present
 from packer.model.fields import FIELD_NAMES
+from packer.model.parts import column_of
 from packer.model.ragged import Ragged
 
 VERSION = 1
@@ -37,7 +38,8 @@ def content_digest(indexes: Indexes, manifest: Manifest) -> str:
     Raises:
         DamagedPack: An index is missing or was altered.
     """
-    return _joined(manifest, _of_columns(indexes, FACTS))
+    parts = (column_of(name, what) for name in sorted(manifest.parts) for what in ("crc32c", "size", "encoding"))
+    return _joined(manifest, _of_columns(indexes, (*FACTS, *parts)))
 
 
 def deep_digest(pack: Pack, progress: Progress | None = None) -> str:
@@ -52,14 +54,19 @@ def deep_digest(pack: Pack, progress: Progress | None = None) -> str:
     """
     progress = progress or Progress()
     facts = tuple(name for name in FACTS if name != "crc32c")
+    names = sorted(pack.manifest.parts)
+    facts += tuple(column_of(name, what) for name in names for what in ("size", "encoding"))
     digests = _of_columns(pack.indexes, facts)
-    images = hashlib.sha256()
+    images, parts = hashlib.sha256(), {name: hashlib.sha256() for name in names}
     progress.stage("reading", len(pack), "records")
     for number in range(len(pack)):
         images.update(pack.record(number))
+        for name, digest in parts.items():
+            digest.update(pack.part(number, name) or b"")
         if number % RECORDS_A_REPORT == 0:
             progress.advance(min(RECORDS_A_REPORT, len(pack) - number))
-    return _joined(pack.manifest, {**digests, "images": images.hexdigest()})
+    of_bytes = {name: digest.hexdigest() for name, digest in parts.items()}
+    return _joined(pack.manifest, {**digests, "images": images.hexdigest(), **of_bytes})
 
 
 def _joined(manifest: Manifest, digests: dict[str, str]) -> str:
@@ -69,6 +76,7 @@ def _joined(manifest: Manifest, digests: dict[str, str]) -> str:
         "classes": manifest.classes,
         "tags": manifest.tags,
         "columns": digests,
+        **({"parts": dict(sorted(manifest.parts.items()))} if manifest.parts else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,16 @@ import pyarrow as pa
 from crc32c import crc32c
 from numpy.typing import NDArray
 
+from packer.containers.base import Places
 from packer.errors import AnyPath, DamagedPack, StorageError
 from packer.format.entries import INDEX_SUFFIX, IndexEntry
-from packer.format.index_rows import rows_batch
+from packer.format.index_rows import part_arrays, rows_batch
 from packer.format.mmap import map_files
-from packer.format.schema import DTYPES, ENCODINGS, FIRST_ENCODINGS, FULL_SCHEMA, SCHEMA, schema_of
-from packer.model.annotation import Annotation, Record
+from packer.format.schema import DTYPES, ENCODINGS, FIRST_ENCODINGS, SCHEMA, schema_of
+from packer.model.annotation import Annotation, PartSpec, Record
 from packer.model.columns import Annotations, annotation_of, column
+from packer.model.parts import ENCODINGS as PART_ENCODINGS
+from packer.model.parts import key_of, names_in
 
 __all__ = [
     "DTYPES",
@@ -48,33 +51,44 @@ class IndexBuilder:
     It takes about as much memory as the file, and twice as much while writing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Sequence[PartSpec] = ()) -> None:
+        """Begin the index of a shard whose records may have these parts besides their image."""
+        self._part_names = sorted(part.name for part in parts)
         self._facts: list[tuple[Any, ...]] = []
         self._annotations: list[Annotation] = []
-        self._chunks: list[Any] = []
+        self._parts: list[dict[str, tuple[int, int, int]]] = []
+        self._chunks: list[dict[str, Any]] = []
         self._flushed = 0
 
     def __len__(self) -> int:
         return self._flushed + len(self._facts)
 
     def add(self, record: Record) -> int:
-        """Add the row of `record` and return its checksum. The image bytes are not kept."""
-        checksum = int(crc32c(record.data, crc32c(record.key.encode())))
+        """Add the row of `record` and return the checksum of its image. The bytes are not kept."""
+        key = record.key.encode()
+        checksum = int(crc32c(record.data, crc32c(key)))
         self._facts.append((
             record.key, len(record.data), checksum, record.height, record.width, record.channels,
             DTYPES.index(record.dtype), ENCODINGS.index(record.encoding), record.path, record.source_xxh3,
         ))  # fmt: skip
         self._annotations.append(record.annotation)
+        if self._part_names:
+            self._parts.append(
+                {
+                    part.name: (len(part.data), crc32c(part.data, crc32c(key_of(key, part.name))), _code(part.encoding))
+                    for part in record.parts
+                }
+            )
         if len(self._facts) >= _ROWS_A_CHUNK:
             self._flush()
         return checksum
 
-    def write(self, path: AnyPath, places: tuple[NDArray[np.int64], NDArray[np.int64]]) -> IndexEntry:
+    def write(self, path: AnyPath, places: Places) -> IndexEntry:
         """Write the index to `path`, which must not exist, and fsync it.
 
         Args:
             path: The new file.
-            places: (offsets, sizes) of the records' images in the container, int64 (n,) each.
+            places: Where the records are in the container.
 
         Returns:
             Expected size and digests of the file.
@@ -84,24 +98,38 @@ class IndexBuilder:
             StorageError: The file cannot be written.
         """
         self._flush()
-        return write_index(path, self._one_batch(path, *places))
+        return write_index(path, self._one_batch(path, places))
 
     def _flush(self) -> None:
-        if self._facts:
-            self._chunks.append(rows_batch(self._facts, self._annotations))
+        if self._facts or not self._chunks:
+            batch = rows_batch(self._facts, self._annotations)
+            chunk = dict(zip(batch.schema.names, batch.columns, strict=True))
+            self._chunks.append(chunk | part_arrays(self._parts, self._part_names))
             self._flushed += len(self._facts)
-            self._facts, self._annotations = [], []
+            self._facts, self._annotations, self._parts = [], [], []
 
-    def _one_batch(self, path: AnyPath, offsets: Any, sizes: Any) -> Any:
-        chunks = self._chunks or [rows_batch([], [])]
-        arrays = [_joined(path, [c.column(i) for c in chunks]) for i in range(chunks[0].num_columns)]
-        if len(offsets) != len(self):
-            raise DamagedPack(path, f"the shard has {len(offsets)} records, but {len(self)} were written")
-        written = arrays[SCHEMA.get_field_index("size") - 1].to_numpy()
-        for number in np.flatnonzero(written != sizes)[:1].tolist():
-            raise DamagedPack(path, f"record {number} has {sizes[number]} bytes, but {written[number]} were written")
-        arrays.insert(SCHEMA.get_field_index("offset"), pa.array(offsets))
-        return _batch(arrays)
+    def _one_batch(self, path: AnyPath, places: Places) -> Any:
+        columns = {name: _joined(path, [chunk[name] for chunk in self._chunks]) for name in self._chunks[0]}
+        if len(places.offsets) != len(self):
+            raise DamagedPack(path, f"the shard has {len(places.offsets)} records, but {len(self)} were written")
+        columns["offset"] = _offsets(path, columns["size"], places)
+        for name in self._part_names:
+            columns[f"{name}_offset"] = _offsets(path, columns[f"{name}_size"], places.parts[name], f"{name} of ")
+        return _batch(columns)
+
+
+def _offsets(path: AnyPath, column: Any, places: Places, what: str = "") -> Any:
+    """Return where records begin as a column. Raise DamagedPack if one has another size than the column says."""
+    written = column.to_numpy()
+    has_no_place = (written == 0) & (places.sizes < 0)  # some formats have none for no bytes
+    for number in np.flatnonzero((written != places.sizes) & ~has_no_place)[:1].tolist():
+        problem = f"{what}record {number} has {places.sizes[number]} bytes, but {written[number]} were written"
+        raise DamagedPack(path, problem)
+    return pa.array(np.where(written < 0, 0, places.offsets))
+
+
+def _code(encoding: str) -> int:
+    return PART_ENCODINGS.index(encoding)
 
 
 def _joined(path: AnyPath, chunks: list[Any], kind: Any = None) -> Any:
@@ -115,17 +143,16 @@ def _joined(path: AnyPath, chunks: list[Any], kind: Any = None) -> Any:
 
 def batch_of(path: AnyPath, table: Any) -> Any:
     """Return a table of FULL_SCHEMA as the batch of an index. Raise StorageError if an index cannot hold it."""
-    return _batch([_joined(path, column.chunks, column.type) for column in table.columns])
+    columns = zip(table.column_names, table.columns, strict=True)
+    return _batch({name: _joined(path, column.chunks, column.type) for name, column in columns})
 
 
-def _batch(arrays: list[Any]) -> Any:
-    """Return the columns of FULL_SCHEMA as the batch of an index."""
-    place = SCHEMA.get_field_index("encoding")
-    codes = arrays[place].indices
+def _batch(columns: dict[str, Any]) -> Any:
+    """Return the columns of FULL_SCHEMA, and of parts, as the batch of an index."""
+    codes = columns["encoding"].indices
     if len(codes) == 0 or int(codes.to_numpy().max()) < len(FIRST_ENCODINGS):
-        arrays[place] = pa.DictionaryArray.from_arrays(codes, pa.array(FIRST_ENCODINGS, pa.string()))
-    columns = dict(zip(FULL_SCHEMA.names, arrays, strict=True))
-    schema = schema_of([name for name, column in columns.items() if column.null_count < len(codes)])
+        columns["encoding"] = pa.DictionaryArray.from_arrays(codes, pa.array(FIRST_ENCODINGS, pa.string()))
+    schema = schema_of([name for name, column in columns.items() if column.null_count < len(codes)] or columns)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
@@ -228,10 +255,11 @@ def _check_mapped(data: NDArray[np.uint8], batch: Any) -> None:
 
 
 def _check_layout(path: AnyPath, batch: Any) -> None:
-    for field in SCHEMA:
+    for field in batch.schema:
         if not field.nullable and batch.column(field.name).null_count:
             raise DamagedPack(path, f"rows of the index have no {field.name}", "restore it or build the pack again")
-    for name, *expected in (("dtype", DTYPES), ("encoding", ENCODINGS, FIRST_ENCODINGS)):
+    of_parts = ((f"{name}_encoding", PART_ENCODINGS) for name in names_in(batch.schema.names))
+    for name, *expected in (("dtype", DTYPES), ("encoding", ENCODINGS, FIRST_ENCODINGS), *of_parts):
         names = batch.column(name).dictionary
         names.validate(full=True)  # the dictionaries are small, so their values are checked here
         if tuple(names.to_pylist()) not in expected:

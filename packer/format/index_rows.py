@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +10,10 @@ import pyarrow as pa
 from packer.format.schema import DTYPES, ENCODINGS, FULL_SCHEMA
 from packer.model.annotation import Annotation
 from packer.model.fields import annotation_arrays, texts_of
+from packer.model.parts import ENCODINGS as PART_ENCODINGS
+
+LACKING = (-1, 0, 0)
+"""Size, crc32c and encoding of a part that a record lacks."""
 
 
 def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> Any:
@@ -33,6 +38,17 @@ def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> An
     ]
     schema = FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("offset"))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def part_arrays(rows: Sequence[Mapping[str, tuple[int, int, int]]], names: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of parts but `offset`, by name; a row has size, checksum and code of the encoding of each."""
+    columns: dict[str, Any] = {}
+    for name in names:
+        sizes, crcs, codes = zip(*(row.get(name, LACKING) for row in rows), strict=True) if rows else ((), (), ())
+        columns[f"{name}_size"] = pa.array(sizes, pa.int64())
+        columns[f"{name}_crc32c"] = pa.array(crcs, pa.uint32())
+        columns[f"{name}_encoding"] = coded(codes, PART_ENCODINGS)
+    return columns
 
 
 def coded(codes: Any, names: tuple[str, ...]) -> Any:

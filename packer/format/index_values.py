@@ -16,6 +16,7 @@ from packer.format.manifest import Manifest
 from packer.format.schema import DTYPES, ENCODINGS
 from packer.model.columns import column, present
 from packer.model.fields import LISTS, OF_BOXES, Lists
+from packer.model.parts import MISSING, names_in
 from packer.model.ragged import Ragged
 
 
@@ -26,6 +27,12 @@ def value_problems(table: Any, manifest: Manifest) -> Iterator[tuple[int, str]]:
         table: The index, which Arrow has validated.
         manifest: The manifest of its pack.
     """
+    if (parts := names_in(table.column_names)) != sorted(manifest.parts):
+        has, wanted = (", ".join(["image", *names]) for names in (parts, sorted(manifest.parts)))
+        yield 0, f"has the parts {has}, but the pack has {wanted}"
+    for name in parts:
+        if (found := _first(np.asarray(column(table, f"{name}_size")) < MISSING[1])) is not None:
+            yield found, f"has a size of {name} that is none"
     yield from _facts(table, manifest)
     lists: dict[str, Any] = {f.name: column(table, f.name) for f in LISTS if f.name in table.column_names}
     for field in LISTS:

@@ -25,6 +25,7 @@ from packer.format.manifest import Manifest, ShardEntry
 from packer.format.mmap import MANY_FILES, Region, check_files, map_files
 from packer.model.annotation import Int64
 from packer.model.columns import Annotations, column
+from packer.model.parts import COLUMNS, MISSING, column_of, names_in
 from packer.model.ragged import Ragged
 from packer.stores.threads import all_of, pool
 from packer.system import PORTABLE
@@ -84,7 +85,9 @@ class Indexes:
                 raise DamagedPack(path, f"has {size} bytes, too few for {shard.records} rows", RESTORE)
         self._bytes = self._region.parts[0]
         self._base = self._bytes.ctypes.data
-        self._views = {name: self._bytes.view(kind) for name, kind in NUMBERS.items()}
+        self._parts_of = () if manifest is None else tuple(manifest.parts)
+        self._numbers = NUMBERS | {column_of(part, what): NUMBERS[what] for part in self._parts_of for what in COLUMNS}
+        self._views = {name: self._bytes.view(kind) for name, kind in self._numbers.items()}
         self._views[KEY_BOUNDS] = self._bytes.view(np.int32)
         self._firsts = np.cumsum([0, *(shard.records for shard in shards)])[:-1]
         # by how much the place of a record's number in a view differs from the number of the record
@@ -172,8 +175,8 @@ class Indexes:
         """
         shard, table = self._shards[number], self[number]
         offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
-        outside = lies_outside(offsets, sizes, shard.container.bytes)
-        if outside.any() or overlapping(offsets, sizes, ~outside).any():
+        outside, overlaps = bad_ranges(table, shard.container.bytes)
+        if outside.any() or overlaps.any():
             problem = "has offsets outside its shard" if outside.any() else "has overlapping records"
             error = DamagedPack(self.path(number), problem, RESTORE)
             raise error.with_location(self._folder, shard.container.name)
@@ -186,9 +189,10 @@ class Indexes:
     def prepare(self, number: int, record_bytes: int | None) -> None:
         """Open a shard for the methods below. Raise DamagedPack if it was altered, or as `offsets` does."""
         table = self[number]
-        offsets = self.offsets(number, record_bytes)
-        self.spans[number] = offsets.min(initial=1 << 62), (offsets + column(table, "size")).max(initial=0)
-        for name in NUMBERS:
+        self.offsets(number, record_bytes)
+        starts, sizes = all_ranges(table)
+        self.spans[number] = starts.min(initial=1 << 62), (starts + sizes).max(initial=0)
+        for name in self._numbers:
             self._shift(name, number, column(table, name))
         keys: Any = column(table, "key")
         self._shift(KEY_BOUNDS, number, keys.offsets)
@@ -206,11 +210,11 @@ class Indexes:
         return int(values.__array_interface__["data"][0]) - self._base if values.size else 0
 
     def values(self, name: str, shards: Int64, records: Int64) -> NDArray[Any]:
-        """Return the numbers of `records`, which are in these `shards`, in a column of NUMBERS, (n,)."""
+        """Return the numbers of `records`, which are in these `shards`, in a column of numbers, (n,)."""
         return self._views[name].take(self._shifts[name].take(shards) + records)
 
     def value(self, name: str, shard: int, record: int) -> int:
-        """Return the number of one record in a column of NUMBERS."""
+        """Return the number of one record in a column of numbers."""
         return int(self._views[name][record + self._shifts[name][shard]])
 
     def keys(self, shards: Int64, records: Int64) -> list[memoryview]:
@@ -268,6 +272,34 @@ def in_memory(sizes: Sequence[int]) -> tuple[Region, Int64]:
 def _forget_first(kept: OrderedDict[int, Any]) -> None:
     if len(kept) > MANY_FILES:
         kept.popitem(last=False)
+
+
+def all_ranges(table: Any) -> tuple[Int64, Int64]:
+    """Return where the images of an index begin, and their sizes, and those of its parts after them: int64 (k n,) each.
+
+    A part that a record lacks is where its image begins, without bytes.
+    """
+    offsets, sizes = np.asarray(column(table, "offset")), np.asarray(column(table, "size"))
+    ranges = [(offsets, sizes)]
+    for name in names_in(table.column_names):
+        its = np.asarray(column(table, f"{name}_size"))
+        starts = np.asarray(column(table, f"{name}_offset"))
+        ranges.append((np.where(its == MISSING[1], offsets, starts), np.where(its == MISSING[1], 0, its)))
+    if len(ranges) == 1:
+        return offsets, sizes
+    return np.concatenate([starts for starts, _ in ranges]), np.concatenate([its for _, its in ranges])
+
+
+def bad_ranges(table: Any, limit: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which images and parts of an index lie outside a file of `limit` bytes, and which overlap another one.
+
+    Both are bool (k, n): the images first, then each part.
+    """
+    offsets, sizes = all_ranges(table)
+    outside = lies_outside(offsets, sizes, limit)
+    among = ~outside if len(offsets) == len(table) else ~outside & (sizes > 0)
+    shape = (-1, len(table)) if len(table) else (1, 0)
+    return outside.reshape(shape), overlapping(offsets, sizes, among).reshape(shape)
 
 
 def lies_outside(offsets: NDArray[Any], sizes: NDArray[Any], limit: int) -> NDArray[np.bool_]:

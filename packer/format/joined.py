@@ -23,6 +23,7 @@ from packer.format.mmap import JoinedRegion
 from packer.format.pack import Pack, open_pack
 from packer.model.annotation import Annotation, Image, Int64
 from packer.model.fields import CLASS_IDS, FLIPS, WHOLE, with_class_ids
+from packer.model.parts import IMAGE
 from packer.model.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -107,15 +108,15 @@ class JoinedPack(Pack):
                 self._require(int(records[rows[0]]))
             yield end - 1, rows, records[rows] - self._begins[end - 1]
 
-    def where(self, records: Int64) -> tuple[Int64, Int64]:
+    def where(self, records: Int64, name: str = IMAGE) -> tuple[Int64, Int64]:
         starts, sizes = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
         for number, rows, inside in self._by_number(records):
-            places, sizes[rows] = self.packs[number].where(inside)
+            places, sizes[rows] = self.packs[number].where(inside, name)
             starts[rows] = self._region.moved(number, places)
         return starts, sizes
 
-    def span(self, i: int) -> tuple[int, int]:
-        [start], [size] = (numbers.tolist() for numbers in self.where(np.array([i])))
+    def span(self, i: int, name: str = IMAGE) -> tuple[int, int]:
+        [start], [size] = (numbers.tolist() for numbers in self.where(np.array([i]), name))
         return start, start + size
 
     def about(self, runs: Int64) -> tuple[Int64, Int64]:
@@ -150,20 +151,24 @@ class JoinedPack(Pack):
         pack, record = self._of(i)
         return pack.record(record)
 
-    def held(self, records: Int64) -> AbstractContextManager[Any]:
+    def part(self, i: int, name: str) -> bytes | None:
+        pack, record = self._of(i)
+        return pack.part(record, name)
+
+    def held(self, records: Int64, names: Sequence[str] = (IMAGE,)) -> AbstractContextManager[Any]:
         if not self._is_remote:
             return nullcontext()
         with ExitStack() as stack:
             for pack, _, inside in self.by_pack(records):
-                stack.enter_context(pack.held(inside))
+                stack.enter_context(pack.held(inside, names))
             return stack.pop_all()
 
     def note_whole(self, remote: Remote) -> bool:
         return any(pack.note_whole(remote) for pack in self.packs if pack.remote is remote)
 
-    def check(self, records: Int64) -> None:
+    def check(self, records: Int64, names: Sequence[str] = (IMAGE,)) -> None:
         for pack, _, inside in self.by_pack(records):
-            pack.check(inside)
+            pack.check(inside, names)
 
     def damage(self, i: int, problem: str) -> DamagedPack:
         pack, record = self._of(i)
@@ -193,9 +198,9 @@ class JoinedPack(Pack):
         number, record = self.part_of(i)
         return with_class_ids(self.packs[number].annotation(record), self._ids[number])
 
-    def parts(self, name: str) -> Iterator[Any]:
+    def shard_columns(self, name: str) -> Iterator[Any]:
         for number, pack in enumerate(self.packs):
-            for part in pack.parts(name):
+            for part in pack.shard_columns(name):
                 yield self._renamed(name, number, part)
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
@@ -259,6 +264,9 @@ def _manifest(packs: Sequence[Pack]) -> Manifest:
             has = next(one for one in packs if without in one.manifest.fields)
             problem = f"has no {without}, but {printable(has.path)} has: its images would count as without any"
             raise UsageError(pack.path, problem, "build it with labels, or with --missing-labels empty")
+        if pack.manifest.parts != first.manifest.parts:
+            problem = f"has other parts than {printable(first.path)}: {pack.manifest.parts_text}"
+            raise UsageError(pack.path, f"{problem}, not {first.manifest.parts_text}", "leave one of the packs out")
         if pack.manifest.tags != first.manifest.tags:
             problem = f"has other tags than {printable(first.path)}, or in another order"
             raise UsageError(pack.path, problem, "build both from lists with the same columns")

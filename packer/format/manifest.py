@@ -17,7 +17,7 @@ from typing import Any
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
 from packer.format.entries import INDEX_SUFFIX, FileEntry, IndexEntry, ShardEntry
 from packer.format.typed import typed
-from packer.model.annotation import Annotation
+from packer.model.annotation import Annotation, PartSpec
 from packer.system import open_regular
 
 __all__ = [
@@ -102,6 +102,8 @@ class Manifest:
     """The files that list the rejected, skipped and changed inputs; not in pack.json if there are none."""
     tags: tuple[str, ...] = ()
     """Names of the tags (multi-label classes), in the order of their flags; not in the file if there are none."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """The parts that records may have besides their image: name -> kind; not in the file if there are none."""
     linked: Mapping[str, str] = field(default_factory=dict)
     """Container files that were not written for this pack: name -> path of the file, absolute or relative to the pack;
     "" if the file is in the pack's folder and shared with other packs. Their records are those that the index names;
@@ -116,6 +118,16 @@ class Manifest:
     libraries: Mapping[str, str] = field(default_factory=dict)
     """Versions of the libraries that produced its bytes."""
     version: int = FORMAT_VERSION
+
+    @property
+    def part_specs(self) -> tuple[PartSpec, ...]:
+        """The parts as a writer of shards wants them."""
+        return tuple(PartSpec(name, kind) for name, kind in self.parts.items())
+
+    @property
+    def parts_text(self) -> str:
+        """What a record consists of: ``image, aux (bytes)``."""
+        return ", ".join(["image", *(f"{name} ({kind})" for name, kind in self.parts.items())])
 
     @property
     def lenient(self) -> bool:
@@ -146,7 +158,7 @@ class Manifest:
             del content["flip_index"]
         if not self.lists:
             del content["lists"]
-        for name in ("tags", "linked", "companions", "made_from"):
+        for name in ("tags", "parts", "linked", "companions", "made_from"):
             if not content[name]:
                 del content[name]
         return content
@@ -290,6 +302,8 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
     files = manifest.options.get("label_files") or [""] * len(labels)
     if not _are_texts(labels) or not _are_texts(files) or len(files) != len(labels):
         raise ValueError(f"the labels are {labels!r:.80}, of {files!r:.80}")
+    if strange := [name for name, kind in manifest.parts.items() if not NAME.fullmatch(name) or kind not in KINDS]:
+        raise ValueError(f"unknown parts {strange[:3]}")
     index = manifest.flip_index
     if index is not None and sorted(index) != list(range(len(index))):
         raise ValueError(f"the flip_index is {index}")
@@ -315,6 +329,7 @@ _CHOICES = {
     "dtype": (None, "uint8", "uint16"),
 }
 _FIELDS = frozenset(member.name for member in fields(Annotation)) - {"box_fields"}
+NAME, KINDS = re.compile(r"[a-z][a-z0-9_]{0,30}"), ("bytes",)
 _INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
 
 

@@ -136,7 +136,7 @@ class Pack(Records):
             error.with_location(self.path, self.shards[shard].container.name, self.key(i))
             raise
 
-    def parts(self, name: str) -> Iterator[Any]:
+    def shard_columns(self, name: str) -> Iterator[Any]:
         """Yield the column `name` of each shard, not copied."""
         return self.indexes.parts(name)
 

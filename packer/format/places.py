@@ -18,6 +18,7 @@ from packer.format.indexes import FETCHED_AT_ONCE, Indexes
 from packer.format.manifest import Manifest, ShardEntry, read_manifest
 from packer.format.mmap import MANY_FILES, map_files
 from packer.model.annotation import Int64
+from packer.model.parts import IMAGE, column_of
 from packer.model.ragged import Ragged
 from packer.stores import clean_url, is_url, join_url
 from packer.stores.cache import origin_of
@@ -118,11 +119,14 @@ class Places:
             return None
         return math.prod(shape) * np.dtype(manifest.dtype).itemsize
 
-    def where(self, records: Int64) -> tuple[Int64, Int64]:
-        """Return where `records`, int64 (n,), begin in `region`, and their sizes, int64 (n,) each."""
-        if (joined := self._joined) is not None:
+    def where(self, records: Int64, name: str = IMAGE) -> tuple[Int64, Int64]:
+        """Return where the images, or this part, of `records`, int64 (n,), begin in `region`, and their sizes.
+
+        Both are int64 (n,); the size is -1 for a record that lacks the part.
+        """
+        if name == IMAGE and (joined := self._joined) is not None:
             return joined[0].take(records), joined[1].take(records)
-        return self._looked_up(records)
+        return self._looked_up(records, name)
 
     @cached_property
     def _joined(self) -> tuple[Int64, Int64] | None:
@@ -133,10 +137,10 @@ class Places:
     def _has_few_records(self) -> bool:
         return not self._is_large and len(self) <= MANY_RECORDS
 
-    def _looked_up(self, records: Int64) -> tuple[Int64, Int64]:
+    def _looked_up(self, records: Int64, name: str = IMAGE) -> tuple[Int64, Int64]:
         shards = self._shards_of(records)
-        offsets = self.indexes.values("offset", shards, records) + self._starts.take(shards)
-        return offsets, self.indexes.values("size", shards, records)
+        offsets = self.indexes.values(column_of(name, "offset"), shards, records) + self._starts.take(shards)
+        return offsets, self.indexes.values(column_of(name, "size"), shards, records)
 
     def values(self, name: str, records: Int64) -> NDArray[Any]:
         """Return the values of `records`, int64 (n,), in a column of `indexes.NUMBERS`, (n,)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,11 +11,12 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, DamagedPack
+from packer.errors import AnyPath, DamagedPack, UsageError, printable
 from packer.format.bits import Bits
 from packer.format.indexes import RESTORE
 from packer.format.places import Places
 from packer.model.annotation import Int64
+from packer.model.parts import IMAGE, column_of, key_of
 
 if TYPE_CHECKING:
     from packer.format.remote import Remote
@@ -34,7 +35,8 @@ class Records(Places):
 
     def __init__(self, path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> None:
         super().__init__(path, cache_dir, cache_bytes)
-        self._checked = Bits(len(self))
+        self._checked = {IMAGE: Bits(len(self)), **{name: Bits(len(self)) for name in self.manifest.parts}}
+        """Which records this process has verified, of the image and of each part."""
 
     def record(self, i: int) -> memoryview:
         """Return the bytes of record `i`, mapped and read-only.
@@ -48,31 +50,53 @@ class Records(Places):
                 return memoryview(bytes(self._record(i)))  # a copy: its block may be evicted
         return self._record(i)
 
-    def _record(self, i: int) -> memoryview:
-        if not self._checked.has(i):
-            self._check_unseen(np.array([i]))
-        start, stop = self.span(i)
+    def part(self, i: int, name: str) -> bytes | None:
+        """Return the bytes of a part of record `i`; None if it lacks that part.
+
+        Args:
+            i: Number of the record.
+            name: One of `Manifest.parts`.
+
+        Raises:
+            DamagedPack: They do not match their checksum, which is verified when this process first reads them.
+            UsageError: The pack has no such part.
+        """
+        self._require(i)
+        if name not in self.manifest.parts:
+            has = ", ".join(self.manifest.parts) or "nothing but images"
+            raise UsageError(self.path, f"has no part {printable(name)}", f"its records have {has}")
+        with self.held(np.array([i]), (name,)):
+            return bytes(self._record(i, name)) if self._value(column_of(name, "size"), i) >= 0 else None
+
+    def _record(self, i: int, name: str = IMAGE) -> memoryview:
+        if not self._checked[name].has(i):
+            self._check_unseen(np.array([i]), name)
+        start, stop = self.span(i, name)
         data: memoryview = self.region.data[start:stop]
         return data
 
-    def span(self, i: int) -> tuple[int, int]:
-        """Return where the bytes of record `i` begin and end in `region`."""
+    def span(self, i: int, name: str = IMAGE) -> tuple[int, int]:
+        """Return where the bytes of the image, or of a part, of record `i` begin and end in `region`."""
         shard = self._shard_of(i)
-        start = int(self._starts[shard]) + self.indexes.value("offset", shard, i)
-        return start, start + self.indexes.value("size", shard, i)
+        start = int(self._starts[shard]) + self.indexes.value(column_of(name, "offset"), shard, i)
+        return start, start + self.indexes.value(column_of(name, "size"), shard, i)
 
-    def held(self, records: Int64) -> AbstractContextManager[None]:
+    def held(self, records: Int64, names: Sequence[str] = (IMAGE,)) -> AbstractContextManager[None]:
         """Return a context in which the bytes of `records`, int64 (n,), are in `region`; only a remote pack needs it.
+
+        Args:
+            records: Numbers of records.
+            names: Which of their parts.
 
         Raises:
             StorageError: They cannot be fetched.
         """
-        return _HERE if self.remote is None else self._held(self.remote, records)
+        return _HERE if self.remote is None else self._held(self.remote, records, names)
 
-    def _held(self, remote: Remote, records: Int64) -> AbstractContextManager[None]:
+    def _held(self, remote: Remote, records: Int64, names: Sequence[str]) -> AbstractContextManager[None]:
         if (whole := remote.whole()) is not None:
             return whole
-        blocks = remote.blocks_of(*self.where(records))
+        blocks = remote.blocks_of(*self._ranges(records, names))
         try:
             held = remote.held(blocks)
         except DamagedPack as error:
@@ -113,7 +137,14 @@ class Records(Places):
             yield self._starts[shards] + begins, ends - begins
         else:
             for start in range(0, len(self), 1 << 20):  # in pieces, to save memory
-                yield self.where(np.arange(start, min(start + (1 << 20), len(self))))
+                yield self._ranges(np.arange(start, min(start + (1 << 20), len(self))), [*self._checked])
+
+    def _ranges(self, records: Int64, names: Sequence[str]) -> tuple[Int64, Int64]:
+        """Return where these parts of records begin, and their sizes, without those that records lack."""
+        if tuple(names) == (IMAGE,):
+            return self.where(records)
+        offsets, sizes = (np.concatenate(every) for every in zip(*(self.where(records, n) for n in names), strict=True))
+        return offsets[sizes >= 0], sizes[sizes >= 0]
 
     def _forget_evicted(self, remote: Remote, blocks: Int64) -> None:
         """Verify the records of (held) blocks that were evicted again: they were fetched again."""
@@ -121,37 +152,43 @@ class Records(Places):
             shard = int(np.searchsorted(self._starts, start, "right")) - 1
             if self._open_shards[shard]:
                 records = np.arange(*self._bounds[shard : shard + 2])
-                offsets, sizes = self.where(records)
-                self._checked.clear(records[(offsets < stop) & (offsets + sizes > start)])
+                for name, checked in self._checked.items():
+                    offsets, sizes = self.where(records, name)
+                    checked.clear(records[(offsets < stop) & (offsets + sizes > start)])
             remote.seen(extent)
 
-    def check(self, records: Int64) -> None:
-        """Verify the checksums of `records`, int64 (n,), unless this process has already done so."""
-        seen = self._checked[records]
-        if np.count_nonzero(seen) < len(seen):
-            self._check_unseen(records[~seen])
+    def check(self, records: Int64, names: Sequence[str] = (IMAGE,)) -> None:
+        """Verify the checksums of `records`, int64 (n,), unless this process has already done so; of these parts."""
+        for name in names:
+            seen = self._checked[name][records]
+            if np.count_nonzero(seen) < len(seen):
+                self._check_unseen(records[~seen], name)
 
-    def _check_unseen(self, records: Int64) -> None:
-        data, shards, places = self.region.data, self._shards_of(records), self.where(records)
-        rows = (records, *places, self.indexes.values("crc32c", shards, records))
+    def _check_unseen(self, records: Int64, name: str = IMAGE) -> None:
+        data, shards, places = self.region.data, self._shards_of(records), self.where(records, name)
+        rows = (records, *places, self.indexes.values(column_of(name, "crc32c"), shards, records))
+        keys: list[Any] = self.indexes.keys(shards, records)
+        if name != IMAGE:
+            keys = [key_of(key, name) for key in keys]
         # lists of Python numbers: this loop takes most of the first epoch, and numpy scalars would double its time
-        lists = (*(numbers.tolist() for numbers in rows), self.indexes.keys(shards, records))
-        for i, start, size, crc, key in zip(*lists, strict=True):
-            if crc32c(data[start : start + size], crc32c(key)) != crc:
-                self._repair(i)
-        self._checked.set(records)
+        for i, start, size, crc, key in zip(*(numbers.tolist() for numbers in rows), keys, strict=True):
+            if crc32c(data[start : start + size], crc32c(key)) != crc and size >= 0:
+                self._repair(i, name)
+        self._checked[name].set(records)
 
-    def _repair(self, i: int) -> None:
+    def _repair(self, i: int, name: str) -> None:
         """Fetch a remote record again that does not match its checksum. Raise DamagedPack if that does not help."""
         if self.remote is not None:
-            start, stop = self.span(i)
-            self.remote.repair(start, stop, lambda data: self._matches(i, data))
-            if self._matches(i, self.region.data[start:stop]):
+            start, stop = self.span(i, name)
+            self.remote.repair(start, stop, lambda data: self._matches(i, name, data))
+            if self._matches(i, name, self.region.data[start:stop]):
                 return
-        self._damaged(i, "does not match its checksum")
+        what = "does not match its checksum"
+        self._damaged(i, what if name == IMAGE else f"has a {name} that {what}")
 
-    def _matches(self, i: int, data: Any) -> bool:
-        return bool(crc32c(data, crc32c(self._key(i))) == self._value("crc32c", i))
+    def _matches(self, i: int, name: str, data: Any) -> bool:
+        wanted = self._value(column_of(name, "crc32c"), i)
+        return bool(crc32c(data, crc32c(key_of(self._key(i), name))) == wanted)
 
     def damage(self, i: int, problem: str) -> DamagedPack:
         """Return the error that record `i` has this `problem`."""

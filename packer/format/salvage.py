@@ -200,9 +200,9 @@ class _Repair:
             return
         try:
             if not shard.index_intact and shard.is_linked:
-                entry = self._same_index(work, shard, lost)
+                entry = self._same_index(work, manifest, shard, lost)
             elif shard.container_intact:
-                entry = write_index_of(work, shard)
+                entry = write_index_of(work, shard, manifest.part_specs)
             else:
                 entry = write_shard(work, manifest, old, good_records(shard, lost))
         except ValueError as error:
@@ -220,13 +220,15 @@ class _Repair:
                 self.remade.append(shard.name)
             self.made.append((entry, (entry.container,) if shard.container_intact else ()))
 
-    def _same_index(self, work: str, shard: FoundShard, lost: list[LostRecord]) -> ShardEntry | None:
+    def _same_index(
+        self, work: str, manifest: Manifest, shard: FoundShard, lost: list[LostRecord]
+    ) -> ShardEntry | None:
         """Write the index of a linked container if it is the one that the pack had.
 
         Other records, keys and class ids may be in the container than in the pack, so no other index can be trusted.
         """
         if shard.container_intact:
-            entry = write_index_of(work, shard)
+            entry = write_index_of(work, shard, manifest.part_specs)
             if entry.index.sha256 == shard.entry.index.sha256:
                 return entry
             os.unlink(os.path.join(work, entry.index.name))

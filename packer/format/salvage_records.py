@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,17 +14,18 @@ from xxhash import xxh3_128_digest
 
 from packer import __version__
 from packer.containers import CONTAINERS, open_container
-from packer.containers.base import Entry, Places, ShardSpec
+from packer.containers.base import Entry, PlaceList, Places, ShardSpec
 from packer.errors import DamagedPack, PackerError, WorkerDied, plural
 from packer.format.index import INDEX_SUFFIX, IndexBuilder, read_index
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
 from packer.format.verify import SHARD_NAME
 from packer.format.verify_records import Rows, Window, record_problems
 from packer.format.written import digest_of_written
-from packer.model.annotation import Record
+from packer.model.annotation import PartSpec, Record
 from packer.model.columns import column
 from packer.model.fields import CLASS_IDS, listed_fields
-from packer.model.record_json import annotation_json, class_names, path_text, record_from_json
+from packer.model.parts import KINDS, names_in
+from packer.model.record_json import annotation_json, class_names, part_sizes, path_text, record_from_json
 from packer.system.pool import Pool
 
 
@@ -106,23 +107,24 @@ def _good(shard: FoundShard, entries: dict[str, Entry], lost: list[LostRecord]) 
         for row, problem in enumerate(record_problems(shard.container, table)):
             record = None
             if problem is None:
-                data = bytes(window.bytes(rows.number("offset", row), rows.number("size", row)))
-                record = _vouched(shard, rows, row, data, entries)
+                record = _vouched(shard, rows, row, window, entries)
             if record is None:
                 lost.append(LostRecord(shard.name, rows.key(row), path_text(rows.path(row))))
             else:
                 yield record
 
 
-def _vouched(shard: FoundShard, rows: Rows, row: int, data: bytes, entries: dict[str, Entry]) -> Record | None:
+def _vouched(shard: FoundShard, rows: Rows, row: int, window: Window, entries: dict[str, Entry]) -> Record | None:
     try:
-        record = rows.record(row, data)
+        data = bytes(window.bytes(rows.number("offset", row), rows.number("size", row)))
+        record = rows.record(row, data, rows.parts(row, window))
         entry = entries.get(record.key)
         if shard.index_intact or (entry is None and not shard.known):
             return record
         if entry is None or entry.annotation is None:
             return None
-        same = annotation_json(record_from_json(entry.annotation, b""), ()) == annotation_json(record, ())
+        parts = {part.name: part.data for part in record.parts}
+        same = annotation_json(record_from_json(entry.annotation, b"", parts), ()) == annotation_json(record, ())
     except (PackerError, ValueError):
         return None
     return record if same else None
@@ -135,10 +137,16 @@ def _without_index(
     if shard.format == "tfrecord":  # its frames have checksums
         for entry in entries.values():
             with suppress(ValueError):
-                yield record_from_json(entry.annotation or b"", bytes(window.bytes(entry.offset, entry.size)))
+                yield _record_of(entry, window)
                 kept += 1
     if missing := (shard.entry.records if shard.known else len(entries)) - kept:
         lost.append(LostRecord(shard.name, None, None, missing))
+
+
+def _record_of(entry: Entry, window: Window) -> Record:
+    parts = {name: b"" for name, size in part_sizes(entry.annotation).items() if not size}  # some have no place
+    parts |= {name: bytes(window.bytes(*place)) for name, place in entry.parts.items()}
+    return record_from_json(entry.annotation or b"", bytes(window.bytes(entry.offset, entry.size)), parts)
 
 
 def _scan_apart(shard: FoundShard) -> list[Entry]:
@@ -199,14 +207,18 @@ def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifes
     encodings, dtypes, fields = set[str](), set[str](), set[str]()
     shapes = set[tuple[int, int, int]]()
     labels, classes, copied, tags = {-1}, dict[int, str](), True, 0
+    parts = dict[str, str]()
     folder = ""
     for shard in shards:
         folder = shard.folder
+        with suppress(PackerError):  # an index that stays names parts that no record may have
+            parts |= dict.fromkeys(names_in(read_index(shard.index).column_names), KINDS[0])
         for record in good_records(shard, [], classes):
             encodings.add(record.encoding)
             shapes.add(record.shape)
             dtypes.add(record.dtype)
             fields.update(listed_fields(record.annotation))
+            parts |= dict.fromkeys((part.name for part in record.parts), KINDS[0])
             a = record.annotation
             labels.update(*(np.atleast_1d(ids).tolist() for n in CLASS_IDS if (ids := getattr(a, n)) is not None))
             tags = max(tags, 0 if a.tags is None else len(a.tags))
@@ -224,6 +236,7 @@ def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifes
         classes=tuple(classes.get(i, str(i)) for i in range(max(labels) + 1)),
         fields=tuple(sorted(fields)),
         tags=tuple(map(str, range(tags))),
+        parts=dict(sorted(parts.items())),
     )
     numbers = [int(digits) for s in listed.shards if (digits := "".join(filter(str.isdigit, s.index.name)))]
     missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
@@ -246,15 +259,15 @@ def class_counts_of(indexes: Iterable[str], classes: int) -> tuple[dict[str, lis
     return {name: [c[i] for i in range(classes)] for name, c in counters.items() if c}, boxes
 
 
-def write_index_of(folder: str, shard: FoundShard) -> ShardEntry:
-    """Write an index for an intact container from its annotations."""
-    builder = IndexBuilder()
-    entries = list(open_container(shard.format).scan(shard.container))
+def write_index_of(folder: str, shard: FoundShard, parts: Sequence[PartSpec]) -> ShardEntry:
+    """Write an index for an intact container from its annotations; records may have these parts."""
+    builder = IndexBuilder(parts)
+    places = PlaceList(parts)
     with Window(shard.container) as window:
-        for entry in entries:
-            builder.add(record_from_json(entry.annotation or b"", bytes(window.bytes(entry.offset, entry.size))))
-    places = Places.of([entry.offset for entry in entries], [entry.size for entry in entries])
-    return with_index(folder, shard.container, builder, places)
+        for entry in open_container(shard.format).scan(shard.container):
+            builder.add(_record_of(entry, window))
+            places.add((entry.offset, entry.size), entry.parts)
+    return with_index(folder, shard.container, builder, places.places())
 
 
 def with_index(folder: str, container: str, builder: IndexBuilder, places: Places) -> ShardEntry:
@@ -277,8 +290,9 @@ def write_shard(folder: str, manifest: Manifest, old: ShardEntry, records: Itera
         dtype=manifest.dtype or "uint8",
         planned_records=old.records,
         planned_bytes=old.container.bytes,
+        parts=manifest.part_specs,
     )
-    builder, writer = IndexBuilder(), None
+    builder, writer = IndexBuilder(manifest.part_specs), None
     for record in records:
         writer = writer or open_container(manifest.container).create(path, spec)
         builder.add(record)

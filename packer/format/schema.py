@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from packer.model.fields import BY_NAME, FIELDS, FIRST_VERSION
+from packer.model.parts import names_in
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff", "avif", "jp2", "pnm")
 FIRST_ENCODINGS = ENCODINGS[:7]
@@ -30,20 +31,27 @@ _FACTS = (
 )
 
 
-def schema_with(optional: Collection[str] = ()) -> Any:
-    """Return the schema of an index that has these optional fields besides all others.
+PARTS_SINCE = 4
+"""The version of an index that knows parts of records."""
+PART_COLUMNS = {"offset": pa.int64(), "size": pa.int64(), "crc32c": pa.uint32(), "encoding": _NAME}
+"""The columns of each part: ``NAME_offset``, ... The size is -1 if a record lacks it."""
 
-    Its version is that of its newest field, so that an index without new ones is as those of earlier versions.
+
+def schema_with(optional: Collection[str] = (), parts: Sequence[str] = ()) -> Any:
+    """Return the schema of an index that has these optional fields and parts besides all others.
+
+    Its version is that of the newest that it has, so that an index without new ones is as those of earlier versions.
     """
     fields = [field for field in FIELDS if not field.optional or field.name in optional]
-    version = max(field.since for field in fields)
+    version = max(*(field.since for field in fields), PARTS_SINCE if parts else 0)
     columns = [*_FACTS, *(pa.field(field.name, field.kind.arrow) for field in fields)]
+    columns += [pa.field(f"{name}_{of}", kind, nullable=False) for name in parts for of, kind in PART_COLUMNS.items()]
     return pa.schema(columns, metadata={"packer.index": str(version)})
 
 
 def schema_of(names: Collection[str]) -> Any:
     """Return the schema of the index that has these columns."""
-    return schema_with([name for name in names if name in BY_NAME and BY_NAME[name].since > FIRST_VERSION])
+    return schema_with([n for n in names if n in BY_NAME and BY_NAME[n].since > FIRST_VERSION], names_in(names))
 
 
 SCHEMA = schema_with()

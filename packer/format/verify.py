@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from packer.format.verify_records import (
     DecodeJob,
     Problem,
     Rows,
+    Window,
     check_images,
     decode_jobs,
     record_problems,
@@ -215,6 +216,11 @@ def row_problems(table: Any, shard: ShardEntry, manifest: Manifest) -> Iterator[
         yield Problem(name, text_of(keys[row]), problem)
 
 
+def _differ(a: Mapping[str, tuple[int, int]], b: Mapping[str, tuple[int, int]]) -> bool:
+    """Return whether parts are at other places; those without bytes may have none."""
+    return {name: place for name, place in a.items() if place[1]} != {name: p for name, p in b.items() if p[1]}
+
+
 class _ShardCheck:
     """The checks of one shard, except the digests of its files."""
 
@@ -270,7 +276,7 @@ class _ShardCheck:
                 if row >= len(wanted):
                     yield Problem(name, entry.key, "is not in the index")
                     continue
-                if entry[:3] != wanted[row]:
+                if entry[:3] != wanted[row] or _differ(entry.parts, rows.places(row)):
                     yield Problem(name, entry.key, "is not where the index says")
                 yield from self._annotation(rows, row, entry.annotation)
         except PackerError as error:
@@ -284,7 +290,9 @@ class _ShardCheck:
 
     def _annotation(self, rows: Rows, row: int, text: bytes | None) -> Iterator[Problem]:
         try:
-            wanted = annotation_json(rows.record(row), self._manifest.classes).encode("ascii")
+            with Window(self._container) as window:  # which reads nothing unless the record has parts
+                record = rows.record(row, parts=rows.parts(row, window))
+            wanted = annotation_json(record, self._manifest.classes).encode("ascii")
         except _WRONG as error:
             yield Problem(self._shard.index.name, rows.key(row), f"has no valid row: {error}")
             return

@@ -18,11 +18,13 @@ from crc32c import crc32c
 
 from packer.errors import AnyPath, BadInput, DamagedPack
 from packer.format.index import read_index
-from packer.format.indexes import lies_outside, overlapping
+from packer.format.indexes import bad_ranges
 from packer.format.manifest import Manifest
 from packer.format.schema import DTYPES, ENCODINGS
-from packer.model.annotation import Progress, Record
+from packer.model.annotation import Part, Progress, Record
 from packer.model.columns import Annotations, column
+from packer.model.parts import COLUMNS, IMAGE, MISSING, column_of, key_of, names_in
+from packer.model.parts import ENCODINGS as PART_ENCODINGS
 from packer.system import READ_FLAGS, read_at, usable_cores
 from packer.system.pool import Pool
 
@@ -58,6 +60,10 @@ class Rows:
         self._numbers = {name: np.asarray(column(table, name)) for name in names}
         self._keys, self._paths, self._sources = (column(table, name) for name in ("key", "path", "source_xxh3"))
         self._annotations = Annotations(table, path)
+        self._parts = {
+            name: {what: np.asarray(column(table, column_of(name, what))) for what in COLUMNS}
+            for name in names_in(table.column_names)
+        }
 
     def __len__(self) -> int:
         return len(self._annotations)
@@ -74,7 +80,19 @@ class Rows:
         """Return a number from a row: offset, size, crc32c, height, width, channels, dtype or encoding."""
         return int(self._numbers[name][row])
 
-    def record(self, row: int, data: bytes = b"") -> Record:
+    def places(self, row: int) -> dict[str, tuple[int, int]]:
+        """Return offset and size of each part of a row."""
+        found = ((name, int(part["offset"][row]), int(part["size"][row])) for name, part in self._parts.items())
+        return {name: (offset, size) for name, offset, size in found if size >= 0}
+
+    def parts(self, row: int, content: Window) -> tuple[Part, ...]:
+        """Return the parts of a row, read from its container."""
+        return tuple(
+            Part(name, bytes(content.bytes(*place)), PART_ENCODINGS[int(self._parts[name]["encoding"][row])])
+            for name, place in self.places(row).items()
+        )
+
+    def record(self, row: int, data: bytes = b"", parts: tuple[Part, ...] = ()) -> Record:
         """Return the record of a row, whose image is `data`."""
         dtype, encoding = self.number("dtype", row), self.number("encoding", row)
         if not (0 <= dtype < len(DTYPES) and 0 <= encoding < len(ENCODINGS)):
@@ -90,25 +108,45 @@ class Rows:
             annotation=self._annotations[row],
             path=self.path(row),
             source_xxh3=bytes(self._sources[row]),
+            parts=parts,
         )
 
 
 def record_problems(container: str | Window, table: Any, among: range | None = None) -> Iterator[str | None]:
-    """Return the problem of each row (`among` these) of an index; None if its bytes match their checksum.
+    """Return the problem of each row (`among` these) of an index; None if its bytes match their checksums.
 
     The container is read, not mapped, so that a file truncated during the check, or a failing disk, is a problem of
     some records and does not kill the process.
     """
-    offsets, sizes, crcs = (np.asarray(column(table, name)) for name in ("offset", "size", "crc32c"))
+    of_image = _part_problems(container, table, IMAGE, among)
+    if not (names := names_in(table.column_names)):
+        yield from of_image
+        return
+    # one part after another: they may lie far apart, and a window is read once
+    found = [[*of_image], *([*_part_problems(container, table, name, among)] for name in names)]
+    for image, *others in zip(*found, strict=True):
+        wrong = (f"has a {name} that {problem}" for name, problem in zip(names, others, strict=True) if problem)
+        yield image or next(wrong, None)
+
+
+def _part_problems(container: str | Window, table: Any, name: str, among: range | None) -> Iterator[str | None]:
+    """Return the problem of the image, or of a part, of each row; None if the record lacks it."""
+    offsets, sizes, crcs = (np.asarray(column(table, column_of(name, what))) for what in ("offset", "size", "crc32c"))
     with Window(container) if isinstance(container, str) else container as window:
-        outside = lies_outside(offsets, sizes, window.file_bytes)
-        overlaps = overlapping(offsets, sizes, ~outside)
-        refused = outside | overlaps
+        outside, overlaps = bad_ranges(table, window.file_bytes)
+        place = [IMAGE, *names_in(table.column_names)].index(name)
+        refused, outside = outside[place] | overlaps[place], outside[place]
         part = slice(0, len(offsets)) if among is None else slice(among.start, among.stop)
         numbers = (values[part].tolist() for values in (offsets, sizes, crcs, refused, outside))
+        keys = texts(column(table, "key")[part])
+        if name != IMAGE:
+            keys = [key_of(key, name) for key in keys]
         # this loop takes most of the time for small images, so it only calls the checksum
         start, stop, held, checksum_of = 0, 0, memoryview(b""), crc32c
-        for key, offset, size, checksum, is_refused, is_outside in zip(texts(column(table, "key")[part]), *numbers):  # noqa: B905
+        for key, offset, size, checksum, is_refused, is_outside in zip(keys, *numbers):  # noqa: B905
+            if size == MISSING[1] and name != IMAGE:
+                yield None
+                continue
             if is_refused:
                 yield f"is outside its file ({size} bytes at {offset})" if is_outside else OVERLAPS
                 continue

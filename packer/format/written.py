@@ -18,6 +18,7 @@ from packer.errors import DamagedPack
 from packer.format.index import read_index
 from packer.format.manifest import FileEntry, IndexEntry, Manifest
 from packer.model.columns import column
+from packer.model.parts import IMAGE, column_of, key_of, names_in
 from packer.system.atomic import replacing
 
 BLOCK_BYTES = 1 << 20
@@ -35,12 +36,8 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise DamagedPack(index, "does not match its digest")
     table = read_index(index, np.frombuffer(data, np.uint8))
-    offsets, sizes, crcs = (np.asarray(column(table, name)) for name in ("offset", "size", "crc32c"))
+    offsets, sizes, crcs, names = _ranges(table)
     order = np.argsort(offsets, kind="stable")  # LMDB fills its pages from the end
-    keys: Any = column(table, "key")
-    text = keys.flat().tobytes()
-    bounds = (keys.offsets - keys.offsets[0]).tolist()
-    names: list[bytes] = [text[a:b] for a, b in pairwise(bounds)]
     rows = zip(order.tolist(), *(numbers[order].tolist() for numbers in (offsets, sizes, crcs)), strict=True)
     digest = hashlib.sha256()
     # two blocks in turn: one is digested beside (that takes as long as the checksums, and releases the GIL) while the
@@ -73,6 +70,27 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
     if row is not None:
         raise DamagedPack(container, f"record {names[row[0]].decode()} is beyond the end of the file")
     return digest.hexdigest()
+
+
+def _ranges(table: Any) -> tuple[Any, Any, Any, list[bytes]]:
+    """Return offset, size and checksum of all images and parts of an index, and what each checksum begins with."""
+    keys: Any = column(table, "key")
+    text = keys.flat().tobytes()
+    bounds = (keys.offsets - keys.offsets[0]).tolist()
+    records: list[bytes] = [text[a:b] for a, b in pairwise(bounds)]
+    numbers: list[list[Any]] = []
+    names: list[bytes] = []
+    for name in (IMAGE, *names_in(table.column_names)):
+        found = [np.asarray(column(table, column_of(name, what))) for what in ("offset", "size", "crc32c")]
+        if name == IMAGE:
+            names += records
+        else:
+            there = np.flatnonzero(found[1] > 0)
+            found = [values[there] for values in found]
+            names += [key_of(records[row], name) for row in there.tolist()]
+        numbers.append(found)
+    offsets, sizes, crcs = (np.concatenate(values) for values in zip(*numbers, strict=True))
+    return offsets, sizes, crcs, names
 
 
 def write_companions(folder: str, manifest: Manifest) -> dict[str, FileEntry]:

@@ -76,7 +76,7 @@ class EncodedReader:
         self.host = host
         self.pack: Pack = host.filler.pack
         self._known = [ENCODINGS.index(encoding) for encoding in encodings]
-        codes = {code for part in self.pack.parts("encoding") for code in np.unique(part).tolist()}
+        codes = {code for part in self.pack.shard_columns("encoding") for code in np.unique(part).tolist()}
         self.unknown = sorted(ENCODINGS[code] for code in codes - {*self._known})
         """The encodings that the decoder does not know."""
         if self.pack.manifest.encoding == "raw":

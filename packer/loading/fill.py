@@ -68,7 +68,7 @@ class ImageFiller:
 
     def _found(self, name: str) -> list[int]:
         """Return the different values in a column of numbers."""
-        return sorted({number for part in self.pack.parts(name) for number in np.unique(part).tolist()})
+        return sorted({number for part in self.pack.shard_columns(name) for number in np.unique(part).tolist()})
 
     @property
     def row_shape(self) -> tuple[int, int, int]:

@@ -72,8 +72,8 @@ class Targets(Sequence[Target]):
         """Whether targets have as many rows as the image has objects, or points, so that a batch cannot be stacked."""
         if not STACKABLE.issuperset(self._fields):
             return True
-        lengths = [part.lengths for part in self._pack.parts("landmarks")] if "landmarks" in self._fields else []
-        return len({length for part in lengths for length in np.unique(part).tolist()}) > 1
+        columns = self._pack.shard_columns("landmarks") if "landmarks" in self._fields else ()
+        return len({length for column in columns for length in np.unique(column.lengths).tolist()}) > 1
 
     def __len__(self) -> int:
         return len(self._pack)
@@ -184,7 +184,7 @@ def _tags(pack: Pack, records: Int64) -> NDArray[np.float32]:
 
 def _points_each(pack: Pack, name: str) -> int:
     """Return the landmarks of the first image, or the keypoints of the first object, that has any."""
-    for rows in pack.parts(name):
+    for rows in pack.shard_columns(name):
         points: Any = rows.flat() if BY_NAME[name].per_box else rows
         assert isinstance(points, Ragged)
         lengths = points.lengths

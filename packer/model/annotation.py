@@ -128,6 +128,25 @@ class Sample:
     annotation: Annotation
 
 
+@dataclass(frozen=True, slots=True)
+class PartSpec:
+    """A part that the records of a pack may have besides their image."""
+
+    name: str
+    """A lower-case word (`packer.model.parts.check_name`)."""
+    kind: str = "bytes"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A part of one record, as it is stored."""
+
+    name: str
+    data: bytes
+    encoding: str = "bytes"
+    """One of `packer.model.parts.ENCODINGS`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
     """One sample as it is stored."""
@@ -149,6 +168,8 @@ class Record:
     """Path of the source file relative to the source folder, as bytes."""
     source_xxh3: bytes = bytes(16)
     """XXH3-128 of the source file's bytes, 16 bytes, to detect edited and equal files; zeros if unknown."""
+    parts: tuple[Part, ...] = ()
+    """Its parts besides the image, in the order of the pack's; it need not have all."""
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from packer.errors import BadLabel
-from packer.model.annotation import Annotation, Record
+from packer.model.annotation import Annotation, Part, Record
 from packer.model.fields import FIELDS, IN_JSON
+from packer.model.parts import facts_in
 
 _DTYPES = ("uint8", "uint16")
 _MAX_SIDE = 1 << 31
@@ -32,7 +34,7 @@ def annotation_json(record: Record, classes: tuple[str, ...]) -> str:
     a = record.annotation
     if a.label is not None:
         text += f', "label": {a.label}, "class": {quoted(class_name(a.label, classes))}'
-    members = _members(a, classes)
+    members = _members(record, classes)
     if not members:
         return text + "}"
     try:
@@ -41,16 +43,25 @@ def annotation_json(record: Record, classes: tuple[str, ...]) -> str:
         raise BadLabel(record.path, f"an annotation that JSON cannot hold: {error}") from error
 
 
-def _members(a: Annotation, classes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the members of all fields but the class of the image."""
-    members: dict[str, Any] = {}
+def _members(record: Record, classes: tuple[str, ...]) -> dict[str, Any]:
+    """Return the members of all fields but the class of the image, and of the parts."""
+    a, members = record.annotation, dict[str, Any]()
     for field in IN_JSON[1:]:
         value = getattr(a, field.name)
         if field.has(value):
             members[field.name] = field.kind.to_json(value)
             if field.classes:
                 members[field.classes] = [class_name(i, classes) for i in members[field.name]]
+    if record.parts:
+        members["parts"] = {part.name: {"encoding": part.encoding, "bytes": len(part.data)} for part in record.parts}
     return members
+
+
+def part_sizes(text: bytes | None) -> dict[str, int]:
+    """Return the size of each part that packer's annotation of a record lists; empty if it is of another tool."""
+    if text is None or b'"parts": {' not in text:
+        return {}
+    return {name: size for name, _, size in facts_in(json.loads(text))}
 
 
 def path_text(path: bytes) -> str:
@@ -68,14 +79,14 @@ def packer_annotation(text: bytes | None) -> bytes | None:
     return text if text is not None and text.startswith(b'{"key": "') else None
 
 
-def record_from_json(text: bytes, data: bytes) -> Record:
-    """Return the record whose annotation is the JSON `text` and whose image is `data`.
+def record_from_json(text: bytes, data: bytes, parts: Mapping[str, bytes] | None = None) -> Record:
+    """Return the record whose annotation is the JSON `text`, with these bytes of its image and of its parts.
 
     Raises:
         ValueError: The text was not written by `annotation_json`.
     """
     try:
-        record = _record(json.loads(text), data)
+        record = _record(json.loads(text), data, parts or {})
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an annotation of packer: {error!r}") from error
     if min(record.shape) < 1 or max(record.shape) >= _MAX_SIDE or record.dtype not in _DTYPES:
@@ -94,7 +105,7 @@ def class_names(text: bytes) -> dict[int, str]:
     return names
 
 
-def _record(members: dict[str, Any], data: bytes) -> Record:
+def _record(members: dict[str, Any], data: bytes, parts: Mapping[str, bytes]) -> Record:
     there = {field.name: field.kind.of_json(members[field.name]) for field in FIELDS if field.name in members}
     return Record(
         key=str(members["key"]),
@@ -107,4 +118,5 @@ def _record(members: dict[str, Any], data: bytes) -> Record:
         annotation=Annotation(**there),
         path=str(members["path"]).encode("utf-8", "surrogateescape"),
         source_xxh3=bytes.fromhex(members["source_xxh3"]),
+        parts=tuple(Part(name, parts[name], encoding) for name, encoding, _ in facts_in(members) if name in parts),
     )

@@ -134,7 +134,7 @@ def _write(
 ) -> ShardResult:
     """Write the shard to the two files `working` and `working_index`."""
     container = open_container(job.container)
-    builder, sources = IndexBuilder(), SourcesDigest()
+    builder, sources = IndexBuilder(job.spec.parts), SourcesDigest()
     result = ShardResult(None)
     writer = None
     try:

@@ -111,6 +111,7 @@ class CopyPlan:
             dtype=dtype or "uint8",
             planned_records=0,
             planned_bytes=0,
+            parts=old.part_specs,
         )
         jobs: list[CopyJob] = []
         first = 0

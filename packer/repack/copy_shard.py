@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from crc32c import crc32c
 
 from packer.errors import BadImage, BadInput, DamagedPack, printable
 from packer.format.indexes import Indexes
@@ -18,9 +19,11 @@ from packer.format.manifest import ShardEntry
 from packer.format.mmap import map_files
 from packer.format.schema import DTYPES, ENCODINGS
 from packer.format.verify_records import ALTERED, text_of, texts
-from packer.model.annotation import Annotation, Image, Record
+from packer.model.annotation import Annotation, Image, Part, Record
 from packer.model.columns import Annotations, column, present
 from packer.model.fields import FIELD_NAMES
+from packer.model.parts import COLUMNS, column_of, key_of, names_in
+from packer.model.parts import ENCODINGS as PART_ENCODINGS
 from packer.packing.journal import ShardResult, is_intact
 from packer.packing.new_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
 from packer.system.child import Decoding, Report, unmarked
@@ -168,6 +171,10 @@ class _Source:
         self._annotations = Annotations(table.drop_columns(absent), indexes.path(0))
         self._labels = self._annotations.labels_only
         self._of_label: dict[int, Annotation] = {}
+        self._parts = {
+            name: [np.asarray(column(table, column_of(name, what))).tolist() for what in COLUMNS]
+            for name in names_in(table.column_names)
+        }
         region, _ = map_files([(job.file, job.entry.container.bytes)])
         self._data = region.data
 
@@ -226,9 +233,19 @@ class _Source:
                 annotation=self._annotation(row),
                 path=self._paths[row],
                 source_xxh3=self._digests[16 * row : 16 * row + 16],
+                parts=tuple(self._parts_of(row)),
             )
         except (DamagedPack, UnicodeDecodeError, IndexError) as error:
             raise self._damage(row, getattr(error, "problem", "has no valid row in the index")) from error
+
+    def _parts_of(self, row: int) -> Iterator[Part]:
+        """Yield the parts of a record besides its image, verified."""
+        for name, (offsets, sizes, crcs, codes) in self._parts.items():
+            if sizes[row] >= 0:
+                data = self._data[offsets[row] : offsets[row] + sizes[row]]
+                if crc32c(data, crc32c(key_of(self._keys[row], name))) != crcs[row]:
+                    raise self._damage(row, f"has a {name} that {ALTERED}")
+                yield Part(name, data, PART_ENCODINGS[codes[row]])
 
     def _annotation(self, row: int) -> Annotation:
         if self._labels is None:

@@ -17,6 +17,7 @@ from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack, open_pack
 from packer.model.annotation import Progress
 from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, FIELDS
+from packer.model.parts import MISSING, column_of
 from packer.model.strict_json import read_json
 from packer.system import usable_cores
 
@@ -177,6 +178,9 @@ class _Diff:
                 for place, (one, two) in enumerate(zip(*values, strict=True), start):
                     if one != two:
                         differing[place].append(name)
+        for name in sorted({*self.a.manifest.parts, *self.b.manifest.parts}):
+            for place in np.flatnonzero(_parts_differ(self.a, self.b, name, rows_a, rows_b)).tolist():
+                differing[place].append(name)
         for place in sorted(differing):
             number = int(rows_a[place])
             self.report.labels.add(
@@ -246,6 +250,21 @@ def _matched(a: Sequence[bytes], b: Sequence[bytes]) -> tuple[list[int], list[in
         places[item].append(number)
     found = [places[item].popleft() if places.get(item) else -1 for item in a]
     return found, sorted(number for rest in places.values() for number in rest)
+
+
+def _parts_differ(a: Pack, b: Pack, name: str, rows_a: Any, rows_b: Any) -> Any:
+    """Return which pairs of records have another part, or only one of them has it, bool (n,)."""
+    sizes = [_part_column(pack, name, "size", rows) for pack, rows in ((a, rows_a), (b, rows_b))]
+    differ = sizes[0] != sizes[1]
+    for place in np.flatnonzero(~differ & (sizes[0] >= 0)).tolist():
+        differ[place] = a.part(int(rows_a[place]), name) != b.part(int(rows_b[place]), name)
+    return differ
+
+
+def _part_column(pack: Pack, name: str, what: str, rows: Any) -> Any:
+    if name not in pack.manifest.parts:
+        return np.full(len(rows), MISSING[1])
+    return np.asarray(pack.column(column_of(name, what)))[rows]
 
 
 def _annotations(pack: Pack, rows: Any) -> Any:

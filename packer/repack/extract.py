@@ -134,6 +134,9 @@ def _write(pack: Pack, record: int, layout: Layout, names: Names) -> None:
     else:
         data = bytes(pack.record(record))
     layout.write(item.name, data)
+    for name in pack.manifest.parts:
+        if (content := pack.part(record, name)) is not None:
+            layout.write(b"%s.%s.bin" % (item.name.rpartition(b".")[0], name.encode("ascii")), content)
     layout.note_lost(annotation)
     layout.add(item)
 

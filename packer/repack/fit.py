@@ -66,6 +66,10 @@ def fitted(sources: Sequence[Source], classes: tuple[str, ...]) -> tuple[Manifes
     first = sources[0].manifest
     for other in sources[1:]:
         _check_images(sources[0], other)
+    for other in sources[1:]:
+        if other.manifest.parts != first.parts:
+            mine, its = other.manifest.parts_text, first.parts_text
+            _contradict(other, f"has records of {mine}", sources[0], f"of {its}", "leave one of the packs out")
     _check_tags(sources)
     fields = tuple(dict.fromkeys(chain.from_iterable(source.manifest.fields for source in sources)))
     notes = _check_fields(sources, fields)

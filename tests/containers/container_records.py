@@ -11,10 +11,11 @@ from PIL import Image
 
 from packer.containers import open_container
 from packer.containers.base import Entry, ShardSpec
-from packer.model.annotation import Annotation, Record
+from packer.model.annotation import Annotation, Part, PartSpec, Record
 
 CLASSES = ("ant", "bee", "caf\u00e9")
-IMAGES = ("raw", "ragged", "raw16", "gray", "jpeg", "png", "mixed")
+IMAGES = ("raw", "ragged", "raw16", "gray", "jpeg", "png", "mixed", "parts")
+PARTS = (PartSpec("aux"), PartSpec("zed"))
 PATHS = (
     b"ant/1.jpg",
     b"bee/\xff\xfe.jpg",
@@ -66,7 +67,7 @@ def image_record(kind: str, number: int, annotation: Annotation) -> Record:
         dtype = "uint16"
     elif kind == "gray":
         channels = 1
-    elif kind != "raw":
+    elif kind not in ("raw", "parts"):
         encoding = kind if kind != "mixed" else ("jpeg", "png", "bmp", "webp", "gif", "tiff")[number % 6]
     pixels = picture(number, height, width, channels, dtype)
     if encoding == "raw":
@@ -77,7 +78,15 @@ def image_record(kind: str, number: int, annotation: Annotation) -> Record:
         data = file.getvalue()
     path = PATHS[number % len(PATHS)]
     digest = hashlib.md5(data).digest()  # any 16 bytes will do
-    return Record(f"{number:08d}", data, encoding, height, width, channels, dtype, annotation, path, digest)
+    parts = parts_of(number) if kind == "parts" else ()
+    return Record(f"{number:08d}", data, encoding, height, width, channels, dtype, annotation, path, digest, parts)
+
+
+def parts_of(number: int) -> tuple[Part, ...]:
+    """Bytes that look like a picture, none at all, or no part."""
+    aux = (b"\xff\xd8\xff" + bytes(range(number % 256)) * 30, b"", None)[number % 3]
+    zed = b"zed %d" % number * 400 if number % 2 else None
+    return tuple(Part(name, data) for name, data in (("aux", aux), ("zed", zed)) if data is not None)
 
 
 def records_of(kind: str, annotations: Iterable[Annotation], first: int = 0) -> list[Record]:
@@ -85,10 +94,11 @@ def records_of(kind: str, annotations: Iterable[Annotation], first: int = 0) -> 
 
 
 def spec_of(kind: str, records: list[Record]) -> ShardSpec:
-    shape = records[0].shape if kind in ("raw", "raw16", "gray") and records else None
-    encoding = {"ragged": "raw", "raw16": "raw", "gray": "raw", "mixed": "copy"}.get(kind, kind)
+    shape = records[0].shape if kind in ("raw", "raw16", "gray", "parts") and records else None
+    encoding = {"ragged": "raw", "raw16": "raw", "gray": "raw", "parts": "raw", "mixed": "copy"}.get(kind, kind)
     dtype = "uint16" if kind == "raw16" else "uint8"
-    return ShardSpec(CLASSES, encoding, shape, dtype, len(records), sum(len(r.data) for r in records))
+    size, parts = sum(len(r.data) for r in records), PARTS if kind == "parts" else ()
+    return ShardSpec(CLASSES, encoding, shape, dtype, len(records), size, parts)
 
 
 def write_shard(container: str, path: str, kind: str, records: list[Record]) -> list[Entry]:
@@ -101,6 +111,10 @@ def write_shard(container: str, path: str, kind: str, records: list[Record]) -> 
     entries = list(home.scan(path))
     assert [entry.offset for entry in entries] == places.offsets.tolist()
     assert [entry.size for entry in entries] == places.sizes.tolist()
+    for name, found in places.parts.items():
+        wanted = zip(found.offsets.tolist(), found.sizes.tolist(), strict=True)
+        for entry, place in zip(entries, wanted, strict=True):
+            assert entry.parts.get(name, (0, -1)) == place or place[1] == 0  # no bytes may have no place
     return entries
 
 
@@ -130,6 +144,8 @@ def expected_json(record: Record) -> dict[str, object]:
         members["box_fields"] = {k: list(v) for k, v in a.box_fields.items()}
     if a.extras:
         members["extras"] = dict(a.extras)
+    if record.parts:
+        members["parts"] = {part.name: {"encoding": "bytes", "bytes": len(part.data)} for part in record.parts}
     return members
 
 

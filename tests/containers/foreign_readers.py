@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tarfile
 import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -28,8 +30,9 @@ def read_lmdb(path: str) -> Iterator[Read]:
         values = {bytes(k).decode(): bytes(v) for k, v in transaction.cursor()}
     env.close()
     texts = {k[:-5]: json.loads(v) for k, v in values.items() if k.endswith(".json")}
-    images = {k.partition(".")[0]: (k, v) for k, v in values.items() if not k.endswith(".json")}
-    assert len(texts) == len(images) == len(values) / 2
+    images = {k.partition(".")[0]: (k, v) for k, v in values.items() if not k.endswith(".json") and k.count(".") == 1}
+    parts = [f"{k}.{name}.bin" for k, note in texts.items() for name in note.get("parts", ())]
+    assert len(texts) == len(images) == (len(values) - len(parts)) / 2 and {*parts} <= {*values}
     for key, (name, data) in images.items():
         yield key, _image(name, data), texts[key]
 
@@ -71,7 +74,8 @@ def read_webdataset(path: str) -> Iterator[Read]:
             note = json.loads(sample["json"])
             assert ("cls" in sample) == ("label" in note)
             assert "cls" not in sample or int(sample["cls"]) == note["label"]
-            (extension,) = [k for k in sample if not k.startswith("__") and k not in ("cls", "json")]
+            parts = {f"{name}.bin" for name in note.get("parts", ())}
+            (extension,) = {k for k in sample if not k.startswith("__")} - {"cls", "json"} - parts
             yield sample["__key__"], _image(f"x.{extension}", sample[extension]), note
 
 
@@ -139,7 +143,8 @@ def read_recordio(path: str) -> Iterator[Read]:
             note = json.loads(data[-12 - size : -12])
             assert label == note.get("label", -1) and number == int(note["key"])
             name = "x.npy" if note["encoding"] == "raw" else "x"
-            yield note["key"], _image(name, data[24 + 4 * floats : -12 - size]), note
+            others = sum(part["bytes"] for part in note.get("parts", {}).values())
+            yield note["key"], _image(name, data[24 + 4 * floats : len(data) - 12 - size - others]), note
 
 
 def read_pth(path: str) -> Iterator[Read]:
@@ -171,4 +176,100 @@ READERS = {
     "n5": read_n5,
     "recordio": read_recordio,
     "pth": read_pth,
+}
+
+
+Parts = dict[str, bytes]
+
+
+def lmdb_parts(path: str) -> Iterator[Parts]:
+    records = list(read_lmdb(path))
+    with lmdb.open(path, subdir=False, readonly=True, lock=False) as env, env.begin() as transaction:
+        for key, _, note in records:
+            yield {name: bytes(transaction.get(f"{key}.{name}.bin".encode())) for name in note.get("parts", ())}
+
+
+def webdataset_parts(path: str) -> Iterator[Parts]:
+    with tarfile.open(path) as tar:
+        members = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    for key, _, note in read_webdataset(path):
+        yield {name: members[f"{key}.{name}.bin"] for name in note.get("parts", ())}
+
+
+def tfrecord_parts(path: str) -> Iterator[Parts]:
+    from tfrecord.reader import tfrecord_loader
+
+    for example in tfrecord_loader(path, None):
+        names = json.loads(example["packer/annotation"]).get("parts", ())
+        yield {name: bytes(example[f"image/{name}/encoded"]) for name in names}
+
+
+def parquet_parts(path: str) -> Iterator[Parts]:
+    for row in pq.read_table(path).to_pylist():
+        found = {name: row[name] for name in json.loads(row["annotation"]).get("parts", ())}
+        assert all(row[name] is None for name in {"aux", "zed"} - {*found})
+        yield found
+
+
+def recordio_parts(path: str) -> Iterator[Parts]:
+    content = Path(path).read_bytes()
+    for _, _, note in read_recordio(path):
+        length, content = struct.unpack_from("<4xI", content)[0], content[8:]
+        size = struct.unpack_from("<I", content, length - 12)[0]
+        at = length - 12 - size - sum(part["bytes"] for part in note.get("parts", {}).values())
+        found = {}
+        for name, part in note.get("parts", {}).items():
+            found[name], at = content[at : at + part["bytes"]], at + part["bytes"]
+        yield found
+        content = content[length + -length % 4 :]
+
+
+def _array_parts(arrays: dict[str, Any], notes: list[dict[str, Any]]) -> Iterator[Parts]:
+    for i, note in enumerate(notes):
+        found = {}
+        for name in note.get("parts", ()):
+            start, stop = (int(end) for end in arrays[f"{name}_offsets"][i : i + 2])
+            found[name] = bytes(arrays[name][start:stop].tobytes()) if stop > start else b""
+        yield found
+
+
+def hdf5_parts(path: str) -> Iterator[Parts]:
+    with h5py.File(path) as file:
+        yield from _array_parts(dict(file), [note for _, _, note in read_hdf5(path)])
+
+
+def zarr_parts(path: str) -> Iterator[Parts]:
+    zarr = pytest.importorskip("zarr", reason="zarr is optional, and not installed here")
+    store = zarr.storage.ZipStore(path, mode="r")
+    group = zarr.open_group(store, mode="r")
+    arrays = {name: group[name] for name in group.array_keys()}
+    yield from _array_parts(arrays, [note for _, _, note in read_zarr(path)])
+    store.close()
+
+
+def n5_parts(path: str) -> Iterator[Parts]:
+    z5py = pytest.importorskip("z5py", reason="z5py is optional, and not installed here")
+    with tempfile.TemporaryDirectory() as folder:
+        zipfile.ZipFile(path).extractall(folder)
+        file = z5py.File(folder, "r")
+        yield from _array_parts({name: file[name] for name in file}, [note for _, _, note in read_n5(path)])
+
+
+def pth_parts(path: str) -> Iterator[Parts]:
+    import torch
+
+    arrays = {k: v.numpy() for k, v in torch.load(path, weights_only=True).items() if hasattr(v, "numpy")}
+    yield from _array_parts(arrays, [note for _, _, note in read_pth(path)])
+
+
+PART_READERS = {
+    "lmdb": lmdb_parts,
+    "hdf5": hdf5_parts,
+    "tfrecord": tfrecord_parts,
+    "webdataset": webdataset_parts,
+    "parquet": parquet_parts,
+    "zarr": zarr_parts,
+    "n5": n5_parts,
+    "recordio": recordio_parts,
+    "pth": pth_parts,
 }

@@ -47,7 +47,7 @@ def test_flip_gives_an_error_or_the_right_bytes_or_a_wrong_checksum(container: s
             found = list(open_container(container).scan(str(path)))
         except DamagedPack:
             continue
-        for record, (key, offset, size, _) in zip(records, found, strict=False):
+        for record, (key, offset, size, *_) in zip(records, found, strict=False):
             data = altered[offset : offset + size]
             if crc32c(data, crc32c(key.encode())) == record.crc32c():
                 assert (key, data) == (record.key, record.data)

@@ -28,6 +28,10 @@ def check_scanned(path: str, records: list[Record], entries: list[Entry]) -> Non
     for record, entry in zip(records, entries, strict=True):
         assert shard[entry.offset : entry.offset + entry.size] == record.data
         assert entry.annotation == annotation_json(record, CLASSES).encode()
+        for part in record.parts:
+            offset, size = entry.parts.get(part.name, (0, 0))
+            assert shard[offset : offset + size] == part.data
+        assert entry.parts.keys() <= {part.name for part in record.parts}
 
 
 @pytest.mark.parametrize(
@@ -154,6 +158,13 @@ def test_nan_is_refused_and_the_shard_goes_on(container: str, tmp_path: Path) ->
     writer.write(records[2])
     writer.close()
     check_scanned(path, [records[0], records[2]], list(open_container(container).scan(path)))
+
+
+def test_a_part_that_was_not_planned(container: str, tmp_path: Path) -> None:
+    record = image_record("parts", 1, Annotation())
+    writer = open_container(container).create(str(tmp_path / "shard"), spec_of("raw", [record]))
+    with pytest.raises(ValueError, match=r"has the parts \['aux', 'zed'\], which were not planned"):
+        writer.write(record)
 
 
 def test_raw_data_of_a_wrong_size(container: str, tmp_path: Path) -> None:

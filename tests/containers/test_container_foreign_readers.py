@@ -11,7 +11,7 @@ import lmdb
 import numpy as np
 import pytest
 from container_records import ANNOTATIONS, CLASSES, IMAGES, expected_json, records_of, write_shard
-from foreign_readers import READERS
+from foreign_readers import PART_READERS, READERS
 from PIL import Image
 
 from packer.errors import UsageError
@@ -35,6 +35,16 @@ def test_read_back(container: str, kind: str, tmp_path: Path) -> None:
         else:
             assert image.dtype == np.dtype(record.dtype) and image.shape == record.shape
             assert image.tobytes() == record.data
+
+
+@pytest.mark.parametrize("container", PART_READERS)
+def test_parts_read_back(container: str, tmp_path: Path) -> None:
+    records = records_of("parts", [*ANNOTATIONS.values()] * 2)
+    path = str(tmp_path / "shard.tar")
+    write_shard(container, path, "parts", records)
+    found = list(PART_READERS[container](path))
+    assert found == [{part.name: part.data for part in record.parts} for record in records]
+    assert {len(of_record) for of_record in found} == {0, 1, 2} and b"" in [one.get("aux") for one in found]
 
 
 def test_lmdb_opens_as_a_directory(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_child_reads_records_that_threads_verified_while_it_was_forked(make_pa
     pack.where(records)  # before Python 3.12, a cached property has a lock, which a child may inherit
 
     def verify() -> None:
-        pack._checked.clear(records)
+        pack._checked["image"].clear(records)
         pack.check(records)
 
     with in_threads(verify, verify):
