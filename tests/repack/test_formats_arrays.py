@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -273,15 +275,96 @@ def test_texts_of_any_length_are_labels(compression: Any, tmp_path: Path) -> Non
     assert [row[3] for row in rows_of_hdf5(tmp_path / "x.h5")] == ["ant", "bee", None, "ünï", "ant", "bee"]
 
 
-def test_packers_own_hdf5_without_its_pack(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encode", ["raw", "png"])
+@pytest.mark.parametrize("container", ["hdf5", "zarr", "n5", "pth", "recordio"])
+def test_packers_own_files_without_their_pack(container: str, encode: str, tmp_path: Path) -> None:
     from packs import draw_kind
 
     options = draw_kind("boxes", tmp_path / "s")
-    build_pack(BuildOptions(str(tmp_path / "s"), str(tmp_path / "p.hdf5"), encode="raw", **options))  # type: ignore[arg-type]
-    old = open_pack(tmp_path / "p.hdf5")
-    adopt(sorted((tmp_path / "p.hdf5").glob("*.hdf5")), tmp_path / "pack")
+    build_pack(BuildOptions(str(tmp_path / "s"), str(tmp_path / "p"), container, encode=encode, **options))  # type: ignore[arg-type]
+    old = open_pack(tmp_path / "p")
+    files = [tmp_path / "p" / shard.container.name for shard in old.shards]
+    adopt(files, tmp_path / "pack")
     pack = open_pack(tmp_path / "pack")
-    assert pack.paths == old.paths
+    assert verify(tmp_path / "pack", deep=True).problems == () and pack.paths == old.paths
     for i in range(len(old)):
         assert (pack.image(i) == old.image(i)).all()
         np.testing.assert_array_equal(pack.annotation(i).boxes, old.annotation(i).boxes)
+        np.testing.assert_array_equal(pack.annotation(i).landmarks, old.annotation(i).landmarks)
+
+
+def test_torch_save(tmp_path: Path) -> None:
+    import torch
+
+    names = ["ant", "bee", "cat"]
+    tensors = {"images": torch.from_numpy(PIXELS), "labels": torch.tensor([2, 0, 1, -1, 0, 2]), "classes": names}
+    for content in (tensors, {"x": tensors["images"], "y": tensors["labels"].int()}, tensors["images"]):
+        torch.save(content, tmp_path / "x.pth")
+        pack = adopted(tmp_path / "x.pth", missing_labels="empty")
+        assert (np.stack([pack.image(i) for i in range(6)]) == PIXELS).all()
+        if isinstance(content, dict):
+            numbered = [pack.annotation(i).label for i in range(6)]
+            assert numbered == [2, 0, 1, None, 0, 2]
+            assert pack.classes == (names if "classes" in content else ["0", "1", "2"])
+    images = torch.zeros(2, 5, 4, 3, dtype=torch.uint8)
+    torch.save({"a": images, "targets": torch.tensor([1, 0])}, tmp_path / "x.pth")  # the first of three axes or more
+    assert adopted(tmp_path / "x.pth").annotation(0).label == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda torch: {"images": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}, "colors lie in 3 planes"),
+        (lambda torch: {"images": torch.zeros(2, 8, 8, 3)}, "array of <f4"),
+        (lambda torch: {"images": torch.zeros(3, 8, 8, 2, dtype=torch.uint8).permute(0, 2, 1, 3)}, "not contiguous"),
+        (lambda torch: {"weight": torch.zeros(3, 4)}, "has no array of images (it has weight)"),
+        (lambda torch: [1, 2], "has no array of images"),
+    ],
+    ids=["planes", "floats", "permuted", "no images", "no tensors"],
+)
+def test_other_files_of_torch_are_refused(content: Any, message: str, tmp_path: Path) -> None:
+    import torch
+
+    torch.save(content(torch), tmp_path / "x.pth")
+    with pytest.raises(UsageError, match=re.escape(message)):
+        adopt([tmp_path / "x.pth"], tmp_path / "pack")
+
+
+def test_roles_of_arrays(tmp_path: Path) -> None:
+    import torch
+
+    torch.save({"left": torch.from_numpy(PIXELS), "right": torch.from_numpy(PIXELS[::-1].copy()),
+                "kind": torch.arange(6), "other": torch.zeros(5)}, tmp_path / "x.pt")  # fmt: skip
+    pack = adopted(tmp_path / "x.pt", columns={"image": "right", "label": "kind"})
+    assert (pack.image(0) == PIXELS[5]).all() and pack.annotation(3).label == 3
+    for columns, message in (
+        ({"image": "up"}, "it has left, right, kind, other"),
+        ({"label": "other"}, "6 whole numbers"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            adopt([tmp_path / "x.pt"], tmp_path / "no", columns=columns)
+
+
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_zarr(chunks: int, tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr", reason="zarr is optional, and not installed here")
+    path = tmp_path / "x.zarr.zip"
+    with zarr.storage.ZipStore(path, mode="w") as store:
+        group = zarr.create_group(store, attributes={"classes": ["ant", "bee"]})
+        group.create_array("images", data=PIXELS, chunks=(chunks, 5, 4, 3), compressors=None)
+        group.create_array("labels", data=np.array([1, 0, 1, 1, 0, 0], np.int32), compressors=None)
+    pack = adopted(path)
+    assert (np.stack([pack.image(i) for i in range(6)]) == PIXELS).all()
+    assert pack.classes == ["ant", "bee"] and [pack.annotation(i).label for i in range(6)] == [1, 0, 1, 1, 0, 0]
+    with zarr.storage.ZipStore(path, mode="w") as store:
+        zarr.create_group(store).create_array("images", data=PIXELS)
+    with pytest.raises(UsageError, match=r"stored with the codec zstd.*compressors=None"):
+        adopt([path], tmp_path / "no")
+
+
+def test_other_zip_files_are_left_to_builds(tmp_path: Path) -> None:
+    for name, message in ((".zarray", "is Zarr of version 2"), ("a.jpg", "packer build reads it")):
+        with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+            file.writestr(name, b"{}")
+        with pytest.raises(UsageError, match=message):
+            adopt([tmp_path / "x.zip"], tmp_path / "pack")

@@ -11,6 +11,8 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from packer.containers.storage import mapped
+from packer.containers.stored_zip import StoredEntries
 from packer.containers.tfrecord import masked_crc32c
 from packer.errors import UsageError
 
@@ -28,12 +30,17 @@ _HOMES = {
     "litdata": "packer.repack.formats.litdata:LitData",
     "npy": "packer.repack.formats.npy:Npy",
     "idx": "packer.repack.formats.idx:Idx",
+    "zarr": "packer.repack.formats.arrays:Zarr",
+    "n5": "packer.repack.formats.arrays:N5",
+    "pth": "packer.repack.formats.arrays:Pth",
+    "recordio": "packer.repack.formats.recordio:RecordIO",
 }
 FORMATS = tuple(_HOMES)
 READS = {
     "webdataset": ("image", "label"), "tfrecord": ("image", "label", "text"), "parquet": ("image", "label", "boxes"),
     "arrow": ("image", "label", "boxes"), "lmdb": ("label",), "hdf5": ("image", "label"), "mds": ("image", "label"),
-    "litdata": ("image", "label"), "npy": (), "idx": (),
+    "litdata": ("image", "label"), "npy": (), "idx": (), "zarr": ("image", "label"), "n5": ("image", "label"),
+    "pth": ("image", "label"), "recordio": (),
 }  # fmt: skip
 """Format -> the roles of ``--columns`` that it has."""
 UNLABELED = ("npy", "idx")
@@ -78,6 +85,8 @@ def recognize(path: str) -> str | UsageError:
     for name, is_it in _SIGNS:
         if is_it(head, size):
             return name
+    if head.startswith(b"PK\x03\x04") and (of_zip := _zip_of(path)) is not None:
+        return of_zip
     for start, problem, step in REFUSED:
         if head.startswith(start):
             return UsageError(path, problem, step)
@@ -87,6 +96,22 @@ def recognize(path: str) -> str | UsageError:
         return UsageError(path, problem, step)
     what = "is empty" if not size else f"begins with {head[:8]!r}, which is none of {', '.join(FORMATS)}"
     return UsageError(path, what, "give files of these formats" if size else "get it again")
+
+
+def _zip_of(path: str) -> str | UsageError | None:
+    """Return the format of a zip file of arrays; why it cannot be read; None for another zip file."""
+    try:
+        with mapped(path) as view, memoryview(view) as data:
+            names = {name.rpartition("/")[2] for name in StoredEntries(path, data).names}
+    except ValueError:
+        return None
+    if names & {".zarray", ".zgroup"}:
+        return UsageError(path, "is Zarr of version 2", "write it again with zarr 3: zarr_format=3, compressors=None")
+    return next((name for name, has in _ZIPS.items() if has in names), None)
+
+
+_ZIPS = {"zarr": "zarr.json", "n5": "attributes.json", "pth": "data.pkl"}
+"""Format of a zip file -> the name of a file that is in each of them."""
 
 
 def _is_tar(head: bytes, size: int) -> bool:
@@ -129,6 +154,7 @@ _SIGNS = (
     ("idx", lambda head, size: head[:3] == b"\0\0\x08" and head[3:4] in b"\1\3\4" and size > 8),
     ("litdata", lambda head, size: _is_chunk(head, size) and _number(head[4:8]) == 8 + 4 * _number(head[:4])),
     ("mds", _is_chunk),
+    ("recordio", lambda head, size: head[:4] == b"\x0a\x23\xd7\xce"),
     ("tfrecord", _is_tfrecord),
 )
 """Format -> whether a file with this head, of this size, is of it."""

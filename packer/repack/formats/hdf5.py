@@ -5,7 +5,6 @@ https://docs.hdfgroup.org/archive/support/HDF5/doc/H5.format.html, III.E: bytes 
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from packer.containers.hdf5 import CONTAINER, check_within, contiguous_offset, o
 from packer.errors import UsageError, printable
 from packer.repack.formats.base import LABEL_NAMES, ForeignFile, FormatOptions, Known, Pixels, Row, class_of
 from packer.repack.formats.npy import rows_of
-from packer.repack.formats.packers import packer_annotation_of
+from packer.repack.formats.packers import packer_rows
 
 IMAGES = ("images", "image", "imgs", "img", "x", "X", "x_train", "X_train", "data", "jpeg", "jpegs", "pixels")
 LABELS = (*LABEL_NAMES, "targets", "y_train", "Y", "classes")
@@ -43,7 +42,7 @@ class Hdf5:
         try:
             with h5py.File(file.path, "r", locking=False) as content:
                 if own_dataset(content, "annotation_offsets") is not None and not self._columns:
-                    yield from _packers(file)
+                    yield from packer_rows(CONTAINER.scan(file.path), file)
                     return
                 yield from self._rows(file, content)
         except UsageError:
@@ -141,20 +140,6 @@ def _texts(file: ForeignFile, content: Any, name: str) -> tuple[str, ...] | None
     if dataset is None or len(dataset.shape) != 1 or dataset.dtype.kind not in "SO":
         return None
     return tuple(map(str, _values(file, content, dataset))) or None
-
-
-def _packers(file: ForeignFile) -> Iterator[Row]:
-    """Yield the images of a file that packer wrote."""
-    for entry in CONTAINER.scan(file.path):
-        about = json.loads(entry.annotation or b"{}")
-        pixels = None
-        if about.get("encoding") == "raw":
-            pixels = Pixels(about["height"], about["width"], about["channels"], about["dtype"])
-        path = str(about.get("path", entry.key)).encode("utf-8", "surrogateescape")
-        known = (
-            None if entry.annotation is None else packer_annotation_of(entry.annotation, f"{file.name}: {entry.key}")
-        )
-        yield path, entry.offset, entry.size, known, pixels
 
 
 def _chunks(file: ForeignFile, dataset: Any) -> dict[int, int]:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from packer.containers.base import Entry
 from packer.errors import BadLabel
 from packer.model.annotation import RawAnnotation
 from packer.model.fields import FIELDS, Field
 from packer.model.record_json import class_names, record_from_json
-from packer.repack.formats.base import Known, Numbered, Rich
+from packer.repack.formats.base import ForeignFile, Known, Numbered, Pixels, Rich, Row
+
+
+def packer_rows(entries: Iterable[Entry], file: ForeignFile) -> Iterator[Row]:
+    """Yield the images of a file that packer wrote."""
+    for entry in entries:
+        about = json.loads(entry.annotation or b"{}")
+        pixels = None
+        if about.get("encoding") == "raw":
+            pixels = Pixels(about["height"], about["width"], about["channels"], about["dtype"])
+        path = str(about.get("path", entry.key)).encode("utf-8", "surrogateescape")
+        text = entry.annotation
+        known = None if text is None else packer_annotation_of(text, f"{file.name}: {entry.key}")
+        yield path, entry.offset, entry.size, known, pixels
 
 
 def packer_annotation_of(text: bytes, origin: str) -> Known:

@@ -1,0 +1,115 @@
+"""Zarr and N5 in one zip file, and files of torch.save: an array of images, stored as it is, with labels in another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from packer.containers.arrays import ArrayFile, Chunks, scanned
+from packer.errors import DamagedPack, UsageError, printable
+from packer.repack.formats.base import LABEL_NAMES, ForeignFile, FormatOptions, Pixels, Row
+from packer.repack.formats.npy import rows_of
+from packer.repack.formats.packers import packer_rows
+
+IMAGES = ("images", "image", "imgs", "img", "x", "X", "data", "pixels")
+LABELS = (*LABEL_NAMES, "targets", "Y")
+NAMES = ("classes", "class_names", "label_names")
+"""Attributes with the names of classes, in the order of their numbers."""
+
+
+class Arrays:
+    """Reads the images of an array; the roles are image and label, the names of arrays.
+
+    Subclasses say how a file is opened.
+    """
+
+    home = ""
+    """The container's module, whose `open_arrays` opens it."""
+    again = ""
+    """How to write an array as it is."""
+
+    def __init__(self, options: FormatOptions) -> None:
+        self._columns = options.columns
+        self.classes: tuple[str, ...] | None = None
+        self.notes: list[str] = []
+
+    def __call__(self, file: ForeignFile) -> Iterator[Row]:
+        try:
+            with import_module(self.home).open_arrays(file.path) as arrays:
+                if "annotation_offsets/" in arrays.axes and not self._columns:
+                    yield from packer_rows(scanned(arrays), file)
+                else:
+                    yield from self._rows(file, arrays)
+        except DamagedPack as error:
+            raise file.damaged(error.problem, self.again) from None
+
+    def _rows(self, file: ForeignFile, arrays: ArrayFile) -> Iterator[Row]:
+        images = arrays.open(self._images(file, arrays))
+        labels = self._labels(arrays, images.shape[0])
+        names = next((found for name in NAMES if (found := _texts(arrays.attributes.get(name)))), ())
+        if names and all(-1 <= label < len(names) for label in labels or ()):
+            self.classes = names
+            labels = None if labels is None else [names[label] if label >= 0 else None for label in labels]
+        yield from _rows_of_chunks(file, images, labels)
+
+    def _images(self, file: ForeignFile, arrays: ArrayFile) -> str:
+        asked = self._columns.get("image")
+        for name in (asked,) if asked else IMAGES:
+            if f"{name}/" in arrays.axes:
+                return f"{name}/"
+        large = [] if asked else [folder for folder, axes in arrays.axes.items() if axes >= 3]
+        if not large:
+            names = ", ".join(printable(folder.rstrip("/")) for folder in arrays.axes)
+            raise UsageError(file.path, f"has no array of images (it has {names})", "name it: --columns image=NAME")
+        return large[0]
+
+    def _labels(self, arrays: ArrayFile, count: int) -> list[Any] | None:
+        asked = self._columns.get("label")
+        for name in (asked,) if asked else LABELS:
+            if arrays.axes.get(f"{name}/") in (1, 2):
+                values = arrays.read(f"{name}/")
+                if values.shape in ((count,), (count, 1)) and values.dtype.kind in "iub":
+                    found: list[Any] = values.reshape(-1).astype(np.int64).tolist()
+                    return found
+        if asked:
+            problem = f"{printable(asked)} is not an array of {count} whole numbers"
+            raise UsageError("--columns", problem, "name another: --columns label=NAME")
+        return None
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """Return a list of texts; empty if it is something else."""
+    return tuple(value) if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value) else ()
+
+
+def _rows_of_chunks(file: ForeignFile, images: Chunks, labels: list[Any] | None) -> Iterator[Row]:
+    """Yield the items of an array, wherever its chunks are. Raise UsageError if they are no images."""
+    first = (1, *images.shape[1:]), False, images.dtype, int(images.starts[0]) if len(images.starts) else 0
+    ((_, _, size, _, pixels),) = rows_of(file, first, None)  # checks shape and type
+    assert isinstance(pixels, Pixels)
+    for number, offset in enumerate(images.offsets().tolist()):
+        yield b"%08d" % number, offset, size, None if labels is None else labels[number], pixels
+
+
+class Zarr(Arrays):
+    """Zarr version 3 in a zip file."""
+
+    home = "packer.containers.zarr"
+    again = "write it again with zarr 3, not compressed, a chunk of whole images: create_array(..., compressors=None)"
+
+
+class N5(Arrays):
+    """N5 in a zip file."""
+
+    home = "packer.containers.n5"
+    again = "write it again with raw blocks of whole images"
+
+
+class Pth(Arrays):
+    """A dict of tensors, or one tensor, by torch.save."""
+
+    home = "packer.containers.pth"
+    again = 'save a dict of tensors: torch.save({"images": images, "labels": labels}, FILE)'

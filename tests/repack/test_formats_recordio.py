@@ -1,0 +1,90 @@
+"""RecordIO as MXNet's `im2rec` and InsightFace write it, by a writer of its own."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn import image_file, pixels
+from PIL import Image
+
+from packer import adopt, open_pack
+from packer.errors import UsageError
+from packer.format.verify import verify
+
+MAGIC = 0xCED7230A
+
+
+def frame(data: bytes, split: int = 0) -> bytes:
+    return struct.pack("<II", MAGIC, split << 29 | len(data)) + data + bytes(-len(data) % 4)
+
+
+def record(number: int, label: float | list[float], image: bytes) -> bytes:
+    """A record as `mxnet.recordio.pack` makes it: IRHeader, the vector if the label is one, the image."""
+    vector = label if isinstance(label, list) else []
+    head = struct.pack("<IfQQ", len(vector), 0.0 if vector else label, number, 0)  # type: ignore[str-format]
+    return frame(head + struct.pack(f"<{len(vector)}f", *vector) + image)
+
+
+def test_classes(tmp_path: Path) -> None:
+    labels = [3, 0, 1]
+    (tmp_path / "a.rec").write_bytes(b"".join(record(i, n, image_file(i)) for i, n in enumerate(labels, 7)))
+    adopt([tmp_path / "a.rec"], tmp_path / "pack")
+    pack = open_pack(tmp_path / "pack")
+    assert verify(tmp_path / "pack", deep=True).problems == ()
+    assert [pack.annotation(i).label for i in range(3)] == labels and pack.classes == ["0", "1", "2", "3"]
+    assert pack.paths == [b"00000007", b"00000008", b"00000009"]
+    assert all(bytes(pack.record(i)) == image_file(i + 7) for i in range(3))
+
+
+def test_faces(tmp_path: Path) -> None:
+    """InsightFace: the first record says how many images and identities there are, and has no image; then come the
+    images with the identity first in a vector; then identities, each with the range of its images."""
+    faces = [record(i, [float(i % 2), 0.5], image_file(i)) for i in range(1, 5)]
+    people = [record(5 + i, [1.0 + i, 3.0 + i], b"") for i in range(2)]
+    (tmp_path / "train.rec").write_bytes(b"".join([record(0, [5.0, 7.0], b""), *faces, *people]))
+    adopt([tmp_path / "train.rec"], tmp_path / "pack")
+    pack = open_pack(tmp_path / "pack")
+    assert [pack.annotation(i).label for i in range(len(pack))] == [1, 0, 1, 0]
+    assert np.abs(np.asarray(pack.image(0), int) - np.asarray(pixels(1), int)).mean() < 20
+
+
+def test_detection(tmp_path: Path) -> None:
+    """`im2rec --pack-label`: 2 or more numbers before the objects, 5 or more for each, boxes in fractions."""
+    first = [4.0, 5.0, 40.0, 30.0, 1.0, 0.25, 0.1, 0.5, 0.9, 0.0, 0.0, 0.0, 1.0, 1.0]
+    second = [2.0, 6.0, 2.0, 0.5, 0.5, 0.75, 1.0, 1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    records = [record(i, label, image_file(i)) for i, label in enumerate((first, second))]
+    (tmp_path / "a.rec").write_bytes(b"".join(records))
+    adopt([tmp_path / "a.rec"], tmp_path / "pack")
+    pack = open_pack(tmp_path / "pack")
+    one, two = pack.annotation(0), pack.annotation(1)
+    np.testing.assert_allclose(one.boxes, [[10, 3, 20, 27], [0, 0, 40, 30]], atol=1e-5)  # type: ignore[arg-type]
+    assert one.box_labels.tolist() == [1, 0]  # type: ignore[union-attr]
+    np.testing.assert_allclose(two.boxes, [[20, 15, 30, 30]], atol=1e-5)  # type: ignore[arg-type]
+    assert two.box_labels.tolist() == [2]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda: frame(b"x" * 40, split=1), "split into parts"),
+        (lambda: record(0, 1, image_file(0))[:-8], "is truncated"),
+        (lambda: frame(struct.pack("<IfQQ", 1 << 20, 0, 0, 0)), "a label vector of 1048576 numbers"),
+        (lambda: record(0, 1, image_file(0)) + b"garbage!", "no record at byte"),
+    ],
+    ids=["split", "cut", "long label", "garbage"],
+)
+def test_damage(content: object, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.rec").write_bytes(content())  # type: ignore[operator]
+    with pytest.raises(UsageError, match=message):
+        adopt([tmp_path / "a.rec"], tmp_path / "pack")
+
+
+def test_a_label_that_is_no_class(tmp_path: Path) -> None:
+    (tmp_path / "a.rec").write_bytes(record(0, 0.25, image_file(0)) + record(1, 1.0, image_file(1)))
+    adopt([tmp_path / "a.rec"], tmp_path / "pack", max_bad="1")
+    pack = open_pack(tmp_path / "pack")
+    assert len(pack) == 1 and "0.25, which is not the number of a class" in pack.manifest.rejected[0].problem
+    Image.fromarray(pack.image(0))
