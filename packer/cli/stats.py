@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.cache import cache_options
-from packer.cli.output import LocalPath, ProgressBar, echo, table_text
+from packer.cli.output import LocalPath, ProgressBar, as_typed, echo, table_text
 from packer.cli.values import PackPath
 from packer.errors import UsageError, plural, printable
 
@@ -60,7 +60,8 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
     if problems:
         if plot is not None:
             raise UsageError("--plot", "has no effect with --problems", "leave one of them out")
-        _problems([open_pack(name, **given) for name in (pack, against) if name is not None], as_json)
+        names = [pack] if against is None else [pack, against]
+        _problems([open_pack(name, **given) for name in names], names, as_json)
         return
     if plot is not None:
         from packer.stats.plots import figure_class
@@ -78,13 +79,13 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
         echo(json.dumps(asdict(found)))
         return
     for line in lines(found):
-        echo(line)
+        echo(as_typed(line, [pack, against or ""]))
     if plot is not None:
         echo(f"plot: {printable(plot)}")
 
 
-def _problems(packs: Sequence[Pack], as_json: bool) -> None:
-    """Print the problems of one or several packs."""
+def _problems(packs: Sequence[Pack], typed: Sequence[str], as_json: bool) -> None:
+    """Print the problems of one or several packs, with their paths as they were typed."""
     from packer.format.joined import join_packs
     from packer.stats.problems import find_problems
 
@@ -102,14 +103,13 @@ def _problems(packs: Sequence[Pack], as_json: bool) -> None:
         names = [pack.path for pack in packs]
         echo(json.dumps({"packs": names, "records": sum(map(len, packs)), "problems": listed, "notes": found.notes}))
         return
-    names = [printable(pack.path) for pack in packs]
     kinds = plural(len(found.found), "kind of problem", "kinds of problems") if found.found else "no problems found"
-    echo(f"{' and '.join(names)}: {plural(sum(map(len, packs)), 'record')}; {kinds}")
+    echo(f"{' and '.join(map(printable, typed))}: {plural(sum(map(len, packs)), 'record')}; {kinds}")
     for line in problem_lines(found):
         echo(line)
     if found.found:
         echo("")
-        echo(f"see them: packer view {shlex.join(pack.path for pack in packs)} (tab Problems)")
+        echo(f"see them: packer view {shlex.join(typed)} (tab Problems)")
 
 
 def problem_lines(problems: Problems) -> Iterator[str]:

@@ -19,11 +19,13 @@ from packer.format.manifest import Manifest
 from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.model.columns import column, present
-from packer.model.fields import FIELD_NAMES
+from packer.model.fields import FIELDS
 from packer.model.parts import column_of
 from packer.model.ragged import Ragged
 
 VERSION = 1
+FIELDS_OF_VERSION = 3
+"""The version of an index whose fields a digest always covers."""
 FACTS = ("key", "crc32c", "size", "height", "width", "channels", "dtype", "encoding")
 RECORDS_A_REPORT = 256
 
@@ -39,7 +41,7 @@ def content_digest(indexes: Indexes, manifest: Manifest) -> str:
         DamagedPack: An index is missing or was altered.
     """
     parts = (column_of(name, what) for name in sorted(manifest.parts) for what in ("crc32c", "size", "encoding"))
-    return _joined(manifest, _of_columns(indexes, (*FACTS, *parts)))
+    return _joined(manifest, _of_columns(indexes, manifest, (*FACTS, *parts)))
 
 
 def deep_digest(pack: Pack, progress: Progress | None = None) -> str:
@@ -56,7 +58,7 @@ def deep_digest(pack: Pack, progress: Progress | None = None) -> str:
     facts = tuple(name for name in FACTS if name != "crc32c")
     names = sorted(pack.manifest.parts)
     facts += tuple(column_of(name, what) for name in names for what in ("size", "encoding"))
-    digests = _of_columns(pack.indexes, facts)
+    digests = _of_columns(pack.indexes, pack.manifest, facts)
     images, parts = hashlib.sha256(), {name: hashlib.sha256() for name in names}
     progress.stage("reading", len(pack), "records")
     for number in range(len(pack)):
@@ -81,14 +83,14 @@ def _joined(manifest: Manifest, digests: dict[str, str]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
 
 
-def _of_columns(indexes: Indexes, facts: tuple[str, ...]) -> dict[str, str]:
-    """Return the digest of each column over all shards."""
-    names = (*facts, *FIELD_NAMES)
-    digests = {name: _ColumnDigest() for name in names}
+def _of_columns(indexes: Indexes, manifest: Manifest, facts: tuple[str, ...]) -> dict[str, str]:
+    """Return the digest of each column over all shards, of fields that came later only where the pack has them."""
+    fields = [f.name for f in FIELDS if f.since <= FIELDS_OF_VERSION or f.name in manifest.fields]
+    digests = {name: _ColumnDigest() for name in (*facts, *fields)}
     for number in range(len(indexes)):
         table = indexes[number]
-        for name in names:
-            digests[name].add(column(table, name), present(table, name) if name in FIELD_NAMES else None)
+        for name, digest in digests.items():
+            digest.add(column(table, name), present(table, name) if name in fields else None)
     return {name: digest.hexdigest() for name, digest in digests.items()}
 
 

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from drawn import draw, draw_classes, draw_plain, voc_xml
-from packs import WIDE
+from packs import WIDE, MakePack
 from PIL import Image
 from running import good, refused
 
@@ -200,3 +200,11 @@ def test_padding_is_named(tmp_path: Path) -> None:
         good("build", tmp_path / "src", "-o", tmp_path / fit, "--resize", "50x20", "--fit", fit)
         assert ("the padding" in good("stats", tmp_path / fit).out) is named
         assert "the padding" not in good("stats", tmp_path / fit, "--no-pixels").out
+
+
+def test_paths_are_shown_as_they_were_typed(make_pack: MakePack, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = make_pack("boxes", "lmdb")
+    monkeypatch.chdir(pack.parent)
+    for options in (("--no-pixels",), ("--problems",), ("--no-pixels", "--against", pack.name)):
+        said = good("stats", pack.name, *options).out
+        assert said.startswith(f"{pack.name}: 9 records") and str(pack.parent) not in said
