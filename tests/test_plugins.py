@@ -21,6 +21,7 @@ import packer.sources.base
 from packer.containers import CONTAINERS, container_names, open_container
 from packer.containers.plugins import plugins
 from packer.errors import UsageError
+from packer.model.annotation import RawAnnotation
 from packer.sources import SOURCES, open_source
 from packer.sources.base import SourceOptions
 from packer.sources.tree import find_tree
@@ -199,7 +200,7 @@ def signatures(tree: ast.AST) -> dict[tuple[str, str], str]:
 @pytest.mark.parametrize(
     ("module", "protocol", "page", "name"),
     [
-        (packer.sources.base, "Source", "packer_prefix.py", "PrefixSource"),
+        (packer.sources.base, "BaseSource", "packer_prefix.py", "PrefixSource"),
         (packer.sources.base, "SourceType", "packer_prefix.py", "PrefixSource"),
         (packer.containers.base, "Container", "packer_plain.py", "PlainContainer"),
         (packer.containers.base, "Writer", "packer_plain.py", "PlainWriter"),
@@ -211,9 +212,27 @@ def test_the_page_has_the_signatures_of_each_protocol(module, protocol: str, pag
     for (owner, method), signature in asked.items():
         if owner != protocol:
             continue
-        as_class = ("__init__", signature.replace("-> Source", "-> None"))  # a class is called
+        as_class = ("__init__", signature.replace("-> BaseSource", "-> None"))  # a class is called
         method_name, expected = as_class if method == "__call__" else (method, signature)
+        if protocol == "BaseSource" and method != "annotate":  # it has the others
+            continue
         assert shown[name, method_name].replace("PlainWriter", "Writer") == expected, method
+
+
+def test_a_source_of_another_package_needs_no_base_class() -> None:
+    class Plain:
+        def __init__(self) -> None:
+            self.classes, self.notes, self.flip_index = None, ["its own"], (1, 0)
+
+        def annotate(self, image: bytes) -> RawAnnotation:
+            return RawAnnotation(origin="", label="ant")
+
+    source = packer.sources.base.with_defaults(Plain())
+    assert source.in_split(b"a") and list(source.unmatched_labels()) == [] and source.for_images([b"a"]) is None
+    assert (source.tags, source.flip_index, source.label_files, source.has_splits) == (None, (1, 0), None, True)
+    assert not packer.sources.base.leaves_out(source) and source.left_out(b"a") is None
+    Plain.left_out = lambda self, image: "a mask"  # type: ignore[attr-defined]
+    assert packer.sources.base.leaves_out(packer.sources.base.with_defaults(Plain()))
 
 
 def test_built_in_names_are_known_without_any_package() -> None:

@@ -25,7 +25,7 @@ from packer.packing.convert import ETAG_SCHEMA, PLACE_SCHEMA, UNREAD, rejected
 from packer.packing.headers import HeaderJob, Headers, read_headers
 from packer.packing.options import BuildOptions
 from packer.packing.resolve import ClassIds, Resolver
-from packer.sources.base import Source
+from packer.sources.base import BaseSource
 from packer.sources.paths import as_text, is_text
 from packer.system.atomic import replacing
 from packer.system.child import Decoding, Report, unmarked
@@ -59,7 +59,7 @@ class PartitionJob(HeaderJob):
     """The names of ``--classes FILE``."""
     file: str
     """The file to write; there is none if no image is good."""
-    sources: tuple[Source, ...] | None = None
+    sources: tuple[BaseSource, ...] | None = None
     """Sources that know the labels of these images. None: read only the headers."""
     etags: tuple[str, ...] | None = None
     """Of the images, if they are objects of a store."""
@@ -106,7 +106,7 @@ def read_partition(
     return headers if job.sources is None else make_partition(job, headers, job.sources)
 
 
-def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source]) -> Partition:
+def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSource]) -> Partition:
     """Write the rows of images whose headers are read, with their labels; reject those that cannot be packed.
 
     Raises:
@@ -152,7 +152,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[Source
             unlabeled.append(is_unlabeled)
             good.append(number)
     result.counts, result.changed = resolver.counts, list(resolver.changed)
-    result.found = [getattr(source, "found", {}) for source in sources]
+    result.found = [getattr(source, "found", None) or {} for source in sources]  # copies of other packages may lack it
     if suspects:
         columns = _columns(job, suspects, headers, Counter())
         result.suspects = pa.RecordBatch.from_arrays(columns, schema=job.schema)
@@ -180,7 +180,7 @@ def read_names(
     return None if job.sources is None else names_of(job.paths, job.sources)
 
 
-def names_of(paths: Sequence[bytes], sources: Sequence[Source]) -> dict[str, None]:
+def names_of(paths: Sequence[bytes], sources: Sequence[BaseSource]) -> dict[str, None]:
     """Return the names of the classes in the labels of images; those that cannot be read have none."""
     found: dict[str, None] = {}
     for path in paths:
@@ -234,7 +234,7 @@ def checked_texts(annotation: Annotation, path: bytes) -> Texts:
         raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
 
 
-def _labels_there(path: bytes, sources: Sequence[Source]) -> list[RawAnnotation]:
+def _labels_there(path: bytes, sources: Sequence[BaseSource]) -> list[RawAnnotation]:
     """Return the annotations of an image from the sources that have one."""
     raws = []
     for source in sources:

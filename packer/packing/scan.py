@@ -30,7 +30,7 @@ from packer.sources import check_options, check_sources, joined, open_source, re
 from packer.sources.archives.members import Members
 from packer.sources.archives.places import Scratch
 from packer.sources.auto import left_unread, what_was_read
-from packer.sources.base import Source, SourceOptions, Tree
+from packer.sources.base import BaseSource, SourceOptions, Tree, leaves_out
 from packer.sources.path_list import PathWriter
 from packer.sources.paths import as_text, extension_of, file_of, quoted
 from packer.sources.store_tree import find_store_tree
@@ -138,8 +138,8 @@ def read_inputs(
     table.finish(classes.final(declared)[0])
     for source in sources:
         inputs.notes += source.notes
-        inputs.flip_index = inputs.flip_index or getattr(source, "flip_index", None)
-        inputs.tags = inputs.tags or getattr(source, "tags", None) or ()
+        inputs.flip_index = inputs.flip_index or source.flip_index
+        inputs.tags = inputs.tags or source.tags or ()
     inputs.notes += similar_names(inputs.classes)
     if options.labels == ("auto",):
         unread, inputs.chosen = left_unread(tree, sources), inputs.notes[0]
@@ -149,7 +149,7 @@ def read_inputs(
     return inputs
 
 
-def _names_in(jobs: Jobs, sources: Sequence[Source], run: Run) -> dict[str, None]:
+def _names_in(jobs: Jobs, sources: Sequence[BaseSource], run: Run) -> dict[str, None]:
     """Return the classes of images of other splits, of which only the labels are read.
 
     Class ids follow from the names of all splits, so that packs of two splits have the same.
@@ -157,16 +157,16 @@ def _names_in(jobs: Jobs, sources: Sequence[Source], run: Run) -> dict[str, None
     if all(source.classes is not None for source in sources):
         return {}
     found: dict[str, None] = {}
-    before = [dict(getattr(source, "found", {})) for source in sources]
+    before = [dict(source.found or {}) for source in sources]
     for number, names in run(read_names, replace(jobs, sources=sources)):
         found |= names if names is not None else names_of(jobs[number].paths, sources)
     for source, known in zip(sources, before, strict=True):
-        if hasattr(source, "found"):
+        if source.found is not None:
             source.found = known
     return found
 
 
-def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[list[Source], list[Source]]:
+def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[list[BaseSource], list[BaseSource]]:
     """Return the sources, and those of other splits whose classes count."""
     specs, others = list(options.labels), tuple[str, ...]()
     if specs == ["auto"]:
@@ -216,7 +216,7 @@ class Jobs(Sequence[PartitionJob]):
     options: BuildOptions
     classes: Sequence[str] | None
     table: InputTable
-    sources: Sequence[Source]
+    sources: Sequence[BaseSource]
     numbers: range
 
     def __len__(self) -> int:
@@ -247,9 +247,9 @@ class Jobs(Sequence[PartitionJob]):
             sources=self._sources_of(paths),
         )
 
-    def _sources_of(self, paths: tuple[bytes, ...]) -> tuple[Source, ...] | None:
+    def _sources_of(self, paths: tuple[bytes, ...]) -> tuple[BaseSource, ...] | None:
         """Return the sources with what they know of these images; None if one does not tell."""
-        known = [source.for_images(paths) if hasattr(source, "for_images") else None for source in self.sources]
+        known = [source.for_images(paths) for source in self.sources]
         return tuple(source for source in known if source is not None) if None not in known else None
 
 
@@ -265,7 +265,8 @@ def _read_all(jobs: Jobs, table: InputTable, run: Run, progress: Progress) -> No
         number = late + later
         found = answer if isinstance(answer, Partition) else make_partition(jobs[number], answer, sources)
         for source, more in zip(sources, found.found, strict=True):
-            getattr(source, "found", {}).update(more)
+            if source.found is not None:
+                source.found.update(more)
         table.add(number, found)
         progress.advance(min(jobs.length, len(jobs.paths) - number * jobs.length))
     for source in sources:
@@ -276,14 +277,14 @@ def _read_all(jobs: Jobs, table: InputTable, run: Run, progress: Progress) -> No
 
 
 def _chosen(
-    tree: Tree, sources: Sequence[Source], options: BuildOptions, inputs: Inputs, by_list: bool
+    tree: Tree, sources: Sequence[BaseSource], options: BuildOptions, inputs: Inputs, by_list: bool
 ) -> tuple[Sequence[bytes], Sequence[bytes]]:
     """Return the paths of the images that the sources, ``--split``, ``--include`` and ``--exclude`` leave, and of those
     that only ``--split`` leaves out; `by_list` says that each split has a list of its own.
     """
     paths: Sequence[bytes] = tree.images
-    for left_out in filter(None, (getattr(source, "left_out", None) for source in sources)):
-        paths = _kept(paths, left_out, inputs)
+    for source in sources:
+        paths = _kept(paths, source.left_out, inputs) if leaves_out(source) else paths
     others: Sequence[bytes] = ()
     if options.one_split is not None:
         other, elsewhere = not_in_split(options.one_split), PathWriter()
@@ -302,7 +303,7 @@ def _chosen(
     return _selected(paths, others, tree, options, inputs)
 
 
-def _late(job: PartitionJob, sources: Sequence[Source]) -> Headers | None:
+def _late(job: PartitionJob, sources: Sequence[BaseSource]) -> Headers | None:
     """Return what stands for the headers of images that are opened by the shards only; None if they must be read.
 
     To open an object takes as long as to read it. Sizes are those of the listing, and what the shards need to know of
@@ -317,7 +318,7 @@ def _late(job: PartitionJob, sources: Sequence[Source]) -> Headers | None:
     return Headers(facts, {})
 
 
-def _is_label_only(path: bytes, sources: Sequence[Source]) -> bool:
+def _is_label_only(path: bytes, sources: Sequence[BaseSource]) -> bool:
     try:
         return has_only_label([source.annotate(path) for source in sources])
     except BadInput:

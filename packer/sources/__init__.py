@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from packer.containers.plugins import load_named, meant, plugins, suggestion
 from packer.errors import UsageError, printable
-from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
+from packer.sources.base import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
 
 GROUP = "packer.sources"
 """Entry points of this group add sources: a name, and the `SourceType`."""
@@ -61,7 +61,7 @@ def recognize(tree: Tree, options: SourceOptions) -> Choice:
     return choose(tree, {name: _type_of(name) for name in names}, options)
 
 
-def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
+def open_source(spec: str, tree: Tree, options: SourceOptions) -> BaseSource:
     """Open the source ``--labels SPEC`` for a tree.
 
     For ``auto`` the first of its `notes` tells what was recognized and why.
@@ -85,7 +85,7 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> Source:
         else:
             step = suggestion("--labels", name, ("auto", *SOURCES, *added))
         raise UsageError("--labels", problem, step)
-    return opener(tree, replace(options, file=file) if colon else options)
+    return with_defaults(opener(tree, replace(options, file=file) if colon else options))
 
 
 def splits_of_labels(specs: Sequence[str], tree: Tree, options: SourceOptions) -> tuple[str, ...]:
@@ -131,12 +131,12 @@ def check_options(specs: Sequence[str], options: SourceOptions) -> None:
         raise UsageError("", "--columns is for lists", "pass --labels list:FILE, or leave out --columns")
 
 
-def check_sources(sources: Sequence[Source], split: str | None) -> None:
+def check_sources(sources: Sequence[BaseSource], split: str | None) -> None:
     """Raise UsageError for ``--split`` if no source can use it, or if several sources have tags."""
-    if split is not None and not any(getattr(source, "has_splits", True) for source in sources):
+    if split is not None and not any(source.has_splits for source in sources):
         step = "write one list per split, or name the column of splits: split"
         raise UsageError("", f"--split {split}: the list has no column of splits", step)
-    if sum(bool(getattr(source, "tags", None)) for source in sources) > 1:
+    if sum(bool(source.tags) for source in sources) > 1:
         raise UsageError("", "two lists have tag columns", "put them into one list")
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from packer.errors import UsageError, plural, printable
-from packer.sources.base import Choice, Source, SourceOptions, SourceType, Tree
+from packer.sources.base import BaseSource, Choice, SourceOptions, SourceType, Tree
 from packer.sources.masks import masks
 from packer.sources.paths import as_bytes, extension_of, folder_of, named, quoted, splits_of
 from packer.sources.splits import file_splits, is_of_split
@@ -87,11 +87,11 @@ def what_was_read(counts: Sequence[int], unread: str | None) -> str:
     return f"; {text}" if unread is None else f"; {text}; {unread}"
 
 
-def left_unread(tree: Tree, sources: Sequence[Source]) -> str | None:
+def left_unread(tree: Tree, sources: Sequence[BaseSource]) -> str | None:
     """Return how many files besides the images were not read, and the first of them; None if a source does not tell."""
-    if not all(hasattr(source, "label_files") for source in sources):
+    if any(source.label_files is None for source in sources):
         return None
-    read = {file for source in sources for file in getattr(source, "label_files", ())}
+    read = {file for source in sources for file in source.label_files or ()}
     unread = [file for file in tree.files if file not in read]
     return f"{plural(len(unread), 'file')} left unread{f' ({named(unread)})' if unread else ''}"
 

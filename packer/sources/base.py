@@ -7,9 +7,11 @@ share, and returns the annotation of one image at a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from inspect import isfunction
+from types import MethodType
+from typing import Any, NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
 from packer.model.annotation import RawAnnotation
@@ -120,26 +122,31 @@ class Choice(NamedTuple):
     """Those of other splits: ``list:val.csv``. Their classes are numbered with those of this one."""
 
 
-class Source(Protocol):
-    """The labels of one tree."""
+class BaseSource:
+    """The labels of one tree. Subclasses say what their layout has; what is here is for those that have nothing of it.
 
-    classes: tuple[str, ...] | None
+    A class of another package need not be a subclass: `packer.sources.open_source` gives it what it lacks.
+    """
+
+    classes: tuple[str, ...] | None = None
     """Names in id order if the source numbers its classes (data.yaml, whole-number labels);
     None if the ids follow from the names."""
     notes: list[str]
     """Messages for the user, such as `<filename>` fields that differ; complete after the last call."""
-    # Optional attributes:
-    # flip_index: tuple[int, ...] | None: the index of the mirror image of each landmark or keypoint
-    # tags: tuple[str, ...] | None: the names of the classes in `RawAnnotation.tags`
-    # has_splits: bool, True if it is missing: whether ``--split`` means something to this source
-    # left_out(image: bytes) -> str | None: why an image is not packed (a mask; a list does not name it); it is skipped
-    # for_images(images: Sequence[bytes]) -> Source | None: a copy that knows the labels of these images, and can
-    #     be pickled: a worker annotates them; None: this process does, as without this method
-    # found: dict: what `annotate` of such a copy has put there is added to that of this source
-    # label_files: Set[bytes]: the files of the tree that are read; --labels auto counts the others
+    flip_index: tuple[int, ...] | None = None
+    """The index of the mirror image of each landmark or keypoint."""
+    tags: tuple[str, ...] | None = None
+    """The names of the classes in `RawAnnotation.tags`."""
+    has_splits: bool = True
+    """Whether ``--split`` means something to this source."""
+    label_files: Collection[bytes] | None = None
+    """The files of the tree that are read: ``--labels auto`` counts the others. None: it is not known."""
+    found: dict[bytes, str] | None = None
+    """What `annotate` of a copy (`for_images`) puts here is added to that of this source. None: nothing."""
 
     def in_split(self, image: bytes) -> bool:
         """Return whether this image is part of the chosen split (True for every image without ``--split``)."""
+        return True
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the annotation of the image at this path; repeated calls return equal objects.
@@ -148,9 +155,37 @@ class Source(Protocol):
             NoLabel: The image has none.
             BadLabel: It is invalid; the error names file, line and value.
         """
+        raise NotImplementedError
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield the labels and lines that match no image. Called after the last `annotate`."""
+        return iter(())
+
+    def left_out(self, image: bytes) -> str | None:
+        """Return why an image is not packed (a mask; a list does not name it), so that it is skipped; else None."""
+        return None
+
+    def for_images(self, images: Sequence[bytes]) -> BaseSource | None:
+        """Return a copy that knows the labels of these images, and can be pickled, so that a worker annotates them.
+
+        None: only this process can.
+        """
+        return None
+
+
+def leaves_out(source: BaseSource) -> bool:
+    """Return whether `left_out` of a source may say anything: it is called for a million images."""
+    return getattr(type(source), "left_out", BaseSource.left_out) is not BaseSource.left_out
+
+
+def with_defaults(source: Any) -> BaseSource:
+    """Return a source that has all members of `BaseSource`, those of another package too."""
+    if not isinstance(source, BaseSource):
+        for name in [name for name in dir(BaseSource) if not hasattr(source, name)]:
+            value = getattr(BaseSource, name)
+            setattr(source, name, MethodType(value, source) if isfunction(value) else value)
+    found: BaseSource = source
+    return found
 
 
 class SourceType(Protocol):
@@ -166,7 +201,7 @@ class SourceType(Protocol):
       two or more; () if all is one pack, as without this method. May raise what the call raises.
     """
 
-    def __call__(self, tree: Tree, options: SourceOptions) -> Source:
+    def __call__(self, tree: Tree, options: SourceOptions) -> BaseSource:
         """Open the labels of a tree.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import Any
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import Json, Point, RawAnnotation
-from packer.sources.base import SourceOptions, Tree
+from packer.sources.base import BaseSource, SourceOptions, Tree
 from packer.sources.image_names import FileImages, ImageNames
 from packer.sources.paths import coordinate, file_of, named, quoted, split_folders
 from packer.sources.points import check_count
@@ -115,7 +115,7 @@ class Entry:
     size: tuple[int, int] | None = None
 
 
-class ByNameSource:
+class ByNameSource(BaseSource):
     """Annotations that were read at once."""
 
     def __init__(self, tree: Tree, options: SourceOptions, entries: Iterable[Entry], files: Iterable[bytes]) -> None:
@@ -150,7 +150,7 @@ class ByNameSource:
         if left_out and not any(objects.boxes or objects.labels or objects.landmarks for objects in sound):
             step = "pass --labels none to pack the images without them"
             raise UsageError(
-                named(sorted(self.label_files)), f"there are only {kinds}, which packer has no field for", step
+                named(sorted(self.label_files or ())), f"there are only {kinds}, which packer has no field for", step
             )
         if left_out:
             self.notes.append(f"left out, because packer has no field for them: {kinds}")

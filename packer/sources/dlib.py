@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import RawAnnotation
-from packer.sources.base import Choice, SourceOptions, Tree
+from packer.sources.base import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.dlib_xml import FLAGS, read_dlib
 from packer.sources.image_names import ImageNames
 from packer.sources.paths import as_text, extension_of, file_of, named, quoted
@@ -18,7 +18,7 @@ HEAD_BYTES = 4096
 MOST_CANDIDATES = 64
 
 
-class DlibSource:
+class DlibSource(BaseSource):
     """An XML file of dlib. Images that it does not name are not part of the dataset.
 
     Raises:

@@ -9,7 +9,7 @@ from itertools import chain
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import RawAnnotation
-from packer.sources.base import Choice, SourceOptions, Tree
+from packer.sources.base import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.parquet.file import parquet_files
 from packer.sources.paths import (
     IMAGE_FOLDERS,
@@ -67,7 +67,7 @@ def tops_of(folders: set[bytes], prefix: bytes) -> set[bytes]:
     return {path[start : path.index(b"/", start)] for path in folders if path.startswith(prefix) and path != prefix}
 
 
-class FolderSource:
+class FolderSource(BaseSource):
     """Class folders: the class of ``cat/deep/1.jpg``, or of ``train/cat/1.jpg`` with ``--split train``, is ``cat``.
 
     Empty class folders count, so that ids do not depend on which classes have images.
@@ -161,7 +161,7 @@ class FolderSource:
         return iter(())
 
 
-class NoneSource:
+class NoneSource(BaseSource):
     """Images without labels; with ``--split``, those in the folders of that name."""
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:

@@ -19,7 +19,7 @@ from copy import copy
 
 from packer.errors import BadLabel, NoImage, NoLabel, plural, printable
 from packer.model.annotation import Point, RawAnnotation
-from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
+from packer.sources.base import LOOKS, BaseSource, Choice, SourceOptions, Tree
 from packer.sources.paths import as_text, class_id, extension_of, number, quoted, spread, stem_of
 from packer.sources.splits import FolderSplit, folder_splits
 from packer.sources.tree import MIB, lines_of, read_file
@@ -30,7 +30,7 @@ FIRST_CENTER = 0.5
 BLANKS = re.compile(rb"[ \t]+")
 
 
-class PtsSource:
+class PtsSource(BaseSource):
     """Landmarks from ``.pts`` files."""
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:

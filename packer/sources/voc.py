@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import RawAnnotation
-from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
+from packer.sources.base import LOOKS, BaseSource, Choice, SourceOptions, Tree
 from packer.sources.masks import MASK_FOLDERS
 from packer.sources.paths import (
     IMAGE_EXTENSIONS,
@@ -34,7 +34,7 @@ MOST_XML_BYTES = MIB
 MOST_SPLIT_BYTES = 64 * MIB
 
 
-class VocSource:
+class VocSource(BaseSource):
     """A Pascal VOC dataset.
 
     Raises:

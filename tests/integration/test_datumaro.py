@@ -13,7 +13,7 @@ import layouts as draw
 
 from packer.errors import UsageError
 from packer.sources import open_source
-from packer.sources.base import Source, SourceOptions
+from packer.sources.base import BaseSource, SourceOptions
 from packer.sources.datumaro import FORMATS
 from packer.sources.tree import find_tree
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 PHOTO = draw.PHOTO
 
 
-def opened(root: Path, files: draw.Files, spec: str = "auto", split: str | None = None) -> Source:
+def opened(root: Path, files: draw.Files, spec: str = "auto", split: str | None = None) -> BaseSource:
     draw.write(root, files)
     return open_source(spec, find_tree(os.fsencode(root))[0], SourceOptions(split))
 

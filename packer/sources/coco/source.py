@@ -9,7 +9,7 @@ from itertools import chain
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.model.annotation import Json, RawAnnotation
-from packer.sources.base import Choice, SourceOptions, Tree
+from packer.sources.base import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.coco.file import MEMBERS, CocoFile, classes_in
 from packer.sources.coco.json_map import JsonMap
 from packer.sources.coco.objects import CocoObject, far_off, shape_of
@@ -32,7 +32,7 @@ Row = tuple[int, int]
 """Number of a file, and of an image's entry in it."""
 
 
-class CocoSource:
+class CocoSource(BaseSource):
     """One or more COCO files. Images that they do not name are not part of the dataset.
 
     Raises:

@@ -13,7 +13,7 @@ from itertools import islice
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.model.annotation import RawAnnotation
-from packer.sources.base import Choice, SourceOptions, Tree
+from packer.sources.base import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.lists.columns import Row
 from packer.sources.lists.header import names_images
 from packer.sources.lists.layout import read_layout
@@ -47,7 +47,7 @@ DESCRIPTIONS = b"class-descriptions"
 """In the name of the file in which Open Images gives the names of its classes."""
 
 
-class ListSource:
+class ListSource(BaseSource):
     """Labels from a list.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import Json, RawAnnotation
-from packer.sources.base import Choice, SourceOptions, Tree
+from packer.sources.base import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.parquet.columns import Layout, layout_of
 from packer.sources.parquet.file import ParquetFile, images_below, name_of, parquet_files, stem_folder
 from packer.sources.parquet.objects import FORMATS, BoxFormat, Votes, objects_of
@@ -31,7 +31,7 @@ class _Part(NamedTuple):
     """int32: the row of each of its images."""
 
 
-class ParquetSource:
+class ParquetSource(BaseSource):
     """The columns of one or more Parquet files with images; ``parquet:COLUMN`` says which one has the classes.
 
     Raises:

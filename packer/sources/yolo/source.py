@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import Point, RawAnnotation
-from packer.sources.base import LOOKS, Choice, SourceOptions, Tree
+from packer.sources.base import LOOKS, BaseSource, Choice, SourceOptions, Tree
 from packer.sources.paths import (
     MOST_CLASSES,
     as_text,
@@ -61,7 +61,7 @@ def label_of(image: bytes, files: set[bytes]) -> bytes | None:
     return None
 
 
-class YoloSource:
+class YoloSource(BaseSource):
     """A YOLO dataset. Coordinates stay fractions of the image (``relative``).
 
     Raises:
@@ -82,7 +82,7 @@ class YoloSource:
         names = self._config.names
         self.classes: tuple[str, ...] | None = self._numbered() if names is None else names
         self.flip_index = self._config.flip_index
-        self.label_files = {*self._claims, self._config.origin}
+        self.label_files: set[bytes] = {*self._claims, self._config.origin}
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
