@@ -9,14 +9,13 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.containers.base import Places
 from packer.errors import AnyPath, DamagedPack, StorageError
 from packer.format.entries import INDEX_SUFFIX, IndexEntry
 from packer.format.index_rows import part_arrays, rows_batch
@@ -26,6 +25,9 @@ from packer.model.annotation import Annotation, PartSpec, Record
 from packer.model.columns import Annotations, annotation_of, column
 from packer.model.parts import ENCODINGS as PART_ENCODINGS
 from packer.model.parts import key_of, names_in
+
+if TYPE_CHECKING:  # reading needs no container
+    from packer.containers.base import Places
 
 __all__ = [
     "DTYPES",

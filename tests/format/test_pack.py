@@ -42,7 +42,7 @@ def test_records_columns_and_annotations_agree(make_pack, container):
     for shard in pack.shards:
         locations += open_container(container).scan(os.path.join(pack.path, shard.container.name))
     for i in range(9):
-        key, offset, size, _ = locations[i]
+        key, offset, size, *_ = locations[i]
         shard, row = pack.locate(i)
         assert pack.key(i) == pack.keys[i] == key == f"{i:08d}"
         assert pack.span(i) == (pack._starts[shard] + offset, pack._starts[shard] + offset + size)

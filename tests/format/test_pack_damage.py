@@ -239,7 +239,7 @@ def test_image_that_cannot_be_decoded(copied, monkeypatch):
     data = PackedDataset(pack)
     data[3]
     start, stop = data.pack.span(3)
-    monkeypatch.setattr(data.pack, "span", lambda i: (start, (start + stop) // 2))  # seen, so not checked again
+    monkeypatch.setattr(data.pack, "span", lambda i, name: (start, (start + stop) // 2))  # seen, so not checked again
     error = damaged(shard_files(pack, data.pack.locate(3)[0])[0], lambda: data[3])
     assert "record 00000003" in error.problem and "cannot be decoded" in error.problem
 
