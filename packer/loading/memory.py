@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from functools import cache
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
+from packer.system import at_fork
 from packer.system.locked import Locked
 
 RECYCLED_BYTES = 1 << 20
@@ -22,7 +24,7 @@ ALIGNED = 64
 Memory = NDArray[np.uint8]
 
 
-def _references(arrays: list[Memory], number: int) -> int:
+def _references(arrays: list[Memory] | dict[int, Memory], number: int) -> int:
     return sys.getrefcount(arrays[number])
 
 
@@ -112,7 +114,7 @@ def is_in_worker() -> bool:
     return get_worker_info() is not None
 
 
-class SharedPool:
+class SharedPool(Locked):
     """Shared memory for the batches of a worker, used again when the process that received one has dropped it.
 
     New pages of shared memory take three times as long as filling them. A buffer is free when nothing in this process
@@ -120,40 +122,72 @@ class SharedPool:
     """
 
     MOST = 64
+    SPARE = 3
+    """Free buffers that are kept: as many as a consumer drops at once, that has fallen behind."""
 
     def __init__(self) -> None:
-        self._away = shared_memory(self.MOST).zero_()
-        self._buffers: list[torch.Tensor] = []
-        self._arrays: list[Memory] = []
+        super().__init__()  # a thread sends the batches that another one makes
+        self._states = shared_memory(self.MOST).zero_()
+        self._state = self._states.numpy()  # autograd's modes do not matter to an array
+        self._buffers: dict[int, torch.Tensor] = {}
+        self._arrays: dict[int, Memory] = {}
         """The same, which what `take` returns refers to."""
+
+    def __len__(self) -> int:
+        return len(self._buffers)
 
     def take(self, size: int) -> torch.Tensor:
         """Return memory of undefined content, uint8 (size,)."""
         if size < RECYCLED_BYTES:
             return shared_memory(size)
-        away = self._away.tolist()
-        for number in range(len(self._arrays)):
-            if not away[number] and _references(self._arrays, number) == _FREE:
-                if len(self._arrays[number]) < size or len(self._arrays[number]) > 2 * size:
-                    self._buffers[number] = shared_memory(size)
-                    self._arrays[number] = self._buffers[number].numpy()
-                return torch.from_numpy(self._arrays[number][:size])
-        memory = shared_memory(size)
-        if len(self._buffers) == self.MOST:
-            return memory
-        self._buffers.append(memory)
-        self._arrays.append(memory.numpy())
-        return torch.from_numpy(self._arrays[-1])
+        with self.lock:
+            free = self._free()
+            number = next((n for n in free if size <= len(self._arrays[n]) <= 2 * size), None)
+            spare = [n for n in free if n != number]
+            for n in spare[self.SPARE :] if number is not None else spare:
+                self._drop(n)
+            if number is None and (number := self._add(size)) is None:
+                return shared_memory(size)
+            return torch.from_numpy(self._arrays[number][:size])
+
+    def _free(self) -> list[int]:
+        """Return the numbers of free buffers, and forget those that a fork of the other process still has."""
+        found = []
+        for number in list(self._arrays):
+            # the references first: the thread that sends a batch notes it before it drops the last one
+            if _references(self._arrays, number) == _FREE:
+                if self._state[number] == FORKED:
+                    self._drop(number)
+                elif self._state[number] == HERE:
+                    found.append(number)
+        return found
+
+    def _drop(self, number: int) -> None:
+        del self._buffers[number], self._arrays[number]
+        self._state[number] = HERE
+
+    def _add(self, size: int) -> int | None:
+        """Return the number of a new buffer; None if there are as many as can be."""
+        number = next((n for n in range(self.MOST) if n not in self._buffers), None)
+        if number is not None:
+            self._buffers[number] = shared_memory(size)
+            self._arrays[number] = self._buffers[number].numpy()
+        return number
 
     def number_of(self, tensor: torch.Tensor) -> int | None:
         """Return the number of the buffer that a tensor is over; None if it is over other memory."""
         start = tensor.untyped_storage().data_ptr()
-        return next((number for number, buffer in enumerate(self._buffers) if buffer.data_ptr() == start), None)
+        with self.lock:
+            return next((number for number, buffer in self._buffers.items() if buffer.data_ptr() == start), None)
 
     def sent(self, tensor: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor, int]:
         """Note that a tensor over buffer `number` is sent, and return the arguments of `received`."""
-        self._away[number] = 1
-        return _like(tensor, self._buffers[number]), self._away, number
+        self._state[number] = AWAY
+        return _like(tensor, self._buffers[number]), self._states, number
+
+
+HERE, AWAY, FORKED = range(3)
+"""What is known of a buffer that was sent: it was dropped, it is in use, or it was dropped but a fork may have it."""
 
 
 def _like(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
@@ -172,17 +206,38 @@ class SentTensor(torch.Tensor):
         number = shared_pool().number_of(plain)
         return (_as_it_is, (plain,)) if number is None else (received, shared_pool().sent(plain, number))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        memo[id(self)] = copied = self.as_subclass(torch.Tensor).clone()
+        return copied
+
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def received(tensor: torch.Tensor, away: torch.Tensor, number: int) -> torch.Tensor:
+def received(tensor: torch.Tensor, states: torch.Tensor, number: int) -> torch.Tensor:
     """Return a tensor that the pool of another process has sent, and note there when nothing refers to it any more."""
     # over an array, to which every view refers
     memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage()).numpy()
-    weakref.finalize(memory, away.__setitem__, number, 0)
+    dropped = weakref.finalize(memory, _dropped, states.numpy(), number, os.getpid(), _forks[0])
+    dropped.atexit = False
     return _like(tensor, torch.from_numpy(memory))
+
+
+def _dropped(state: Memory, number: int, pid: int, forks: int) -> None:
+    if pid == os.getpid():  # else this is a fork of the process that received it
+        state[number] = HERE if forks == _forks[0] else FORKED
+
+
+_forks = [0]
+"""How often this process has been forked: a fork may still read a batch that was received before."""
+
+
+def _count_fork() -> None:
+    _forks[0] += 1
+
+
+at_fork(before=_count_fork)
 
 
 @cache

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -358,10 +360,10 @@ def test_gathered_straight_into_memory_that_a_worker_shares(make_pack):
 
 
 def is_shared(samples: Any) -> bool:
-    before = memory.shared_pool()._away.tolist()
-    function, (tensor, away, number) = default_collate(samples)[0].__reduce_ex__(4)  # nothing is left to copy
-    assert function is memory.received and tensor.is_shared() and away.is_shared() and not before[number]
-    away[number] = 0
+    before = memory.shared_pool()._states.tolist()
+    function, (tensor, states, number) = default_collate(samples)[0].__reduce_ex__(4)  # nothing is left to copy
+    assert function is memory.received and tensor.is_shared() and states.is_shared() and not before[number]
+    states[number] = memory.HERE
     return any(image.data_ptr() == tensor.data_ptr() for image, _ in samples)
 
 
@@ -369,7 +371,7 @@ def with_buffers(samples: Any) -> Any:
     """A batch, the number of buffers in the pool of its worker, and what an operation makes of it."""
     images, targets = collate(samples)
     assert type(images) is memory.SentTensor and type(images[:1]) is type(images + 1) is torch.Tensor
-    return images, targets, len(memory.shared_pool()._buffers)
+    return images, targets, len(memory.shared_pool())
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
@@ -441,3 +443,106 @@ def test_torchs_threads_stay_as_they_are(raw, monkeypatch):
 def test_the_class_of_samples_is_registered_once():
     table = torch.utils.data._utils.collate.default_collate_fn_map
     assert [kind for kind in table if isinstance(kind, type) and issubclass(kind, Sample)] == [Sample]
+
+
+def shared_batch(pool: memory.SharedPool, size: int = 1 << 20) -> tuple[memory.SentTensor, int]:
+    """A batch of ones in shared memory, and the number of its buffer."""
+    tensor = pool.take(size).fill_(1)
+    return tensor.as_subclass(memory.SentTensor), pool.number_of(tensor)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> memory.SharedPool:
+    """The pool of a worker that this process is."""
+    pool = memory.SharedPool()
+    monkeypatch.setattr(memory, "shared_pool", lambda: pool)
+    return pool
+
+
+def test_a_batch_that_is_sent_while_memory_is_sought(pool, monkeypatch):
+    """Another thread sends it when `take` looks for free memory: it is away before its last reference is gone."""
+    sent, number = shared_batch(pool)
+    waiting, wire = [sent], []
+    del sent
+    references = memory._references
+    monkeypatch.setattr(pool, "number_of", lambda _: number)  # which it knew before
+
+    def while_sought(arrays: Any, n: int) -> int:
+        if waiting:  # the other thread is as quick as it can be: before references are counted
+            wire.append(ForkingPickler.dumps(waiting.pop()))
+        return references(arrays, n)
+
+    monkeypatch.setattr(memory, "_references", while_sought)
+    pool.take(1 << 20).fill_(2)
+    received = pickle.loads(wire[0])
+    assert received.eq(1).all() and len(pool) == 2
+    start = received.data_ptr()
+    del received
+    assert start in [one.data_ptr() for one in (pool.take(1 << 20), pool.take(1 << 20))]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_keeps_what_it_has_of_a_batch(pool):
+    sent, number = shared_batch(pool)
+    wire = ForkingPickler.dumps(sent)
+    del sent
+    batch = pickle.loads(wire)
+    child = os.fork()
+    if not child:
+        del batch  # says nothing of the parent's
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert pool._states[number] == memory.AWAY
+    pool.take(1 << 20).fill_(2)
+    assert batch.eq(1).all()
+    del batch  # a fork may still read it: its memory is not written to again
+    assert pool._states[number] == memory.FORKED
+    old = pool._buffers[number].data_ptr()
+    held = pool._buffers[number]
+    taken = [pool.take(1 << 20).fill_(2) for _ in range(3)]
+    assert held.eq(1).all() and all(one.data_ptr() != old for one in taken)
+
+
+def test_memory_that_a_consumer_has_kept_for_long_is_released(pool):
+    received = []
+    for _ in range(20):
+        sent, _ = shared_batch(pool)
+        received.append(pickle.loads(ForkingPickler.dumps(sent)))
+        del sent
+    assert len(pool) == 20
+    received.clear()
+    pool.take(1 << 20)
+    assert len(pool) == 1 + pool.SPARE
+    pool.take(3 << 20)  # the buffers are too small
+    assert len(pool) == 1
+
+
+def test_a_copy_of_a_batch_is_plain(pool):
+    sent, _ = shared_batch(pool)
+    copied = copy.deepcopy([sent, sent])
+    assert type(copied[0]) is torch.Tensor and copied[0] is copied[1] and torch.equal(copied[0], sent)
+
+
+class WithoutGradients(torch.utils.data.Dataset[Any]):
+    """A dataset whose user has read of inference_mode."""
+
+    def __init__(self, data: PackedDataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @torch.inference_mode()
+    def __getitems__(self, records: list[int]) -> Any:
+        return self.data.__getitems__(records)
+
+
+def test_a_worker_in_inference_mode(raw, monkeypatch):
+    monkeypatch.setattr(memory, "RECYCLED_BYTES", 1)
+    expected = torch.cat([images for images, _ in plain(raw, 4)])
+    options = {"num_workers": 1, "timeout": 60, "worker_init_fn": recycle_all}
+    with torch.inference_mode():
+        batches = [images for images, _ in DataLoader(WithoutGradients(raw), 4, collate_fn=collate, **options)]
+    assert torch.equal(torch.cat(batches), expected)
+    batches.clear()  # says so to the worker, outside of the mode
