@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from packer import Pack
 from packer.format.digests import crc32c_of, sha256_of
-from packer.format.index import SCHEMA
 from packer.format.manifest import FileEntry, IndexEntry, Manifest, read_manifest
 
 MULTIPLE = (0x82F63B78 << 1 | 1).to_bytes(5, "little")
@@ -64,12 +63,12 @@ def edit_index(path: Path, name: str, change: Callable[[list[Any]], list[Any]]) 
     """Put other values into a column of an index; for `dtype` and `encoding` these are codes."""
     batch = pa.ipc.open_file(pa.py_buffer(path.read_bytes())).get_batch(0)
     arrays = list(batch.columns)
-    k = SCHEMA.get_field_index(name)
-    kind = SCHEMA.field(k).type
+    k = batch.schema.get_field_index(name)
+    kind = batch.schema.field(k).type
     if pa.types.is_dictionary(kind):
         codes = pa.array(change(arrays[k].indices.to_pylist()), pa.int8())
         arrays[k] = pa.DictionaryArray.from_arrays(codes, arrays[k].dictionary, safe=False)
     else:
         arrays[k] = pa.array(change(arrays[k].to_pylist()), kind)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=batch.schema))

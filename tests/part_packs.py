@@ -26,29 +26,40 @@ def bytes_of(i: int) -> dict[str, bytes]:
     return {name: data for name, data in (("aux", aux), ("zed", zed)) if data is not None}
 
 
-def add_parts(source: Path, out: Path, first: int = 0) -> Path:
-    """Write the records of a pack with parts (`bytes_of` their number, from `first`) to a new one."""
+def add_parts(source: Path, out: Path, first: int = 0, order: int = 1, specs: tuple[PartSpec, ...] = SPECS) -> Path:
+    """Write the records of a pack with parts (`bytes_of` their number, from `first`) to a new one.
+
+    Args:
+        source: The pack.
+        out: The new one.
+        first: The number of the first record.
+        order: -1: the parts of each record come in reverse order.
+        specs: The parts; others than SPECS: none are written.
+    """
     old, shards, number = read_manifest(source), [], first
     out.mkdir()
     for shard in old.shards:
-        builder = IndexBuilder(SPECS)
+        builder = IndexBuilder(specs)
         rows = Rows(read_index(source / shard.index.name), "")
         raw = old.encoding == "raw" and old.shape is not None
         spec = ShardSpec(
-            old.classes, old.encoding, old.shape if raw else None, old.dtype or "uint8", len(rows), 1, SPECS
+            old.classes, old.encoding, old.shape if raw else None, old.dtype or "uint8", len(rows), 1, specs
         )
         path = str(out / shard.container.name)
         writer = open_container(old.container).create(path, spec)
         with Window(str(source / shard.container.name)) as window:
             for row in range(len(rows)):
                 data = bytes(window.bytes(rows.number("offset", row), rows.number("size", row)))
-                parts = tuple(Part(name, content) for name, content in bytes_of(number).items())
+                named = [*bytes_of(number).items()][::order] if specs else []
+                parts = tuple(Part(name, content) for name, content in named)
                 record = rows.record(row, data, parts)
                 builder.add(record)
                 writer.write(record)
                 number += 1
         shards.append(with_index(str(out), path, builder, writer.close()))
-    manifest = replace(old, shards=tuple(shards), parts=PARTS, lists={}, companions={})
+    manifest = replace(
+        old, shards=tuple(shards), parts={spec.name: spec.kind for spec in specs}, lists={}, companions={}
+    )
     (out / "pack.json").write_bytes(manifest.to_json())
     return out
 

@@ -181,7 +181,11 @@ def _images(path: str, own: frozenset[bytes] | None) -> Iterator[Entry]:
             record, images, parts = base, [], {}
             if own is None:
                 note = _note(get, base)
-                names = frozenset(part.encode() for part in part_sizes(note))
+                try:
+                    names = frozenset(part.encode("ascii") for part in part_sizes(note))
+                except ValueError as error:
+                    key = printable(base.decode("utf-8", "backslashreplace"))
+                    raise DamagedPack(path, f"the annotation of {key} cannot be read: {error}") from error
         if stem != base and (part := stem[len(base) + 1 :]) in names:
             parts[part.decode("ascii")] = offset, len(value)
             continue

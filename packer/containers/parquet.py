@@ -216,7 +216,9 @@ def _entries(path: str) -> Iterator[Entry]:
             places = list(_places(data, file.metadata, group, images))
             table = file.read_row_group(group, [name for name in names.values() if name in known], use_threads=False)
             columns = {name: _texts(table, column, len(places)) for name, column in names.items()}
-            others = {name: list(_places(data, file.metadata, group, name)) for name in parts}
+            annotated = [text.encode("utf-8") for text in columns["annotation"] if text is not None]
+            used = {name for text in annotated for name in part_sizes(packer_annotation(text))}
+            others = {name: list(_places(data, file.metadata, group, name)) for name in parts if name in used}
             for i, (offset, size) in enumerate(places):
                 if (offset, size) != NO_PLACE:
                     skip = 0

@@ -106,7 +106,9 @@ def _arrays(files: StoredEntries, data: memoryview) -> ArrayFile:
     def chunks(name: str) -> Chunks:
         tensor = tensors[name]
         if not tensor.contiguous:
-            raise ValueError(f"the tensor {name.rstrip('/')} is not contiguous")
+            raise ValueError(f"the tensor {name.rstrip('/')} is not contiguous; save {name.rstrip('/')}.contiguous()")
+        if 0 in tensor.shape[1:]:
+            raise ValueError(f"the tensor {name.rstrip('/')} has items without a number")
         start, stop = files.place(f"{folders[0]}data/{tensor.storage}")
         if start + tensor.start + tensor.bytes > stop:
             raise ValueError(f"the tensor {name.rstrip('/')} extends beyond its storage")

@@ -17,6 +17,7 @@ import numpy as np
 from packer.containers.npy import image_file
 from packer.model.annotation import Record
 from packer.model.fields import LISTS
+from packer.model.parts import in_order
 from packer.model.record_json import class_name
 
 _FIXED_BYTES = {1: 8, 5: 4}  # by wire type
@@ -65,7 +66,7 @@ def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> 
         if (value := getattr(a, field.name)) is not None:
             more.update(_image_features(f"image/{field.name}", value))
     entries.update((name, _entry(name, feature)) for name, feature in more.items())
-    large = {IMAGE: (header, image), **{part_feature(part.name): (b"", part.data) for part in record.parts}}
+    large = {IMAGE: (header, image), **{part_feature(part.name): (b"", part.data) for part in in_order(record)}}
     pieces, places = [b""], dict[bytes, int]()
     at = 0
     for name in sorted([*entries, *large]):

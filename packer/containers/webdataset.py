@@ -88,25 +88,25 @@ class WebDatasetContainer:
 
 def _scanned(view: mmap.mmap) -> Iterator[Entry]:
     sample = ""
-    members: dict[str, Place] = {}
+    members: list[tuple[str, Place]] = []
     for member, start, size in _members(view):
         folder, slash, name = member.rpartition("/")
         stem, _, extension = name.partition(".")
         key = folder + slash + stem
         if key != sample:
             yield from _images(view, sample, members)
-            sample, members = key, {}
-        members[extension] = start, size
+            sample, members = key, []
+        members.append((extension, (start, size)))
     yield from _images(view, sample, members)
 
 
-def _images(view: mmap.mmap, key: str, members: dict[str, Place]) -> Iterator[Entry]:
-    """Yield the images of a sample, whose members are given by extension."""
-    start, size = members.get("json", (0, 0))
+def _images(view: mmap.mmap, key: str, members: list[tuple[str, Place]]) -> Iterator[Entry]:
+    """Yield the images of a sample, whose members are given with their extensions."""
+    start, size = dict(members).get("json", (0, 0))
     text = packer_annotation(view[start : start + size])
     sizes = part_sizes(text)
-    parts = {name: place for extension, place in members.items() if (name := extension.partition(".")[0]) in sizes}
-    for extension, (start, size) in members.items():
+    parts = {name: place for extension, place in members if (name := extension.partition(".")[0]) in sizes}
+    for extension, (start, size) in members:
         if extension.partition(".")[0] not in parts and extension.rpartition(".")[2].lower() in IMAGE_EXTENSIONS:
             header = npy_payload_offset(view[start : start + min(size, HEADER_BYTES)])
             yield Entry(key, start + header, size - header, text, parts)

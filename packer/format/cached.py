@@ -19,6 +19,7 @@ from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer.format.verify_records import record_problems
 from packer.model.annotation import Int64, Progress
 from packer.model.columns import column
+from packer.model.parts import names_in
 from packer.stores import clean_url, is_url
 from packer.stores.cache import ORIGIN, folders_of
 from packer.stores.layout import Layout, runs
@@ -143,7 +144,8 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                     os.unlink(index)
                     report.problems.append(f"{shard.index.name}: {getattr(error, 'problem', error)}; it was removed")
                 continue
-            starts, sizes = (numbers.reshape(-1, len(table)) for numbers in all_ranges(table))
+            each = 1 + len(names_in(table.column_names)), len(table)  # the image and the parts of each record
+            starts, sizes = (numbers.reshape(each) for numbers in all_ranges(table))
             first = stored.layout.first_blocks[number] + starts // Layout.BLOCK_BYTES
             last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // Layout.BLOCK_BYTES
             rows = np.flatnonzero((before[last + 1] - before[first] == last - first + 1).all(axis=0))

@@ -24,7 +24,7 @@ from packer.format.schema import DTYPES, ENCODINGS, FIRST_ENCODINGS, SCHEMA, sch
 from packer.model.annotation import Annotation, PartSpec, Record
 from packer.model.columns import Annotations, annotation_of, column
 from packer.model.parts import ENCODINGS as PART_ENCODINGS
-from packer.model.parts import key_of, names_in
+from packer.model.parts import check_names, key_of, names_in
 
 if TYPE_CHECKING:  # reading needs no container
     from packer.containers.base import Places
@@ -154,7 +154,8 @@ def _batch(columns: dict[str, Any]) -> Any:
     codes = columns["encoding"].indices
     if len(codes) == 0 or int(codes.to_numpy().max()) < len(FIRST_ENCODINGS):
         columns["encoding"] = pa.DictionaryArray.from_arrays(codes, pa.array(FIRST_ENCODINGS, pa.string()))
-    schema = schema_of([name for name, column in columns.items() if column.null_count < len(codes)] or columns)
+    there = [name for name, column in columns.items() if column.null_count < len(codes) or name.endswith("_offset")]
+    schema = schema_of(there)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
@@ -200,7 +201,9 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None, known: bool
 
 
 def _is_index(found: Any) -> bool:
-    return bool(found.equals(schema_of(found.names), check_metadata=True))
+    if found.metadata and names_in(found.names):
+        check_names(names_in(found.names))
+    return len(set(found.names)) == len(found.names) and bool(found.equals(schema_of(found.names), check_metadata=True))
 
 
 def one_batch(

@@ -18,6 +18,7 @@ from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, Usag
 from packer.format.entries import INDEX_SUFFIX, FileEntry, IndexEntry, ShardEntry
 from packer.format.typed import typed
 from packer.model.annotation import Annotation, PartSpec
+from packer.model.parts import KINDS, check_names
 from packer.system import open_regular
 
 __all__ = [
@@ -214,7 +215,7 @@ def read_manifest(pack: AnyPath) -> Manifest:
 def _no_pack(folder: str) -> PackNotFound:
     if not os.path.lexists(folder):
         if (url := WAS_URL.search(folder)) is not None:
-            name = f"{url[1]}://{url[2]}"
+            name = f"{url[1]}://{'/' if url[1] == 'file' else ''}{url[2]}"
             return PackNotFound(name, "is a URL, and this works on folders", f"copy it first: packer pull {name} PACK")
         partial = folder.rstrip("/") + PARTIAL_SUFFIX
         hint = f"its build did not finish ({partial} exists): run it again" if os.path.isdir(partial) else ""
@@ -232,7 +233,7 @@ def _pack_of(folder: str) -> str:
     """Return the next step for a folder that is not a pack: the pack that was made of it, else how to make one."""
     name = os.path.basename(os.path.abspath(folder))
     if any(found.endswith(INDEX_SUFFIX) for found in _names_in(folder)):
-        return f"restore its {MANIFEST_NAME}, or build the pack again"
+        return f"restore its {MANIFEST_NAME}, or rebuild it: packer repair {shlex.quote(folder)}"
     beside = _names_in(os.path.dirname(os.path.abspath(folder)))
     packs = [os.path.join(os.path.dirname(folder.rstrip("/")), n) for n in beside if os.path.splitext(n)[0] == name]
     made = next(filter(names_a_pack, packs), "")
@@ -302,8 +303,9 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
     files = manifest.options.get("label_files") or [""] * len(labels)
     if not _are_texts(labels) or not _are_texts(files) or len(files) != len(labels):
         raise ValueError(f"the labels are {labels!r:.80}, of {files!r:.80}")
-    if strange := [name for name, kind in manifest.parts.items() if not NAME.fullmatch(name) or kind not in KINDS]:
-        raise ValueError(f"unknown parts {strange[:3]}")
+    check_names(manifest.parts)
+    if strange := [name for name, kind in manifest.parts.items() if kind not in KINDS]:
+        raise ValueError(f"parts of an unknown kind {strange[:3]}")
     index = manifest.flip_index
     if index is not None and sorted(index) != list(range(len(index))):
         raise ValueError(f"the flip_index is {index}")
@@ -329,7 +331,6 @@ _CHOICES = {
     "dtype": (None, "uint8", "uint16"),
 }
 _FIELDS = frozenset(member.name for member in fields(Annotation)) - {"box_fields"}
-NAME, KINDS = re.compile(r"[a-z][a-z0-9_]{0,30}"), ("bytes",)
 _INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
 
 

@@ -172,7 +172,7 @@ class Records(Places):
             keys = [key_of(key, name) for key in keys]
         # lists of Python numbers: this loop takes most of the first epoch, and numpy scalars would double its time
         for i, start, size, crc, key in zip(*(numbers.tolist() for numbers in rows), keys, strict=True):
-            if crc32c(data[start : start + size], crc32c(key)) != crc and size >= 0:
+            if size >= 0 and crc32c(data[start : start + size], crc32c(key)) != crc:
                 self._repair(i, name)
         self._checked[name].set(records)
 

@@ -271,14 +271,15 @@ class _ShardCheck:
         count = 0
         try:
             rows = Rows(table, self._index)
-            for row, entry in enumerate(open_container(self._manifest.container).scan(self._container)):
-                count = row + 1
-                if row >= len(wanted):
-                    yield Problem(name, entry.key, "is not in the index")
-                    continue
-                if entry[:3] != wanted[row] or _differ(entry.parts, rows.places(row)):
-                    yield Problem(name, entry.key, "is not where the index says")
-                yield from self._annotation(rows, row, entry.annotation)
+            with Window(self._container) as window:
+                for row, entry in enumerate(open_container(self._manifest.container).scan(self._container)):
+                    count = row + 1
+                    if row >= len(wanted):
+                        yield Problem(name, entry.key, "is not in the index")
+                        continue
+                    if entry[:3] != wanted[row] or _differ(entry.parts, rows.places(row)):
+                        yield Problem(name, entry.key, "is not where the index says")
+                    yield from self._annotation(rows, row, entry.annotation, window)
         except PackerError as error:
             yield Problem(name, None, error.problem)
             return
@@ -288,10 +289,9 @@ class _ShardCheck:
         if count < len(wanted):
             yield Problem(name, None, f"holds {plural(count, 'record')}, but the index has {len(wanted):,}")
 
-    def _annotation(self, rows: Rows, row: int, text: bytes | None) -> Iterator[Problem]:
+    def _annotation(self, rows: Rows, row: int, text: bytes | None, window: Window) -> Iterator[Problem]:
         try:
-            with Window(self._container) as window:  # which reads nothing unless the record has parts
-                record = rows.record(row, parts=rows.parts(row, window))
+            record = rows.record(row, parts=rows.parts(row, window))
             wanted = annotation_json(record, self._manifest.classes).encode("ascii")
         except _WRONG as error:
             yield Problem(self._shard.index.name, rows.key(row), f"has no valid row: {error}")

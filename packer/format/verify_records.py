@@ -87,10 +87,13 @@ class Rows:
 
     def parts(self, row: int, content: Window) -> tuple[Part, ...]:
         """Return the parts of a row, read from its container."""
-        return tuple(
-            Part(name, bytes(content.bytes(*place)), PART_ENCODINGS[int(self._parts[name]["encoding"][row])])
-            for name, place in self.places(row).items()
-        )
+        found = []
+        for name, (offset, size) in self.places(row).items():
+            encoding = int(self._parts[name]["encoding"][row])
+            if not (0 <= offset <= content.file_bytes - size and 0 <= encoding < len(PART_ENCODINGS)):
+                raise ValueError(f"row {row} has no valid place or encoding of its {name}")
+            found.append(Part(name, bytes(content.bytes(offset, size)), PART_ENCODINGS[encoding]))
+        return tuple(found)
 
     def record(self, row: int, data: bytes = b"", parts: tuple[Part, ...] = ()) -> Record:
         """Return the record of a row, whose image is `data`."""

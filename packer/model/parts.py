@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
-from packer.model.annotation import PartSpec, Record
-from packer.model.fields import FIELD_NAMES
+from packer.model.annotation import Annotation, Part, PartSpec, Record
 
 IMAGE = "image"
 """The name of the image among the parts of a record."""
@@ -21,13 +21,18 @@ MISSING = (0, -1)
 COLUMNS = ("offset", "size", "crc32c", "encoding")
 """Columns of an index for each part: ``NAME_offset``, ..."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+MOST_PARTS = 32
+_FIELDS = [field.name for field in fields(Annotation)]
 RESERVED = {
-    *FIELD_NAMES,
-    *("annotation", "annotations", "channels", "class", "classes", "cls", "crc32c", "dtype", "encoding", "filename"),
-    *("format", "height", "image", "images", "json", "key", "keys", "labels", "object", "objects", "offset", "path"),
-    *("size", "source_id", "width"),
+    *_FIELDS,
+    *(name.removesuffix("s") for name in _FIELDS),
+    *("annotation", "annotations", "box", "channels", "class", "classes", "cls", "crc32c", "dtype", "encoding"),
+    *("filename", "format", "height", "image", "images", "json", "key", "keys", "labels", "object", "objects"),
+    *("offset", "path", "size", "source_id", "width"),
+    *("avif", "bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "npy", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff"),
+    *("webp",),
 }
-"""Names that containers or indexes use for something else."""
+"""Names that containers or indexes use for something else, and extensions of images."""
 ENDINGS = ("_offset", "_offsets", "_size", "_crc32c", "_encoding", "_shapes")
 
 
@@ -36,6 +41,14 @@ def check_name(name: str) -> None:
     if not NAME.fullmatch(name) or name in RESERVED or name.endswith(ENDINGS) or name in EXTENSIONS.values():
         problem = "is not a name for a part: a word of a-z, 0-9 and _ that has no other meaning in a pack"
         raise ValueError(f"{name!r} {problem}")
+
+
+def check_names(names: Collection[str]) -> None:
+    """Raise ValueError if records of a pack cannot have these parts."""
+    if len(names) > MOST_PARTS or len(set(names)) < len(names):
+        raise ValueError(f"{len(names)} parts of a record, some of one name or more than {MOST_PARTS}")
+    for name in names:
+        check_name(name)
 
 
 def names_in(columns: Iterable[str]) -> list[str]:
@@ -54,14 +67,27 @@ def column_of(name: str, what: str) -> str:
 
 
 def parts_of(record: Record, specs: Iterable[PartSpec]) -> Mapping[str, Any]:
-    """Return the parts of a record by name. Raise ValueError if the pack has no such part."""
-    found = {part.name: part for part in record.parts}
+    """Return the parts of a record by name, sorted. Raise ValueError if the pack has no such part."""
+    found = {part.name: part for part in in_order(record)}
     if unknown := found.keys() - {spec.name for spec in specs}:
         raise ValueError(f"record {record.key} has the parts {sorted(unknown)}, which were not planned")
     return found
 
 
+def in_order(record: Record) -> list[Part]:
+    """Return the parts of a record as they are stored: sorted by name."""
+    return sorted(record.parts, key=lambda part: part.name)
+
+
 def facts_in(members: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """Yield name, encoding and size of each part that the JSON of an annotation lists."""
-    for name, facts in members.get("parts", {}).items():
-        yield name, facts["encoding"], int(facts["bytes"])
+    """Yield name, encoding and size of each part that the JSON of an annotation lists. Raise ValueError."""
+    listed = members.get("parts", {})
+    if not isinstance(listed, dict):
+        raise ValueError("the parts of an annotation are no object")
+    check_names(listed)
+    for name, facts in listed.items():
+        if not isinstance(facts, dict) or facts.get("encoding") not in ENCODINGS:
+            raise ValueError(f"the part {name} of an annotation has no known encoding")
+        if type(facts.get("bytes")) is not int or not 0 <= facts["bytes"] < 1 << 48:
+            raise ValueError(f"the part {name} of an annotation has no size")
+        yield name, facts["encoding"], facts["bytes"]

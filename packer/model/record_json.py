@@ -10,7 +10,7 @@ from typing import Any
 from packer.errors import BadLabel
 from packer.model.annotation import Annotation, Part, Record
 from packer.model.fields import FIELDS, IN_JSON
-from packer.model.parts import facts_in
+from packer.model.parts import facts_in, in_order
 
 _DTYPES = ("uint8", "uint16")
 _MAX_SIDE = 1 << 31
@@ -53,15 +53,23 @@ def _members(record: Record, classes: tuple[str, ...]) -> dict[str, Any]:
             if field.classes:
                 members[field.classes] = [class_name(i, classes) for i in members[field.name]]
     if record.parts:
-        members["parts"] = {part.name: {"encoding": part.encoding, "bytes": len(part.data)} for part in record.parts}
+        parts = in_order(record)
+        members["parts"] = {part.name: {"encoding": part.encoding, "bytes": len(part.data)} for part in parts}
     return members
 
 
 def part_sizes(text: bytes | None) -> dict[str, int]:
-    """Return the size of each part that packer's annotation of a record lists; empty if it is of another tool."""
+    """Return the size of each part that packer's annotation of a record lists; empty if it is of another tool.
+
+    Raises:
+        ValueError: It is not as `annotation_json` writes it.
+    """
     if text is None or b'"parts": {' not in text:
         return {}
-    return {name: size for name, _, size in facts_in(json.loads(text))}
+    try:
+        return {name: size for name, _, size in facts_in(json.loads(text))}
+    except RecursionError as error:
+        raise ValueError("an annotation that is nested too deeply") from error
 
 
 def path_text(path: bytes) -> str:
@@ -97,11 +105,16 @@ def record_from_json(text: bytes, data: bytes, parts: Mapping[str, bytes] | None
 
 
 def class_names(text: bytes) -> dict[int, str]:
-    """Return the class names in an annotation, by id."""
-    members = json.loads(text)
-    names = dict(zip(members.get("box_labels", ()), members.get("box_classes", ()), strict=False))
-    if "label" in members:
-        names[members["label"]] = members["class"]
+    """Return the class names in an annotation, by id. Raise ValueError if it was not written by `annotation_json`."""
+    try:
+        members = json.loads(text)
+        names = dict(zip(members.get("box_labels", ()), members.get("box_classes", ()), strict=False))
+        if "label" in members:
+            names[members["label"]] = members["class"]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not an annotation of packer: {error!r}") from error
+    if not all(type(number) is int and isinstance(name, str) for number, name in names.items()):
+        raise ValueError("not an annotation of packer: a class without a name")
     return names
 
 

@@ -99,7 +99,7 @@ def extract(
     try:
         with growing_folder(target, MARK, "extract") as folder:
             layout = kind(folder, opened.manifest)
-            names = Names(layout.stems)
+            names = Names(layout.stems or bool(opened.manifest.parts))
             progress.stage("extracting", len(chosen))
             for record in chosen:
                 _write(opened, record, layout, names)

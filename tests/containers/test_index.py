@@ -143,6 +143,11 @@ def test_no_rows(tmp_path: Path) -> None:
     assert [len(column(table, name)) for name in SCHEMA.names] == [0] * len(SCHEMA.names)
 
 
+def test_no_rows_are_as_in_the_first_version(tmp_path: Path) -> None:
+    table = write_index(tmp_path / "f", [])
+    assert table.schema.names == SCHEMA.names and table.schema.metadata == SCHEMA.metadata
+
+
 def test_path_of_any_bytes(tmp_path: Path) -> None:
     records = records_of("raw", [Annotation()])
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")

@@ -122,12 +122,12 @@ def test_tar_of_any_layout(layout: int, tmp_path: Path) -> None:
 
 def test_several_images_of_a_sample_share_its_key(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "f", "w") as tar:
-        for name, data in (("a.left.jpg", JPEGS["s0"]), ("a.right.jpg", JPEGS["s1"])):
+        for name, data in (("a.left.jpg", JPEGS["s0"]), ("a.right.jpg", JPEGS["s1"]), ("a.left.jpg", JPEGS["s2"])):
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     entries = list(open_container("webdataset").scan(str(tmp_path / "f")))
-    assert [(e.key, e.size) for e in entries] == [("a", len(JPEGS["s0"])), ("a", len(JPEGS["s1"]))]
+    assert [(e.key, e.size) for e in entries] == [("a", len(data)) for data in JPEGS.values()]
 
 
 @pytest.mark.parametrize("damage", ["header", "compressed"])
@@ -305,6 +305,18 @@ def test_parquet_of_plain_bytes(tmp_path: Path) -> None:
     fields = [pa.field(name, pa.array(values).type, nullable=False) for name, values in columns.items()]
     table = pa.table(list(columns.values()), schema=pa.schema(fields))
     pq.write_table(table, tmp_path / "f", compression="none", use_dictionary=False)
+    assert scanned("parquet", tmp_path / "f") == JPEGS
+
+
+@pytest.mark.parametrize("dictionary", [False, ["text", "c1"]])
+def test_parquet_of_many_columns(dictionary: bool | list[str], tmp_path: Path) -> None:
+    """Columns after as many as packer writes are none of its parts."""
+    images = [{"bytes": data, "path": name} for name, data in JPEGS.items()]
+    others = {f"c{i}": pa.array(range(3)) for i in range(15)}
+    table = pa.table(
+        {"image": images, **{name: pa.array(column) for name, column in others.items()}, "text": ["a"] * 3}
+    )
+    pq.write_table(table, tmp_path / "f", compression="none", use_dictionary=dictionary)
     assert scanned("parquet", tmp_path / "f") == JPEGS
 
 

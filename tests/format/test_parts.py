@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from damage import edit_index, vouch
 from packs import WIDE, MakePack, needs_cache
 from part_packs import PARTS, add_parts, bytes_of, change, damage_part
 from running import good, refused, run
 
 from packer import Pack, PackedDataset, PackedLoader, join_packs, merge, open_pack
-from packer.containers import CONTAINERS
+from packer.containers import CONTAINERS, open_container
 from packer.errors import DamagedPack, UsageError
 from packer.format.content import content_digest, deep_digest
 from packer.format.manifest import read_manifest
 from packer.format.salvage import repair
 from packer.format.verify import verify
-from packer.model.parts import RESERVED, check_name
+from packer.model.parts import COLUMNS, MOST_PARTS, RESERVED, check_name
 
 every_container = pytest.mark.parametrize("container", CONTAINERS)
 wide = pytest.mark.parametrize("container", WIDE)
@@ -232,9 +236,126 @@ def test_names() -> None:
 
 def test_a_manifest_that_names_other_parts_than_the_index(make_pack: MakePack, tmp_path: Path) -> None:
     pack = add_parts(make_pack("raw", "tfrecord"), tmp_path / "pack")
+    manifest = read_manifest(pack)
     change(pack, parts={"aux": "bytes"})
     with pytest.raises(DamagedPack, match=r"has the parts image, aux, zed, but the pack has image, aux"):
         open_pack(pack).record(0)
-    change(pack, parts={"aux": "bytes", "zed": "bytes", "../x": "bytes"})
-    with pytest.raises(DamagedPack, match="unknown parts"):
-        open_pack(pack)
+    for parts, message in (
+        ({"../x": "bytes"}, "is not a name for a part"),
+        ({"jpg": "bytes"}, "is not a name for a part"),
+        ({"aux": "video"}, "of an unknown kind"),
+        ({f"a{n}": "bytes" for n in range(MOST_PARTS + 1)}, "33 parts"),
+    ):
+        (pack / "pack.json").write_bytes(replace(manifest, parts=parts).to_json())
+        with pytest.raises(DamagedPack, match=message):
+            open_pack(pack)
+
+
+def test_extensions_and_datasets_are_no_names(make_pack: MakePack) -> None:
+    from packer.containers.npy import IMAGE_EXTENSIONS
+
+    assert IMAGE_EXTENSIONS <= RESERVED
+    for container in ("hdf5", "zarr", "pth"):
+        pack = make_pack("boxes", container)
+        content = (pack / read_manifest(pack).shards[0].container.name).read_bytes()
+        arrays = set(re.findall(rb"([a-z_]+)_offsets", content))
+        assert arrays and {name.decode() for name in arrays} <= RESERVED
+
+
+@every_container
+def test_parts_in_another_order_are_stored_in_theirs(container: str, make_pack: MakePack, tmp_path: Path) -> None:
+    pack = add_parts(make_pack("boxes", container), tmp_path / "pack", order=-1)
+    assert not verify(pack, deep=True).problems
+    check_parts(open_pack(pack))
+
+
+def test_a_missing_part_is_not_read(make_pack: MakePack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from packer.format import records
+
+    pack = open_pack(add_parts(make_pack("boxes", "tfrecord"), tmp_path / "pack"))
+    read: list[int] = []
+    monkeypatch.setattr(records, "crc32c", lambda data, *start: read.append(len(data)) or 0)
+    pack.check(np.array([0, 2]), ("zed",))
+    assert read in ([], [8, 8])  # keys only
+
+
+PLACES = ((0, 1 << 40), (0, 1 << 62), (-1, 5), ((1 << 63) - 1, 5), (-(1 << 63), 5), (7, (1 << 63) - 1))
+
+
+@wide
+@pytest.mark.parametrize(("offset", "size"), PLACES)
+def test_places_that_no_file_has(pack: Path, offset: int, size: int) -> None:
+    index = pack / read_manifest(pack).shards[0].index.name
+    for name, value in (("zed_offset", offset), ("zed_size", size)):
+        edit_index(index, name, lambda old, value=value: [old[0], value, *old[2:]])  # type: ignore[misc]
+    vouch(pack)
+    for deep in (False, True):
+        found = verify(pack, deep=deep).problems
+        assert any("has a zed that is outside its file" in one.problem for one in found)
+    assert [lost.key for lost in repair(pack).lost] == ["00000001"]
+    with pytest.raises(DamagedPack):
+        open_pack(pack).part(1, "zed")
+
+
+@pytest.mark.parametrize("names", [["aux", "aux"], ["../zed"], ["z\xe9d"], [""], ["key"]])
+def test_parts_that_no_index_has(names: list[str], make_pack: MakePack, tmp_path: Path) -> None:
+    pack = add_parts(make_pack("boxes", "tfrecord"), tmp_path / "pack")
+    index = pack / read_manifest(pack).shards[0].index.name
+    batch = pa.ipc.open_file(pa.py_buffer(index.read_bytes())).get_batch(0)
+    kept = {name: column for name, column in zip(batch.schema.names, batch.columns, strict=True) if name[:4] != "zed_"}
+    columns = [*kept.items(), *((f"{n}_{what}", batch.column(f"aux_{what}")) for n in names for what in COLUMNS)]
+    fields = [batch.schema.field(name) for name in kept]
+    fields += [pa.field(name, values.type, nullable=False) for name, values in columns[len(kept) :]]
+    schema = pa.schema(fields, metadata=batch.schema.metadata)
+    with pa.OSFile(str(index), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([column for _, column in columns], schema=schema))
+    vouch(pack)
+    with pytest.raises(DamagedPack):
+        open_pack(pack).record(0)
+    assert verify(pack, deep=True).problems
+    with pytest.raises(DamagedPack):
+        repair(pack)
+    (pack / "pack.json").unlink()
+    assert not verify(str(repair(pack).out), deep=True).problems
+
+
+BAD_JSON = (
+    "5", "[]", '{"aux": {}}', '{"aux": []}', '{"aux": {"encoding": "bytes", "bytes": Infinity}}',
+    '{"aux": {"encoding": "bytes", "bytes": -5}}', '{"aux": {"encoding": "bytes", "bytes": null}}',
+    '{"aux": {"encoding": "bytes", "bytes": 99999999999999999999}}', '{"\\u00e9": {"encoding": "bytes", "bytes": 3}}',
+    '{"aux": ', '{"aux": ' + "[" * 20_000,
+)  # fmt: skip
+
+
+@every_container
+@pytest.mark.parametrize("parts", BAD_JSON, ids=range(len(BAD_JSON)))
+def test_annotations_that_list_no_parts(
+    container: str, parts: str, make_pack: MakePack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written_by = "arrays" if container in ("zarr", "n5", "pth") else container
+    module = importlib.import_module(f"packer.containers.{written_by}")
+    write = module.annotation_json
+    monkeypatch.setattr(module, "annotation_json", lambda *about: f'{write(*about)[:-1]}, "parts": {parts}}}')
+    bare = make_pack("boxes", container)
+    pack = add_parts(bare, tmp_path / "pack", specs=())
+    monkeypatch.undo()
+    path = pack / read_manifest(pack).shards[0].container.name
+    try:
+        assert list(open_container(container).scan(str(path)))
+    except DamagedPack:
+        pass
+    else:
+        assert not parts.startswith('{"aux')
+    assert verify(pack, deep=True).problems
+    said = run("adopt", path, "-o", tmp_path / "adopted")
+    assert said.code in (0, 1, 2), said
+
+
+@wide
+def test_images_of_one_stem_keep_their_parts(pack: Path, tmp_path: Path) -> None:
+    index = pack / read_manifest(pack).shards[0].index.name
+    edit_index(index, "path", lambda old: [b"a.jpg", b"a.png", *old[2:]])
+    vouch(pack)
+    good("extract", pack, tmp_path / "files", "--layout", "list")
+    written = sorted(path.read_bytes() for path in (tmp_path / "files").rglob("*.bin"))
+    assert written == sorted(data for i in range(len(open_pack(pack))) for data in bytes_of(i).values())
