@@ -158,7 +158,9 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
         tables = list(final_tables(results, jobs, ids, inputs, asked.missing_labels))
         inputs.rows = sum(map(len, tables))
         if too_many(checked, inputs.bad, inputs.asked):
-            raise fail(checked, inputs, inputs.asked, False, progress)
+            error = fail(checked, inputs, inputs.asked, False, progress)
+            error.listed_by = "--json"
+            raise error
         if asked.columns.get("label") and not any({"label", "boxes", "tags"} & r.fields for r in results):
             given = printable(asked.columns["label"])
             raise UsageError("--columns", f'no image has a label in "{given}"', "name another field, or leave it out")

@@ -39,7 +39,8 @@ def classes_of(
     names = {name for result in results for name in result.names}
     numbers = all(name.isascii() and name.isdigit() and str(int(name)) == name for name in names)
     if numbers and not declared:
-        highest = max(map(int, names), default=-1)
+        titled = (number for result in results for number in result.titles)
+        highest = max((*map(int, names), *titled), default=-1)
         order = {str(number): number for number in range(min(highest + 1, MOST_CLASSES))}
         classes = _titled(results, jobs, len(order))
     else:

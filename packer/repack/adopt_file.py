@@ -197,6 +197,7 @@ class _Reader:
         result.losses = self._images.losses
         names, order = self._classes.final(())
         result.names = [names[number] for number in order.tolist()]
+        self._title(dict(enumerate(getattr(reader, "titles", ()))))
         result.declared = reader.classes
         result.tags = getattr(reader, "tags", None) or ()
         result.notes = reader.notes

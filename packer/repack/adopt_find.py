@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from packer.errors import UsageError, printable
+from packer.format.entries import INDEX_SUFFIX
 from packer.format.manifest import names_a_pack
 from packer.repack.formats import recognize
 
@@ -26,7 +27,9 @@ def foreign_files(given_files: Sequence[str]) -> tuple[list[str], str, list[tupl
             raise UsageError(given, "is a pack already", "give files that other tools wrote")
         for path in _below(given) if inside else [given]:
             kind = _kind_of(path)
-            if isinstance(kind, str):
+            if index := _is_index(path):
+                skipped.append((path, index))
+            elif isinstance(kind, str):
                 found[os.path.abspath(path)] = kind
             elif not inside:
                 raise kind
@@ -41,6 +44,14 @@ def foreign_files(given_files: Sequence[str]) -> tuple[list[str], str, list[tupl
         problem = f"is {kinds[1]}, but {printable(first)} is {kinds[0]}"
         raise UsageError(second, problem, "adopt files of one format at a time; packer merge joins the packs")
     return list(found), kinds[0], skipped
+
+
+def _is_index(path: str) -> str:
+    """Return why a file is the index of another, whose reader does not need it; empty if it is none."""
+    if path.endswith(INDEX_SUFFIX):
+        return "is an index of packer"
+    records = path.removesuffix(".idx") + ".rec"
+    return f"is the index of {os.path.basename(records)}" if path.endswith(".idx") and os.path.isfile(records) else ""
 
 
 def _kind_of(path: str) -> str | UsageError:

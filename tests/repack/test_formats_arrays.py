@@ -318,7 +318,7 @@ def test_torch_save(tmp_path: Path) -> None:
         (lambda torch: {"images": torch.zeros(2, 8, 8, 3)}, "array of <f4"),
         (lambda torch: {"images": torch.zeros(3, 8, 8, 2, dtype=torch.uint8).permute(0, 2, 1, 3)}, "not contiguous"),
         (lambda torch: {"weight": torch.zeros(3, 4)}, "has no array of images (it has weight)"),
-        (lambda torch: [1, 2], "has no array of images"),
+        (lambda torch: [1, 2], "has no array at all"),
     ],
     ids=["planes", "floats", "permuted", "no images", "no tensors"],
 )
@@ -336,10 +336,12 @@ def test_roles_of_arrays(tmp_path: Path) -> None:
     torch.save({"left": torch.from_numpy(PIXELS), "right": torch.from_numpy(PIXELS[::-1].copy()),
                 "kind": torch.arange(6), "other": torch.zeros(5)}, tmp_path / "x.pt")  # fmt: skip
     pack = adopted(tmp_path / "x.pt", columns={"image": "right", "label": "kind"})
+    assert "not those of left" in pack.manifest.notes[0]
     assert (pack.image(0) == PIXELS[5]).all() and pack.annotation(3).label == 3
     for columns, message in (
         ({"image": "up"}, "it has left, right, kind, other"),
-        ({"label": "other"}, "6 whole numbers"),
+        ({"image": "left", "label": "other"}, "6 whole numbers"),
+        ({"label": "kind"}, "may be images: left, right"),
     ):
         with pytest.raises(UsageError, match=message):
             adopt([tmp_path / "x.pt"], tmp_path / "no", columns=columns)
@@ -368,3 +370,83 @@ def test_other_zip_files_are_left_to_builds(tmp_path: Path) -> None:
             file.writestr(name, b"{}")
         with pytest.raises(UsageError, match=message):
             adopt([tmp_path / "x.zip"], tmp_path / "pack")
+
+
+NUMBERS = [2, 0, 1, 1, 0, 2]
+
+
+def write_arrays(kind: str, path: Path, content: dict[str, Any]) -> None:
+    """Write arrays and lists as users do."""
+    if kind == "hdf5":
+        with h5py.File(path, "w") as file:
+            file.update(content)
+    else:
+        import torch
+
+        tensors = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in content.items()}
+        torch.save(tensors, path)
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "pth"])
+@pytest.mark.parametrize("name", ["targets", "y"])
+@pytest.mark.parametrize("labels", [NUMBERS, np.array(NUMBERS, np.float32), np.array(NUMBERS).reshape(6, 1)])
+def test_labels_of_other_types(kind: str, name: str, labels: Any, tmp_path: Path) -> None:
+    write_arrays(kind, tmp_path / "x", {"images": PIXELS, name: labels})
+    pack = adopted(tmp_path / "x")
+    assert [pack.annotation(i).label for i in range(6)] == NUMBERS and pack.manifest.notes == ()
+
+
+def test_names_in_a_list_are_classes(tmp_path: Path) -> None:
+    write_arrays("pth", tmp_path / "x", {"images": PIXELS, "labels": ["b", "a", "a", "b", "c", "a"]})
+    pack = adopted(tmp_path / "x")
+    assert pack.classes == ["a", "b", "c"] and pack.annotation(4).label == 2
+
+
+def test_a_tuple_of_images_and_labels(tmp_path: Path) -> None:
+    """As torchvision wrote MNIST: torch.save((images, labels))."""
+    import torch
+
+    torch.save((torch.from_numpy(PIXELS), torch.tensor(NUMBERS)), tmp_path / "training.pt")
+    assert [adopted(tmp_path / "training.pt").annotation(i).label for i in range(6)] == NUMBERS
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "pth"])
+@pytest.mark.parametrize(
+    ("others", "note"),
+    [
+        ({"labels": np.eye(6, dtype=np.float32)}, "labels (6x6) is not a class for each image"),
+        ({"labels": np.eye(6), "kind": np.arange(6)}, "kind could be: --columns label=kind"),
+        ({"kind": np.arange(6)}, "no array is named as labels are, so that the images have no label; kind could be"),
+        ({"labels": np.arange(6), "x_test": PIXELS[:2]}, "not those of x_test: --columns image=NAME"),
+    ],
+    ids=["one hot", "another", "unnamed", "more images"],
+)
+def test_what_is_left_out_of_a_file_of_arrays_is_said(kind: str, others: Any, note: str, tmp_path: Path) -> None:
+    write_arrays(kind, tmp_path / "x", {"images": PIXELS, **others})
+    assert note in " ".join(adopted(tmp_path / "x").manifest.notes)
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "pth"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"images": PIXELS, "labels": np.arange(5)}, "has 6 images in images, but 5 labels in labels"),
+        ({"a_train": PIXELS, "a_test": PIXELS[:2]}, "that may be images: a_"),
+    ],
+)
+def test_arrays_that_do_not_fit(kind: str, content: Any, message: str, tmp_path: Path) -> None:
+    write_arrays(kind, tmp_path / "x", content)
+    with pytest.raises(UsageError, match=message):
+        adopt([tmp_path / "x"], tmp_path / "pack")
+
+
+@pytest.mark.parametrize("container", ["hdf5", "zarr", "n5", "pth"])
+def test_classes_without_an_image_keep_their_names(container: str, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / "s" / name).mkdir(parents=True)
+        (tmp_path / "s" / name / "1.jpg").write_bytes(image_file(1))
+    (tmp_path / "names").write_text("a\nb\nc\n")
+    build_pack(BuildOptions(str(tmp_path / "s"), str(tmp_path / "p"), container, classes=str(tmp_path / "names")))
+    adopt([tmp_path / "p" / shard.container.name for shard in open_pack(tmp_path / "p").shards], tmp_path / "pack")
+    pack = open_pack(tmp_path / "pack")
+    assert pack.classes == ["a", "b", "c"] and [pack.annotation(i).label for i in (0, 1)] == [0, 1]

@@ -11,7 +11,7 @@ from drawn import image_file, pixels
 from PIL import Image
 
 from packer import adopt, open_pack
-from packer.errors import UsageError
+from packer.errors import TooManyBad, UsageError
 from packer.format.verify import verify
 
 MAGIC = 0xCED7230A
@@ -88,3 +88,54 @@ def test_a_label_that_is_no_class(tmp_path: Path) -> None:
     pack = open_pack(tmp_path / "pack")
     assert len(pack) == 1 and "0.25, which is not the number of a class" in pack.manifest.rejected[0].problem
     Image.fromarray(pack.image(0))
+
+
+def test_images_without_objects(tmp_path: Path) -> None:
+    """A label that ends before its first object is of an image without any, if other images have some."""
+    none, one = [2.0, 5.0], [2.0, 5.0, 1.0, 0.25, 0.1, 0.5, 0.9]
+    for labels in ([none, one], [one, none, none]):
+        (tmp_path / "a.rec").write_bytes(b"".join(record(i, v, image_file(i)) for i, v in enumerate(labels)))
+        adopt([tmp_path / "a.rec"], tmp_path / "pack", overwrite=True)
+        pack = open_pack(tmp_path / "pack")
+        counts = [len(pack.annotation(i).boxes) for i in range(len(labels))]  # type: ignore[arg-type]
+        assert counts == [int(label is one) for label in labels]
+    (tmp_path / "a.rec").write_bytes(record(0, none, image_file(0)) + record(1, [3.0, 5.0], image_file(1)))
+    adopt([tmp_path / "a.rec"], tmp_path / "pack", overwrite=True)  # InsightFace: the class, and another number
+    assert [open_pack(tmp_path / "pack").annotation(i).label for i in (0, 1)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "numbers", [(float("nan"), 0, 0, 1, 1), (0, 0, float("inf"), 1, 1), (70_000, 0, 0, 1, 1), (-2, 0, 0, 1, 1)]
+)
+def test_objects_that_are_none(numbers: tuple[float, ...], tmp_path: Path) -> None:
+    records = [record(0, [2.0, 5.0, *numbers], image_file(0)), record(1, [2.0, 5.0, 1, 0, 0, 1, 1], image_file(1))]
+    (tmp_path / "a.rec").write_bytes(b"".join(records))
+    with pytest.raises(TooManyBad, match="an object has a class that is none of 0 to 65535, or a box"):
+        adopt([tmp_path / "a.rec"], tmp_path / "pack")
+    adopt([tmp_path / "a.rec"], tmp_path / "pack", max_bad="1")
+    assert open_pack(tmp_path / "pack").paths == [b"00000001"]
+
+
+@pytest.mark.parametrize(
+    "note", ['{"key": "0", "path', '{"key": "0", "encoding": "raw", "path": "a"}', '{"key": "' + "[" * 20_000]
+)
+def test_notes_of_packer_that_are_none(note: str, tmp_path: Path) -> None:
+    data = struct.pack("<IfQQ", 0, 1, 0, 0) + image_file(0) + note.encode()
+    (tmp_path / "a.rec").write_bytes(frame(data + struct.pack("<I8s", len(note), b"\0packer\0")))
+    with pytest.raises(TooManyBad, match="its annotation cannot be read"):
+        adopt([tmp_path / "a.rec"], tmp_path / "pack")
+
+
+def test_payloads_that_are_no_image_are_bad(tmp_path: Path) -> None:
+    (tmp_path / "a.rec").write_bytes(record(0, 1, bytes(64 * 64 * 3)))
+    with pytest.raises(TooManyBad, match="1 of 1 input is bad"):
+        adopt([tmp_path / "a.rec"], tmp_path / "pack")
+
+
+def test_the_index_beside_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.rec").write_bytes(record(0, 1, image_file(0)))
+    (tmp_path / "a.idx").write_text("0\t0\n")
+    (tmp_path / "old.index.arrow").write_bytes(b"ARROW1\0\0")
+    for files in ([tmp_path], [tmp_path / "a.rec", tmp_path / "a.idx"]):
+        adopt(files, tmp_path.parent / "pack", overwrite=True)
+        assert len(open_pack(tmp_path.parent / "pack")) == 1

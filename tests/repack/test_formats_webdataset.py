@@ -126,6 +126,11 @@ def test_several_images_of_a_sample(tmp_path: Path) -> None:
     assert adopted(tmp_path, tar, columns={"image": "left.jpg"}, overwrite=True).paths == [b"a.left.jpg"]
 
 
+def test_a_sample_without_an_image(tmp_path: Path) -> None:
+    tar = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.jpg", image_file(1)), ("b.cls", b"0"), ("c.txt", b"2")])
+    assert adopted(tmp_path, tar).paths == [b"b.jpg"]
+
+
 @pytest.mark.parametrize("text", [b"{", b"[1]", b'{"label": [1]}', b'{"a": NaN, "label": 1}', b"[" * 100_000])
 def test_bad_json_is_a_bad_label(text: bytes, tmp_path: Path) -> None:
     tar = write_tar(tmp_path / "a.tar", [*samples(2), ("x.jpg", image_file(1)), ("x.json", text)])

@@ -90,6 +90,9 @@ def test_a_reader_sees_the_joined_classes(build: Build, tmp_path: Path) -> None:
     assert good("verify", tmp_path / "all", "--deep").out.endswith("good: 12 records in 4 files\n")
     assert "made from  merge: a, b" in good("info", tmp_path / "all").out
     assert good("info", tmp_path / "all", "--command").out == f"packer merge a b -o {tmp_path / 'all'}\n"
+    good("convert", tmp_path / "all", tmp_path / "c", "--format", "hdf5", "--encode", "png", "--resize", "8x8")
+    line = good("info", tmp_path / "c", "--command").out
+    assert line == f"packer convert all {tmp_path / 'c'} --format hdf5 --encode png --resize 8x8 --fit stretch\n"
     assert "12 records" in good("stats", tmp_path / "all").out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 from packer.containers.arrays import ArrayFile, Chunks, scanned
 from packer.errors import DamagedPack, UsageError, printable
 from packer.repack.formats.base import LABEL_NAMES, ForeignFile, FormatOptions, Pixels, Row
-from packer.repack.formats.npy import rows_of
+from packer.repack.formats.npy import more_images, rows_of, unread_labels
 from packer.repack.formats.packers import packer_rows
 
-IMAGES = ("images", "image", "imgs", "img", "x", "X", "data", "pixels")
-LABELS = (*LABEL_NAMES, "targets", "Y")
+IMAGES = ("images", "image", "imgs", "img", "x", "X", "data", "pixels", "0")
+LABELS = (*LABEL_NAMES, "targets", "Y", "1")
 NAMES = ("classes", "class_names", "label_names")
 """Attributes with the names of classes, in the order of their numbers."""
 
@@ -34,12 +35,14 @@ class Arrays:
     def __init__(self, options: FormatOptions) -> None:
         self._columns = options.columns
         self.classes: tuple[str, ...] | None = None
+        self.titles: tuple[str, ...] = ()
         self.notes: list[str] = []
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:
             with import_module(self.home).open_arrays(file.path) as arrays:
                 if "annotation_offsets/" in arrays.axes and not self._columns:
+                    self.titles = _texts(arrays.attributes.get("classes"))
                     yield from packer_rows(scanned(arrays), file)
                 else:
                     yield from self._rows(file, arrays)
@@ -47,10 +50,15 @@ class Arrays:
             raise file.damaged(error.problem, self.again) from None
 
     def _rows(self, file: ForeignFile, arrays: ArrayFile) -> Iterator[Row]:
-        images = arrays.open(self._images(file, arrays))
+        folder = self._images(file, arrays)
+        images = arrays.open(folder)
         labels = self._labels(arrays, images.shape[0])
+        shapes = _shapes(arrays, folder)
+        if labels is None:
+            self.notes += unread_labels(file, shapes, folder.rstrip("/"), LABELS)
+        self.notes += more_images(shapes, folder.rstrip("/"))
         names = next((found for name in NAMES if (found := _texts(arrays.attributes.get(name)))), ())
-        if names and all(-1 <= label < len(names) for label in labels or ()):
+        if names and all(type(label) is int and -1 <= label < len(names) for label in labels or ()):
             self.classes = names
             labels = None if labels is None else [names[label] if label >= 0 else None for label in labels]
         yield from _rows_of_chunks(file, images, labels)
@@ -61,23 +69,58 @@ class Arrays:
             if f"{name}/" in arrays.axes:
                 return f"{name}/"
         large = [] if asked else [folder for folder, axes in arrays.axes.items() if axes >= 3]
-        if not large:
-            names = ", ".join(printable(folder.rstrip("/")) for folder in arrays.axes)
-            raise UsageError(file.path, f"has no array of images (it has {names})", "name it: --columns image=NAME")
-        return large[0]
+        if len(large) == 1:
+            return large[0]
+        names = ", ".join(printable(folder.rstrip("/")) for folder in large or arrays.axes)
+        if large:
+            step = "name one: --columns image=NAME --columns label=NAME"
+            raise UsageError(file.path, f"has several arrays that may be images: {names}", step)
+        if not arrays.axes:
+            raise UsageError(file.path, "has no array at all, hence no images", self.again)
+        raise UsageError(file.path, f"has no array of images (it has {names})", "name it: --columns image=NAME")
 
     def _labels(self, arrays: ArrayFile, count: int) -> list[Any] | None:
         asked = self._columns.get("label")
         for name in (asked,) if asked else LABELS:
+            found: list[Any] | None = None
             if arrays.axes.get(f"{name}/") in (1, 2):
-                values = arrays.read(f"{name}/")
-                if values.shape in ((count,), (count, 1)) and values.dtype.kind in "iub":
-                    found: list[Any] = values.reshape(-1).astype(np.int64).tolist()
-                    return found
+                array = arrays.open(f"{name}/")
+                if array.shape in ((count,), (count, 1)) and array.dtype.kind in "iubf":
+                    found = _classes(array.read(arrays.data))
+            elif isinstance(listed := arrays.attributes.get(name), list):
+                found = _listed(listed, count)
+            if found is not None:
+                return found
         if asked:
             problem = f"{printable(asked)} is not an array of {count} whole numbers"
             raise UsageError("--columns", problem, "name another: --columns label=NAME")
         return None
+
+
+def _classes(values: Any) -> list[Any] | None:
+    """Return an array of class numbers; they may be floats that are whole. None if it is something else."""
+    numbers = values.reshape(-1)
+    if values.dtype.kind == "f" and not (np.isfinite(numbers).all() and (numbers == np.trunc(numbers)).all()):
+        return None
+    found: list[Any] = numbers.astype(np.int64).tolist()
+    return found
+
+
+def _listed(values: list[Any], count: int) -> list[Any] | None:
+    """Return a list of class numbers or of names; None if it is something else."""
+    alike = any(all(type(value) is kind for value in values) for kind in (int, str))
+    return values if alike and len(values) == count else None
+
+
+def _shapes(arrays: ArrayFile, images: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays that are stored as they are, and lengths of lists as those of arrays."""
+    shapes: dict[str, tuple[int, ...]] = {
+        name: (len(value),) for name, value in arrays.attributes.items() if name in LABELS and isinstance(value, list)
+    }
+    for folder in arrays.axes:
+        with nullcontext() if folder == images else suppress(ValueError, LookupError):
+            shapes[folder.rstrip("/")] = arrays.open(folder).shape
+    return shapes
 
 
 def _texts(value: Any) -> tuple[str, ...]:

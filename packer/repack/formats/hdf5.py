@@ -16,7 +16,7 @@ import numpy as np
 from packer.containers.hdf5 import CONTAINER, check_within, contiguous_offset, own_dataset, values_of, within_file
 from packer.errors import UsageError, printable
 from packer.repack.formats.base import LABEL_NAMES, ForeignFile, FormatOptions, Known, Pixels, Row, class_of
-from packer.repack.formats.npy import rows_of
+from packer.repack.formats.npy import more_images, rows_of, unread_labels
 from packer.repack.formats.packers import packer_rows
 
 IMAGES = ("images", "image", "imgs", "img", "x", "X", "x_train", "X_train", "data", "jpeg", "jpegs", "pixels")
@@ -36,12 +36,14 @@ class Hdf5:
     def __init__(self, options: FormatOptions) -> None:
         self._columns = options.columns
         self.classes: tuple[str, ...] | None = None
+        self.titles: tuple[str, ...] = ()
         self.notes: list[str] = []
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:
             with h5py.File(file.path, "r", locking=False) as content:
                 if own_dataset(content, "annotation_offsets") is not None and not self._columns:
+                    self.titles = _texts(file, content, "classes") or ()
                     yield from packer_rows(CONTAINER.scan(file.path), file)
                     return
                 yield from self._rows(file, content)
@@ -54,6 +56,11 @@ class Hdf5:
         images = self._images(file, content)
         _check_images(file, images)
         labels = self._labels(file, content, images.shape[0] if images.shape else 0)
+        own = {str(name): one.shape for name in content if (one := own_dataset(content, name)) is not None}
+        shapes = {name: shape for name, shape in own.items() if shape}
+        if (name := images.name.lstrip("/")) in shapes:
+            self.notes += unread_labels(file, shapes, name, LABELS[:-1]) if labels is None else ()
+            self.notes += more_images(shapes, name)
         names = next((found for name in NAMES if (found := _texts(file, content, name)) is not None), None)
         if names and all(isinstance(label, int) and -1 <= label < len(names) for label in labels or ()):
             self.classes = names
@@ -74,6 +81,9 @@ class Hdf5:
         found = [name for name in ((asked,) if asked else IMAGES) if own_dataset(content, name) is not None]
         if not found and not asked:
             found = [name for name in content if (one := own_dataset(content, name)) is not None and len(one.shape) > 2]
+            if len(found) > 1:
+                problem = f"has several datasets that may be images: {', '.join(map(printable, found))}"
+                raise UsageError(file.path, problem, "name one: --columns image=NAME --columns label=NAME")
         if not found:
             names = ", ".join(printable(str(name)) for name in content)
             raise UsageError(file.path, f"has no dataset of images (it has {names})", "name it: --columns image=NAME")

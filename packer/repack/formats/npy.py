@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from packer.errors import UsageError
+from packer.errors import UsageError, printable
 from packer.repack.formats.base import ForeignFile, FormatOptions, Pixels, Row
 
 MOST_HEADER_BYTES = 4096
@@ -72,6 +73,45 @@ def rows_of(
     for number in range(count):
         known = None if labels is None else labels[number]
         yield b"%08d" % number, start + number * size, size, known, pixels
+
+
+def unread_labels(
+    file: ForeignFile, shapes: Mapping[str, tuple[int, ...]], images: str, names: Sequence[str]
+) -> Iterator[str]:
+    """Yield what the user should know of a file of several arrays, of which none is taken for labels.
+
+    Args:
+        file: The file.
+        shapes: Its arrays.
+        images: The array of images.
+        names: Those that labels have.
+
+    Raises:
+        UsageError: An array that is named as labels are has one for each of another number of images.
+    """
+    count = shapes[images][0]
+    for name in names:
+        shape = shapes.get(name, ())
+        if shape and shape[0] != count and (len(shape) == 1 or shape[1:] == (1,)):
+            problem = f"has {count} images in {printable(images)}, but {shape[0]} labels in {printable(name)}"
+            raise UsageError(file.path, problem, "name others: --columns image=NAME --columns label=NAME")
+    unfit = next((name for name in names if len(shapes.get(name, ())) in (1, 2)), None)
+    fit = [name for name, shape in shapes.items() if shape == (count,) and name not in (images, unfit)]
+    step = f"; {printable(fit[0])} could be: --columns label={shlex.quote(printable(fit[0]))}" if fit else ""
+    if unfit is not None:
+        given = "x".join(map(str, shapes[unfit]))
+        yield f"{printable(unfit)} ({given}) is not a class for each image, so that the images have no label{step}"
+    elif fit:
+        yield f"no array is named as labels are, so that the images have no label{step}"
+
+
+def more_images(shapes: Mapping[str, tuple[int, ...]], images: str) -> Iterator[str]:
+    """Yield a note if other arrays look like images, too."""
+    shape = shapes[images]
+    others = [name for name, other in shapes.items() if name != images and len(shape) > 2 and other[1:] == shape[1:]]
+    if others:
+        given = ", ".join(map(printable, others))
+        yield f"only the images of {printable(images)} are taken, not those of {given}: --columns image=NAME"
 
 
 def labels_in(path: str | None, count: int) -> list[Any] | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from packer.containers.base import Entry
 from packer.errors import BadLabel
-from packer.model.annotation import RawAnnotation
+from packer.model.annotation import Annotation, RawAnnotation
 from packer.model.fields import FIELDS, Field
 from packer.model.record_json import class_names, record_from_json
 from packer.repack.formats.base import ForeignFile, Known, Numbered, Pixels, Rich, Row
@@ -17,24 +16,34 @@ from packer.repack.formats.base import ForeignFile, Known, Numbered, Pixels, Ric
 def packer_rows(entries: Iterable[Entry], file: ForeignFile) -> Iterator[Row]:
     """Yield the images of a file that packer wrote."""
     for entry in entries:
-        about = json.loads(entry.annotation or b"{}")
-        pixels = None
-        if about.get("encoding") == "raw":
-            pixels = Pixels(about["height"], about["width"], about["channels"], about["dtype"])
-        path = str(about.get("path", entry.key)).encode("utf-8", "surrogateescape")
-        text = entry.annotation
-        known = None if text is None else packer_annotation_of(text, f"{file.name}: {entry.key}")
-        yield path, entry.offset, entry.size, known, pixels
+        text, origin = entry.annotation, f"{file.name}: {entry.key}"
+        if text is None:
+            yield entry.key.encode("utf-8", "surrogateescape"), entry.offset, entry.size, None, None
+            continue
+        try:
+            record = record_from_json(text, b"")
+            known = _known(record.annotation, text, origin)
+        except ValueError as error:
+            yield entry.key.encode("utf-8", "surrogateescape"), 0, 0, _unreadable(origin, error), None
+            continue
+        pixels = Pixels(*record.shape, record.dtype) if record.encoding == "raw" else None
+        yield record.path, entry.offset, entry.size, known, pixels
 
 
 def packer_annotation_of(text: bytes, origin: str) -> Known:
     """Return what packer's JSON says of an image."""
     try:
-        annotation = record_from_json(text, b"").annotation
-        names = class_names(text)
+        return _known(record_from_json(text, b"").annotation, text, origin)
     except ValueError as error:
-        return BadLabel(origin, f"its annotation cannot be read: {error}", "correct it")
-    number = annotation.label
+        return _unreadable(origin, error)
+
+
+def _unreadable(origin: str, error: ValueError) -> BadLabel:
+    return BadLabel(origin, f"its annotation cannot be read: {error}", "correct it")
+
+
+def _known(annotation: Annotation, text: bytes, origin: str) -> Known:
+    names, number = class_names(text), annotation.label
     label = None if number is None else Numbered(number, names.get(number) or str(number))
     extras = dict(annotation.extras) | ({} if annotation.tags is None else {"tags": annotation.tags.tolist()})
     if not extras and not any(f.says and getattr(annotation, f.name) is not None for f in FIELDS[1:]):

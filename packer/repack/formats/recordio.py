@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from packer.containers.npy import HEADER_BYTES, looks_like_image
 from packer.containers.recordio import CONTAINER, HEADER, frames
 from packer.errors import BadLabel, DamagedPack
 from packer.model.annotation import RawAnnotation
 from packer.repack.formats.base import GET_AGAIN, ForeignFile, FormatOptions, Known, Rich, Row
 from packer.repack.formats.packers import packer_rows
+from packer.sources.paths import MOST_CLASSES
 
 BOX = 5
 """Numbers of an object: its class, and its box in fractions of the image."""
@@ -32,48 +32,66 @@ class RecordIO:
                 yield from packer_rows(CONTAINER.scan(file.path), file)
                 return
             with memoryview(file.view) as data:
+                detection: bool | None = None
                 for start, stop in frames(file.path, data):
-                    yield from _row(file, data, start, stop)
+                    vector, number, image = _header(file, data, start, stop)
+                    if image == stop:
+                        continue  # the first and the last ones of InsightFace say something of the file
+                    if detection is None and _before(vector) == len(vector):
+                        detection = any(_has_objects(_header(file, data, *f)[0]) for f in frames(file.path, data))
+                    known = _known(vector, f"{file.name}: record {number}", bool(detection))
+                    yield b"%08d" % number, image, stop - image, known, None
         except DamagedPack as error:
             raise file.damaged(error.problem, error.next_step or GET_AGAIN) from None
 
 
-def _row(file: ForeignFile, data: memoryview, start: int, stop: int) -> Iterator[Row]:
-    """Yield the image of a record; those without one, as the first ones of InsightFace, say something of the file."""
+def _header(file: ForeignFile, data: memoryview, start: int, stop: int) -> tuple[list[float], int, int]:
+    """Return the label of a record, its number, and the first byte of its image."""
     if stop - start < HEADER.size:
         raise file.damaged(f"has a record of {stop - start} bytes at byte {start}")
     count, label, number, _ = HEADER.unpack_from(data, start)
     image = start + HEADER.size + 4 * count
     if image > stop:
         raise file.damaged(f"has a label of {count} numbers at byte {start}, beyond its record")
-    if not looks_like_image(bytes(data[image : min(stop, image + HEADER_BYTES)])):
-        return
-    vector = np.frombuffer(data[start + HEADER.size : image], "<f4").tolist()
-    path = b"%08d" % number
-    yield path, image, stop - image, _known(vector or [label], f"{file.name}: record {number}"), None
+    return np.frombuffer(data[start + HEADER.size : image], "<f4").tolist() or [label], number, image
 
 
-def _known(vector: list[float], origin: str) -> Known:
-    """Return what a label says: a class, or objects as `im2rec` packs them for detection.
+def _before(vector: list[float]) -> int:
+    """Return how many numbers are before the objects, if the label is as `im2rec` packs those for detection; else 0.
 
-    Those are the number of numbers before the objects, the number of numbers of each, and more before and after.
-    InsightFace has the class first, and other numbers after it.
+    It begins with the number of numbers before the objects, and the number of numbers of each.
     """
     sizes = [int(value) for value in vector[:2] if value.is_integer()]
-    if len(sizes) == 2 and sizes[0] >= 2 and sizes[1] >= BOX and len(vector) > sizes[0]:
-        rest = len(vector) - sizes[0]
-        if rest % sizes[1] == 0:
-            return _objects(np.array(vector[sizes[0] :]).reshape(-1, sizes[1]), origin)
+    if len(sizes) == 2 and sizes[0] >= 2 and sizes[1] >= BOX and (len(vector) - sizes[0]) % sizes[1] == 0:
+        return sizes[0]
+    return 0
+
+
+def _has_objects(vector: list[float]) -> bool:
+    return 0 < _before(vector) < len(vector)
+
+
+def _known(vector: list[float], origin: str, detection: bool) -> Known:
+    """Return what a label says: a class, or objects. InsightFace has the class first, and other numbers after it.
+
+    Args:
+        vector: The label.
+        origin: The record, for messages.
+        detection: Whether a label that could be both is of an image without objects.
+    """
+    if _has_objects(vector) or (detection and _before(vector) == len(vector)):
+        return _objects(np.array(vector[_before(vector) :]).reshape(-1, int(vector[1])), origin)
     if not vector[0].is_integer():
         return BadLabel(origin, f"its label is {vector[0]:g}, which is not the number of a class", "pack it as a list")
     return int(vector[0]) if vector[0] >= 0 else None
 
 
 def _objects(rows: Any, origin: str) -> Known:
-    rows = rows[rows[:, 0] >= 0]  # -1 fills up
+    rows = rows[rows[:, 0] != -1]  # which fills up
     ids = rows[:, 0].tolist()
-    if not all(number.is_integer() for number in ids):
-        return BadLabel(origin, "a class of its objects is not a whole number", "correct the label")
+    if not np.isfinite(rows[:, :BOX]).all() or not all(0 <= n < MOST_CLASSES and n.is_integer() for n in ids):
+        problem = f"an object has a class that is none of 0 to {MOST_CLASSES - 1}, or a box that is not finite"
+        return BadLabel(origin, problem, "correct the label")
     boxes = tuple(tuple(row) for row in rows[:, 1:BOX].tolist())
     names = tuple(str(int(number)) for number in ids)
     return Rich(None, RawAnnotation(origin=origin, boxes=boxes, box_labels=names, relative=True))

@@ -87,7 +87,7 @@ class WebDataset:
                 images.append(member)
             elif kind is not OTHER:
                 texts[kind] = start, size
-        known = self._class(file, images, texts) if texts else None
+        known = self._class(file, images, texts) if texts and images else None
         for path, at, count in images:
             yield path, at, count, known, None
         if self._captions:
