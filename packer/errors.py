@@ -215,6 +215,9 @@ class TooManyBad(PackerError):
     `remedy` are the options with which the same build packs what is not bad.
     """
 
+    listed_by = "--quarantine DIR or --json"
+    """Options with which the command lists all bad inputs."""
+
     def __init__(
         self,
         where: AnyPath,
@@ -250,7 +253,7 @@ class TooManyBad(PackerError):
                 several = f"{count:,}, for example " if count > 1 else ""
                 lines.append(f"{reason}: {several}{_bad_input(example)}")
         if total > SHOWN_REJECTED:
-            lines.append("(--quarantine DIR or --json lists all of them)")
+            lines.append(f"({self.listed_by} lists all of them)")
         return lines
 
 

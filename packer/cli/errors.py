@@ -149,8 +149,12 @@ def _usage_text(error: click.ClickException, given: Sequence[str] = ()) -> tuple
     return problem, printable(shlex.join(["packer", *words]))
 
 
+LIKE = 0.75
+"""How alike an unknown option must be to be taken for another: --shard-size is not --resize."""
+
+
 def _option_meant(option: str, possibilities: Iterable[str]) -> str:
-    near = get_close_matches(option, possibilities, 1)
+    near = get_close_matches(option, possibilities, 1, LIKE)
     return near[0] if near else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
@@ -149,6 +150,8 @@ def command_of(manifest: Manifest, pack: str) -> str:
         words = ["packer", manifest.made_from[0].command, *(origin.name for origin in manifest.made_from)]
         for name, value in manifest.options.get("repack", {}).items():
             words += [f"--{_flag(name)}"] if value is True else [f"--{_flag(name)}", str(value)]
+        if words[1] == "convert":
+            return shlex.join([*words, pack, "--format", manifest.container, *_remade(manifest.options)])
         return shlex.join(words if words[1] == "split" else [*words, "-o", pack])
     from packer.packing.sizes import default_shard_bytes
 
@@ -175,6 +178,14 @@ def command_of(manifest: Manifest, pack: str) -> str:
         for item in value if isinstance(value, list) else [value]:
             words += [f"--{_flag(name)}"] if item is True else [f"--{_flag(name)}", _text(name, item)]
     return shlex.join([*words, "-o", pack])
+
+
+def _remade(options: Mapping[str, Any]) -> list[str]:
+    """Return the options that say how the images of a conversion are stored."""
+    words = ["--encode", options["encode"]] if options.get("encode") not in (None, "copy") else []
+    for name in ("resize", "fit") if options.get("resize") is not None else ():
+        words += [f"--{name}", str(options[name])]
+    return words
 
 
 def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:

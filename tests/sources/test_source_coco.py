@@ -16,6 +16,7 @@ from packer.sources import open_source, recognize
 from packer.sources.base import SourceOptions
 from packer.sources.coco import json_map
 from packer.sources.coco.rle import joined, mask_box, mask_of, outline, read_rle, rle_counts, rle_text
+from packer.sources.coco.source import CocoSource
 from packer.sources.splits import is_of_split, splits_in
 
 PEOPLE = ["nose", "left_eye", "right_eye"]
@@ -369,6 +370,14 @@ def test_roboflow(make_tree):
     assert packed_of(tree, opened(tree)) == tree.images
     for split in ("valid", "val"):
         assert packed_of(tree, opened(tree, split=split)) == tree.images[1:]
+
+
+def test_one_file_that_is_asked_for_is_its_split(make_tree):
+    files = {f"{split}2017/1.jpg": "" for split in ("train", "val")}
+    files |= {f"{split}.json": text(coco([image(1, "1.jpg")])) for split in ("train", "val")}
+    tree = make_tree(files)
+    assert CocoSource.splits(tree, SourceOptions()) == ("train", "val")
+    assert CocoSource.splits(tree, SourceOptions(file=f"{tree.root.decode()}/val.json")) == ()
 
 
 def test_a_split_by_folders_of_images(make_tree):

@@ -32,6 +32,7 @@ Dice = random.Random
 MOST_S = 10.0
 """Processor time of a case."""
 MOST_BYTES = 8 << 30
+"""Memory that a case may map."""
 NUMBERS = (
     0, 1, -1, 2, 127, -128, 255, 2**15, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**53, 2**62, 2**63 - 1, -(2**63), 2**64,
     10**30, 10**400,
@@ -434,7 +435,8 @@ def attack(home: Path, files: Files, command: str, seed: str) -> str:
 @contextlib.contextmanager
 def _surroundings(case: Path) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_AS)
-    most = MOST_BYTES if before[1] < 0 else min(MOST_BYTES, before[1])
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()  # by what ran before
+    most = mapped + MOST_BYTES if before[1] < 0 else min(mapped + MOST_BYTES, before[1])
     for folder in ("tmp", "new"):
         (case / folder).mkdir()
     environ = {"PACKER_CACHE": str(case / "cache"), "HOME": str(case / "home"), "TMPDIR": str(case / "tmp")}

@@ -16,7 +16,7 @@ from packer.sources.coco.objects import CocoObject, far_off, shape_of
 from packer.sources.image_names import ImageNames
 from packer.sources.paths import as_bytes, as_text, extension_of, file_of, named, stem_of
 from packer.sources.points import check_count
-from packer.sources.splits import FolderSplit, file_splits, folder_splits, is_of_split
+from packer.sources.splits import FolderSplit, file_splits, folder_splits, is_of_split, splits_in
 from packer.sources.tree import read_head
 
 MOST_CANDIDATES = 64
@@ -97,9 +97,15 @@ class CocoSource(BaseSource):
 
     @staticmethod
     def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
-        """Return the splits that the files are named after, else those of the folders of images."""
+        """Return the splits that the files are named after, else those of the folders of images.
+
+        One file that is named after a split, and was asked for, is that split.
+        """
         paths = [file_of(tree, "coco", file) for file in options.files] or list(_found(tree))
-        return file_splits([ImageNames(tree).told(path) for path in paths]) or folder_splits(tree)
+        names = [ImageNames(tree).told(path) for path in paths]
+        if options.files and len(names) == 1 and splits_in(names[0]):
+            return ()
+        return file_splits(names) or folder_splits(tree)
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the image's folder is of the split if the files are not."""
