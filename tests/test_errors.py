@@ -9,8 +9,8 @@ import pickle
 import pytest
 
 from packer import errors, open_pack
-from packer.containers.storage import storage_errors
 from packer.errors import BadImage, DamagedPack, PackerError, PackNotFound, StorageError, TooManyBad, UsageError
+from packer.system.storage import storage_errors
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PackerError)]
 BUILTINS = {

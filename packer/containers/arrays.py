@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from packer.containers.annotation_columns import AnnotationColumns, BytesColumn, PartColumns
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import check_raw_size
-from packer.containers.storage import mapped, storage_errors
-from packer.containers.stored_zip import StoredEntries, StoredZip
-from packer.errors import DamagedPack, PackerError
+from packer.containers.stored_zip import StoredZip
+from packer.files.array_files import ArrayFile
 from packer.model.annotation import Record
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
+from packer.system.storage import storage_errors
 
 _COPY_BYTES = 4 << 20
-_NUMBERS = {
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
-}  # fmt: skip
-_OTHERS = ("image_offsets", "keys", "key_offsets", "annotations", "annotation_offsets")
+_TEXTS = ("keys", "key_offsets", "annotations", "annotation_offsets")
 
 
 class ArraysWriter:
@@ -121,114 +114,25 @@ class ArraysWriter:
         yield from self._columns.arrays().items()
 
 
-class Chunks(NamedTuple):
-    """Where an array is in the file."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    starts: Any
-    """First byte of each chunk, int64."""
-    items: int
-    """Items of a chunk along the first axis; the last chunk may have fewer."""
-
-    @property
-    def item_bytes(self) -> int:
-        return prod(self.shape[1:]) * int(self.dtype.itemsize)
-
-    def offsets(self) -> Any:
-        """Where each item begins, int64 (n,)."""
-        numbers = np.arange(self.shape[0])
-        return self.starts[numbers // self.items] + numbers % self.items * self.item_bytes
-
-    def base(self) -> int:
-        """Where the array begins. Raise ValueError if it is not in one piece."""
-        if (np.diff(self.starts) != self.items * self.item_bytes).any():
-            raise ValueError("the chunks of an array of bytes do not follow one another")
-        return int(self.starts[0]) if len(self.starts) else 0
-
-    def read(self, data: memoryview) -> Any:
-        """Return the array."""
-        count = prod(self.shape)
-        numbers = np.frombuffer(data, self.dtype, count, self.base()) if count else np.zeros(0, self.dtype)
-        return numbers.reshape(self.shape).astype(self.dtype.newbyteorder("="))
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayFile:
-    """A mapped file of arrays."""
-
-    axes: Mapping[str, int]
-    """The number of axes of each array by its folder, ``labels/``."""
-    open: Callable[[str], Chunks]
-    """Returns where the array in a folder is. Raises ValueError or LookupError if it is not stored as it is."""
-    data: memoryview
-    attributes: Mapping[str, Any]
-    """What the file says of all arrays."""
-
-    def read(self, folder: str) -> Any:
-        """Return a small array."""
-        return self.open(folder).read(self.data)
-
-
-@contextmanager
-def open_zip(
-    path: str, metadata: str, what: str, arrays_of: Callable[[StoredEntries, memoryview, dict[str, Any]], ArrayFile]
-) -> Iterator[ArrayFile]:
-    """Open a zip file of arrays.
-
-    Args:
-        path: The file.
-        metadata: Name of the JSON file in the folder of each array.
-        what: The kind of file, for messages.
-        arrays_of: Returns the arrays, given the members of the file, its bytes, and the metadata by folder.
-
-    Raises:
-        DamagedPack: It is not a file of that kind.
-    """
-    with array_errors(path, what), mapped(path) as view, memoryview(view) as data:
-        entries = StoredEntries(path, data)
-        files = [name for name in entries.names if name == metadata or name.endswith("/" + metadata)]
-        yield arrays_of(entries, data, {name[: -len(metadata)]: json.loads(entries.read(name)) for name in files})
-
-
-@contextmanager
-def array_errors(path: str, what: str) -> Iterator[None]:
-    """Turn what a file of arrays that is none raises into a DamagedPack."""
-    try:
-        yield
-    except PackerError:
-        raise
-    except (LookupError, ValueError, TypeError, AttributeError, RecursionError, OSError, struct.error) as error:
-        raise DamagedPack(path, f"not {what} of images: {error}") from error
-
-
-def dtype_of(name: str) -> Any:
-    """Return the dtype of an array of numbers. Raise ValueError if it is of something else."""
-    if name not in _NUMBERS:
-        raise ValueError(f"an array of {name}")
-    return np.dtype(name)
-
-
 def scanned(arrays: ArrayFile) -> Iterator[Entry]:
-    """Yield the items of the array ``images/``, else of the first array of three or more axes.
+    """Yield the records of a file that packer wrote.
 
     Raises:
-        ValueError: There is no array of images, or the arrays do not fit together.
+        ValueError: An array is missing, or they do not fit together.
     """
     axes, open_array, data = arrays.axes, arrays.open, arrays.data
-    folder = "images/" if "images/" in axes else next(iter([name for name, count in axes.items() if count >= 3]), None)
-    if folder is None:
-        raise ValueError("no array of images")
-    images = open_array(folder)
-    others = {name: open_array(f"{name}/").read(data) for name in _OTHERS if f"{name}/" in axes}
-    if "image_offsets" in others:
-        bounds = others["image_offsets"]
+    if missing := [name for name in ("images", *_TEXTS) if f"{name}/" not in axes]:
+        raise ValueError(f"it has no array {missing[0]}")
+    images = open_array("images/")
+    texts = {name: open_array(f"{name}/").read(data) for name in _TEXTS}
+    if "image_offsets/" in axes:
+        bounds = open_array("image_offsets/").read(data)
         _check_bounds(bounds, prod(images.shape) * images.dtype.itemsize, "image")
         offsets, sizes = images.base() + bounds[:-1], np.diff(bounds)
     else:
         offsets = images.offsets()
         sizes = np.full(len(offsets), images.item_bytes)
-    keys, texts = (_strings(others, name, len(offsets)) for name in ("key", "annotation"))
+    keys, annotations = (_strings(texts, name, len(offsets)) for name in ("key", "annotation"))
     bounds = {}
     for name in (one.removesuffix("_offsets/") for one in axes if one.endswith("_offsets/")):
         if f"{name}/" in axes and axes[f"{name}/"] == 1:
@@ -236,9 +140,9 @@ def scanned(arrays: ArrayFile) -> Iterator[Entry]:
             _check_bounds(bounds_of, prod(content.shape) * content.dtype.itemsize, name)
             bounds[name] = content.base() + bounds_of
     for i, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
-        key = str(i) if keys is None else keys[i].decode("utf-8", "backslashreplace")
-        text = None if texts is None else packer_annotation(texts[i])
-        yield Entry(key, offset, size, text, {} if text is None else part_places(text, i, bounds))
+        text = packer_annotation(annotations[i])
+        parts = {} if text is None else part_places(text, i, bounds)
+        yield Entry(keys[i].decode("utf-8", "backslashreplace"), offset, size, text, parts)
 
 
 def part_places(text: bytes, number: int, bounds: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
@@ -258,10 +162,8 @@ def part_places(text: bytes, number: int, bounds: Mapping[str, Any]) -> dict[str
     return found
 
 
-def _strings(arrays: dict[str, Any], name: str, count: int) -> list[bytes] | None:
+def _strings(arrays: dict[str, Any], name: str, count: int) -> list[bytes]:
     """Return the texts in the array ``NAMEs`` that ``NAME_offsets`` divides."""
-    if f"{name}s" not in arrays or f"{name}_offsets" not in arrays:
-        return None
     text, bounds = arrays[f"{name}s"].tobytes(), arrays[f"{name}_offsets"]
     _check_bounds(bounds, len(text), name)
     if len(bounds) != count + 1:

@@ -1,4 +1,4 @@
-"""The contract of a container: how a shard is written, and how a file of that format is scanned.
+"""The contract of a container: how a shard is written, and how its records are found again.
 
 A container stores keys, bytes and annotations, and does not encode or decode images. It writes the usual layout of its
 format (docs/formats.md), with the format's own library. Reading a pack does not need it: the index holds the places
@@ -81,16 +81,16 @@ def _arrays(places: list[Place]) -> Places:
 
 
 class Entry(NamedTuple):
-    """An image in a file of the container's format."""
+    """A record in a shard."""
 
     key: str
-    """The name of the image in the file."""
+    """Its key."""
     offset: int
     """First byte of the image in the file, past a .npy header."""
     size: int
     """Bytes of the image."""
     annotation: bytes | None
-    """packer's annotation (JSON); None in a file of another tool."""
+    """Its annotation (JSON); None if it has none."""
     parts: Mapping[str, Place] = MappingProxyType({})
     """Where each of its parts is: (offset, size)."""
 
@@ -129,9 +129,9 @@ class Container(Protocol):
         """Begin a new shard at `path`, which must not exist."""
 
     def scan(self, path: str) -> Iterator[Entry]:
-        """Yield the images in a file of this format, in the order of the file (LMDB: of the keys).
+        """Yield the records of a shard that `create` wrote, in the order of the file (LMDB: of the keys).
 
-        The file may be from another tool: keys are then that tool's names, and there are no annotations.
+        Files of other tools are read by `packer.repack.formats`.
 
         Raises:
             DamagedPack: The file cannot be read as this format, or a checksum of the format does not match.

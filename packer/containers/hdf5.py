@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import h5py
@@ -15,14 +16,14 @@ from packer.containers.arrays import part_places
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.hdf5_file import SafeFile
 from packer.containers.npy import check_raw_size
-from packer.containers.storage import storage_errors
-from packer.errors import DamagedPack, printable
+from packer.errors import DamagedPack
+from packer.files.hdf5_datasets import contiguous_offset, own_dataset, values_of
 from packer.model.annotation import Record
 from packer.model.record_json import annotation_json, packer_annotation
+from packer.system.storage import storage_errors
 
 _BLOCK_BYTES = 4 << 20
-_SMALL_BYTES = 1 << 20
-"""What values may take in memory however small their file is: compressed ones are larger than they are there."""
+_TEXTS = ("annotations", "annotation_offsets")
 
 
 class Hdf5Writer:
@@ -115,91 +116,31 @@ class Hdf5Container:
         return Hdf5Writer(path, spec)
 
     def scan(self, path: str) -> Iterator[Entry]:
-        """Yield the items of the dataset ``images``, which must be contiguous in the file.
-
-        Images of different sizes need ``image_offsets`` (docs/formats.md). The names come from ``keys``, or are
-        numbers.
-        """
         try:
             file_bytes = os.path.getsize(path)
             with h5py.File(path, "r", locking=False) as file:
-                images = own_dataset(file, "images")
-                if images is None:
-                    raise ValueError("it has no dataset images")
+                found = {name: own_dataset(file, name) for name in ("images", "keys", *_TEXTS)}
+                if missing := [name for name, dataset in found.items() if dataset is None]:
+                    raise ValueError(f"it has no dataset {missing[0]}")
+                images = found["images"]
                 base, offsets = contiguous_offset(images), _image_offsets(file, images, file_bytes).tolist()
-                count = len(offsets) - 1
-                names = own_dataset(file, "keys")
-                keys = list(range(count)) if names is None else values_of(names, file_bytes).tolist()
-                texts, bounds = _annotation_texts(file, count, file_bytes)
-                places = dict(_part_bounds(file, file_bytes)) if bounds is not None else {}
-            if len(keys) != count:
-                raise ValueError(f"{len(keys)} keys for {count} images")
+                keys = values_of(found["keys"], file_bytes).tolist()
+                contiguous_offset(found["annotations"])
+                texts, bounds = (values_of(found[name], file_bytes) for name in _TEXTS)
+                texts, bounds = texts.tobytes(), bounds.tolist()
+                places = dict(_part_bounds(file, file_bytes))
+            if len(keys) != len(offsets) - 1:
+                raise ValueError(f"{len(keys)} keys for {len(offsets) - 1} images")
+            if len(bounds) != len(offsets) or bounds[0] != 0 or bounds[-1] != len(texts):
+                raise ValueError("annotation_offsets do not cover the annotations")
             if base + offsets[-1] > file_bytes:
                 raise ValueError("the images extend beyond the end of the file")
+            for number, (start, stop) in enumerate(pairwise(offsets)):
+                text = packer_annotation(texts[bounds[number] : bounds[number + 1]])
+                parts = {} if text is None else part_places(text, number, places)
+                yield Entry(keys[number].decode("utf-8", "backslashreplace"), base + start, stop - start, text, parts)
         except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise DamagedPack(path, f"not an HDF5 file of images: {error}") from error
-        for number, key in enumerate(keys):
-            name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
-            start, stop = offsets[number : number + 2]
-            text = None if bounds is None else packer_annotation(texts[bounds[number] : bounds[number + 1]])
-            try:
-                parts = {} if text is None else part_places(text, number, places)
-            except ValueError as error:
-                raise DamagedPack(path, f"not an HDF5 file of images: {error}") from error
-            yield Entry(name, base + start, stop - start, text, parts)
-
-
-def own_dataset(content: Any, name: str) -> Any:
-    """Return a dataset of the file itself; None if there is none of that name, or a link leads elsewhere."""
-    at = content
-    for part in name.strip("/").split("/"):
-        if not isinstance(at, h5py.Group) or not isinstance(at.get(part, getlink=True), h5py.HardLink):
-            return None
-        at = at[part]
-    return at if isinstance(at, h5py.Dataset) else None
-
-
-def check_within(dataset: Any, file_bytes: int) -> None:
-    """Raise ValueError if a dataset is in other files, or is larger than its file: a shape costs nothing to write."""
-    if dataset.is_virtual or dataset.external:
-        raise ValueError(f"the dataset {printable(dataset.name)} is in other files")
-    count = max(math.prod(dataset.shape), math.prod(dataset.chunks or (0,)))  # a chunk is read as a whole
-    if count * dataset.dtype.itemsize > max(file_bytes, _SMALL_BYTES):
-        problem = f"of shape {dataset.shape} and type {dataset.dtype} is larger than its file"
-        raise ValueError(f"the dataset {printable(dataset.name)} {problem}")
-
-
-def values_of(dataset: Any, file_bytes: int) -> Any:
-    """Return all values of a dataset, numbers or bytes. Raise ValueError as `check_within` does, or for other types."""
-    check_within(dataset, file_bytes)
-    if not dataset.dtype.hasobject:
-        return dataset[:]
-    if h5py.check_string_dtype(dataset.dtype) is None:
-        raise ValueError(f"the dataset {printable(dataset.name)} has neither numbers nor texts")
-    found = within_file((dataset[place] for place in np.ndindex(dataset.shape)), dataset, file_bytes)
-    return np.array([*found, None], object)[:-1].reshape(dataset.shape)
-
-
-def within_file(texts: Iterator[bytes], dataset: Any, file_bytes: int) -> Iterator[bytes]:
-    """Yield texts. Raise ValueError if together they are longer than their file, in which they may all be the same."""
-    left = max(file_bytes, _SMALL_BYTES)
-    for text in texts:
-        left -= len(text)
-        if left < 0:
-            raise ValueError(f"the texts of the dataset {printable(dataset.name)} are longer than its file")
-        yield text
-
-
-def _annotation_texts(file: Any, count: int, file_bytes: int) -> tuple[bytes, list[int] | None]:
-    """Return packer's annotations, joined, and where each begins; None if there are none."""
-    annotations, offsets = own_dataset(file, "annotations"), own_dataset(file, "annotation_offsets")
-    if annotations is None or offsets is None:
-        return b"", None
-    contiguous_offset(annotations)
-    texts, bounds = values_of(annotations, file_bytes).tobytes(), values_of(offsets, file_bytes).tolist()
-    if len(bounds) != count + 1 or bounds[0] != 0 or bounds[-1] != len(texts):
-        raise ValueError("annotation_offsets do not cover the annotations")
-    return texts, bounds
 
 
 def _part_bounds(file: Any, file_bytes: int) -> Iterator[tuple[str, Any]]:
@@ -223,18 +164,6 @@ def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tu
         stop = min(start + block_items, count)
         block = np.frombuffer(content.read(start * item_bytes, stop * item_bytes), dtype)
         dataset[start:stop] = block.reshape(-1, *item_shape)
-
-
-def contiguous_offset(images: Any) -> int:
-    """Return where a dataset begins in its file. Raise ValueError if it is not contiguous there."""
-    if images.chunks is not None:
-        raise ValueError("the dataset is chunked or compressed; write it again in one piece (h5repack -l CONTI)")
-    if images.is_virtual or images.external:
-        raise ValueError("the dataset is in other files")
-    offset = images.id.get_offset()
-    if images.dtype.hasobject or (offset is None and images.size):
-        raise ValueError("the dataset is not contiguous in the file")
-    return int(offset or 0)
 
 
 def _image_offsets(file: Any, images: Any, file_bytes: int) -> Any:

@@ -6,7 +6,7 @@ import io
 import os
 from typing import Any
 
-from packer.containers.storage import storage_errors
+from packer.system.storage import storage_errors
 
 
 class SafeFile(io.RawIOBase):

@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packer.containers.base import Entry, Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, check_raw_size, npy_header, npy_payload_offset
-from packer.containers.parquet_pages import NO_PLACE, binary_places
-from packer.containers.storage import mapped, storage_errors
 from packer.errors import DamagedPack
+from packer.files.parquet_pages import binary_places
 from packer.model.annotation import Annotation, Record
 from packer.model.fields import BY_NAME, LISTS, Field
 from packer.model.parts import parts_of
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
+from packer.system.storage import mapped, storage_errors
 
 _GROUP_BYTES = 32 << 20
 """Of a row group, which is held in memory until it is written."""
@@ -54,11 +53,12 @@ _SCHEMA = pa.schema(
     ]
 )
 """The same in every shard, as the files of a dataset must have."""
+_UNREADABLE = (OSError, LookupError, ValueError, TypeError, AttributeError)
+_NEEDED = ["key", "encoding", "annotation"]
 _OF_RECORD = ("key", "encoding", "height", "width", "channels", "dtype")
 _PNM = re.compile(rb"P[56]\n\d{1,10} \d{1,10}\n255\n")
 _PNM_KINDS = {1: 5, 3: 6}
 """Channels -> the digit of the format's magic number."""
-_NAMES_OF_IMAGES = ("image", "img", "jpg", "jpeg", "png", "bytes", "content")
 
 
 class ParquetWriter:
@@ -187,16 +187,11 @@ class ParquetContainer:
         return ParquetWriter(path, spec)
 
     def scan(self, path: str) -> Iterator[Entry]:
-        """Yield the values of the column of images, which must not be compressed.
-
-        The column is a struct with the binary member ``bytes``, as of Hugging Face, or binary. Its key is the column
-        ``key``, else the member ``path``, else the number of the row. Rows without an image are ignored.
-        """
         try:
             yield from _entries(path)
         except DamagedPack:
             raise
-        except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, OverflowError, struct.error) as error:
+        except (*_UNREADABLE, pa.ArrowException, OverflowError, struct.error) as error:
             raise DamagedPack(path, f"not a Parquet file of images: {error}") from error
 
 
@@ -207,29 +202,19 @@ def _entries(path: str) -> Iterator[Entry]:
         open(path, "rb") as source,
         pq.ParquetFile(source, pre_buffer=False) as file,
     ):
-        images = _image_column(file.schema_arrow)
-        known = {column.path for column in map(file.schema.column, range(len(file.schema)))}
-        names = {"key": "key", "encoding": "encoding", "annotation": "annotation", "path": f"{images[:-5]}path"}
-        parts = [name for name in file.schema_arrow.names[len(_SCHEMA) :] if name in known]
-        row = 0
+        parts = file.schema_arrow.names[len(_SCHEMA) :]
         for group in range(file.num_row_groups):
-            places = list(_places(data, file.metadata, group, images))
-            table = file.read_row_group(group, [name for name in names.values() if name in known], use_threads=False)
-            columns = {name: _texts(table, column, len(places)) for name, column in names.items()}
-            annotated = [text.encode("utf-8") for text in columns["annotation"] if text is not None]
-            used = {name for text in annotated for name in part_sizes(packer_annotation(text))}
-            others = {name: list(_places(data, file.metadata, group, name)) for name in parts if name in used}
+            table = file.read_row_group(group, _NEEDED, use_threads=False)
+            keys, encodings, annotations = (table.column(name).to_pylist() for name in _NEEDED)
+            places = list(_places(data, file.metadata, group, "image.bytes"))
+            others = {name: list(_places(data, file.metadata, group, name)) for name in parts}
             for i, (offset, size) in enumerate(places):
-                if (offset, size) != NO_PLACE:
-                    skip = 0
-                    if columns["encoding"][i] == "raw":
-                        skip = _header_bytes(bytes(data[offset : offset + min(size, HEADER_BYTES)]))
-                    key = columns["key"][i] or columns["path"][i] or str(row + i)
-                    text = columns["annotation"][i]
-                    annotation = packer_annotation(None if text is None else text.encode("utf-8"))
-                    its = {name: others[name][i] for name in part_sizes(annotation) if name in others}
-                    yield Entry(key, offset + skip, size - skip, annotation, its)
-            row += len(places)
+                skip = 0
+                if encodings[i] == "raw":
+                    skip = _header_bytes(bytes(data[offset : offset + min(size, HEADER_BYTES)]))
+                annotation = packer_annotation(annotations[i].encode("utf-8"))
+                its = {name: others[name][i] for name in part_sizes(annotation)}
+                yield Entry(str(keys[i]), offset + skip, size - skip, annotation, its)
 
 
 def _places(data: memoryview, metadata: Any, group: int, column: str) -> Iterator[tuple[int, int]]:
@@ -241,34 +226,6 @@ def _places(data: memoryview, metadata: Any, group: int, column: str) -> Iterato
     if chunk.num_values != metadata.row_group(group).num_rows:
         raise ValueError(f"{chunk.num_values} images in {metadata.row_group(group).num_rows} rows")
     return binary_places(data, chunk, leaf.max_definition_level)
-
-
-def _image_column(schema: Any) -> str:
-    """Return the path of the column of images in the file's schema. Raise ValueError if there is none."""
-    for field in schema:
-        if pa.types.is_struct(field.type) and any(m.name == "bytes" and _is_binary(m.type) for m in field.type):
-            return f"{field.name}.bytes"
-    binary: list[str] = [field.name for field in schema if _is_binary(field.type)]
-    if not binary:
-        raise ValueError("no column of images, struct<bytes: binary, path: string> or binary")
-    return min(binary, key=lambda name: name.lower() not in _NAMES_OF_IMAGES)
-
-
-def _is_binary(kind: Any) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _texts(table: Any, column: str, rows: int) -> list[str | None]:
-    """Return the values of a column of text, ``name`` or ``name.member``; None if there is no such text."""
-    name, _, member = column.rpartition(".") if column not in table.column_names else (column, "", "")
-    if (name or column) not in table.column_names:
-        return [None] * rows
-    values = table.column(name or column)
-    if name and member:
-        values = pc.struct_field(values, member)
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        return [None] * rows
-    return list(values.to_pylist())
 
 
 def _header(record: Record) -> bytes:

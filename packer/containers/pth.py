@@ -1,25 +1,24 @@
 """PyTorch shards: one file of tensors as `torch.save` writes it; choose it for code that begins with `torch.load`.
 
 The file is written without torch, so that it has the same bytes for any version of it: a zip of stored entries, one for
-each tensor, and `data.pkl`, which names them (packer/containers/pth_pickle.py).
+each tensor, and `data.pkl`, which names them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import struct
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from packer.containers.arrays import ArrayFile, ArraysWriter, Chunks, array_errors, scanned
+from packer.containers.arrays import ArraysWriter, scanned
 from packer.containers.base import Entry, ShardSpec
-from packer.containers.pth_pickle import Tensor, pickled, unpickled
-from packer.containers.storage import mapped
-from packer.containers.stored_zip import StoredEntries
+from packer.files.torch_tensors import PICKLE, Tensor, open_arrays, strides_of
 
 _ALIGNMENT = 64
-_PICKLE = "data.pkl"
+
+_STORAGES = {"uint8": "ByteStorage", "int64": "LongStorage", "float32": "FloatStorage"}
 
 
 class PthWriter(ArraysWriter):
@@ -59,7 +58,7 @@ class PthWriter(ArraysWriter):
         self._tensors[name] = Tensor(str(len(self._tensors)), "uint8", (total,))
 
     def _write_root(self, attributes: dict[str, Any]) -> None:
-        self._zip.add(f"archive/{_PICKLE}", pickled({**self._tensors, **attributes}))
+        self._zip.add(f"archive/{PICKLE}", pickled({**self._tensors, **attributes}))
         self._zip.add("archive/byteorder", b"little")
         self._zip.add("archive/version", b"3\n")
 
@@ -76,46 +75,54 @@ class PthContainer:
         return PthWriter(path, spec)
 
     def scan(self, path: str) -> Iterator[Entry]:
-        """Yield the items of the tensor ``images`` of a dict, else of the first tensor of three or more dimensions.
-
-        It must be contiguous. Images of different sizes need ``image_offsets`` (docs/formats.md). The names come from
-        ``keys``, or are numbers. Nothing is unpickled.
-        """
         with open_arrays(path) as arrays:
             yield from scanned(arrays)
 
 
-@contextmanager
-def open_arrays(path: str) -> Iterator[ArrayFile]:
-    """Open a file of torch.save. Raise DamagedPack if it is none; nothing is unpickled."""
-    with array_errors(path, "a torch.save file"), mapped(path) as view, memoryview(view) as data:
-        yield _arrays(StoredEntries(path, data), data)
+def pickled(content: dict[str, Any]) -> bytes:
+    """Return the pickle of a dict of tensors, texts and lists of texts; `torch.load(weights_only=True)` reads it."""
+    items = b"".join(_text(name) + _value(value) for name, value in content.items())
+    return b"\x80\x02}(" + items + b"u."
 
 
-def _arrays(files: StoredEntries, data: memoryview) -> ArrayFile:
-    folders = [name.removesuffix(_PICKLE) for name in files.names if name.endswith(f"/{_PICKLE}")]
-    if len(folders) != 1:
-        raise ValueError(f"{len(folders)} entries {_PICKLE}")
-    content = unpickled(files.read(folders[0] + _PICKLE))
-    if isinstance(content, list | tuple):
-        content = dict(enumerate(content))
-    elif not isinstance(content, dict):
-        content = {"images": content}
-    tensors = {f"{name}/": value for name, value in content.items() if isinstance(value, Tensor)}
+def _value(value: Any) -> bytes:
+    if isinstance(value, list):
+        return b"](" + b"".join(map(_text, value)) + b"e"
+    return _tensor(value) if isinstance(value, Tensor) else _text(value)
 
-    def chunks(name: str) -> Chunks:
-        tensor = tensors[name]
-        if not tensor.contiguous:
-            raise ValueError(f"the tensor {name.rstrip('/')} is not contiguous; save {name.rstrip('/')}.contiguous()")
-        if 0 in tensor.shape[1:]:
-            raise ValueError(f"the tensor {name.rstrip('/')} has items without a number")
-        start, stop = files.place(f"{folders[0]}data/{tensor.storage}")
-        if start + tensor.start + tensor.bytes > stop:
-            raise ValueError(f"the tensor {name.rstrip('/')} extends beyond its storage")
-        dtype = np.dtype(tensor.dtype).newbyteorder("<")
-        return Chunks(tensor.shape, dtype, np.array([start + tensor.start]), tensor.shape[0])
 
-    return ArrayFile({name: len(tensor.shape) for name, tensor in tensors.items()}, chunks, data, content)
+def _tensor(tensor: Tensor) -> bytes:
+    """Return the call that makes a tensor; dtypes without a storage class need another function."""
+    function, storage, dtype = "_rebuild_tensor_v3", "torch.storage\nUntypedStorage", _global(f"torch\n{tensor.dtype}")
+    count = tensor.bytes
+    if tensor.dtype in _STORAGES:
+        function, storage, dtype = "_rebuild_tensor_v2", f"torch\n{_STORAGES[tensor.dtype]}", b""
+        count //= np.dtype(tensor.dtype).itemsize
+    return b"".join(
+        (
+            _global(f"torch._utils\n{function}"),
+            b"((" + _text("storage") + _global(storage) + _text(tensor.storage) + _text("cpu") + _number(count) + b"tQ",
+            _number(0) + _numbers(tensor.shape) + _numbers(strides_of(tensor.shape)),
+            b"\x89" + _global("collections\nOrderedDict") + b")R" + dtype + b"tR",
+        )
+    )
+
+
+def _global(name: str) -> bytes:
+    return b"c" + name.encode("ascii") + b"\n"
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return b"X" + struct.pack("<I", len(data)) + data
+
+
+def _number(number: int) -> bytes:
+    return b"J" + struct.pack("<i", number) if number < 1 << 31 else b"\x8a\x08" + struct.pack("<q", number)
+
+
+def _numbers(numbers: Sequence[int]) -> bytes:
+    return b"(" + b"".join(map(_number, numbers)) + b"t"
 
 
 CONTAINER = PthContainer()

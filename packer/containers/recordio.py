@@ -16,19 +16,15 @@ import numpy as np
 
 from packer.containers.base import Entry, PlaceList, Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, image_file, npy_payload_offset
-from packer.containers.storage import NewFile, mapped
 from packer.errors import DamagedPack, UsageError, size_text
+from packer.files.recordio_frames import FRAME_HEAD, HEADER, MAGIC, MOST_BYTES, frames
 from packer.model.annotation import Record
 from packer.model.parts import parts_of
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
+from packer.system.storage import NewFile, mapped
 
-_MAGIC = 0xCED7230A
-_FRAME = struct.Struct("<II")
-HEADER = struct.Struct("<IfQQ")
-"""IRHeader: the number of floats after it (0: none), the label, and two ids."""
 _TAIL = struct.Struct("<I8s")
 _MARK = b"\x00packer\x00"
-MOST_BYTES = (1 << 29) - 1
 
 
 class RecordIOWriter:
@@ -54,12 +50,12 @@ class RecordIOWriter:
             problem = f"takes {size_text(length)}, but a record of RecordIO has at most {size_text(MOST_BYTES)}"
             raise UsageError(record.path, problem, "choose another --format, or make the images smaller with --resize")
         tail = _TAIL.pack(len(note), _MARK) + bytes(-length % 4)
-        self._file.append(_FRAME.pack(_MAGIC, length), head, image, *contents, note, tail)
-        start = self._bytes + _FRAME.size + len(head)
+        self._file.append(FRAME_HEAD.pack(MAGIC, length), head, image, *contents, note, tail)
+        start = self._bytes + FRAME_HEAD.size + len(head)
         ends = accumulate(map(len, contents), initial=start + len(image))
         places = {part.name: (at, len(part.data)) for part, at in zip(parts, ends, strict=False)}
         self._places.add((start, len(image)), places)
-        self._bytes += _FRAME.size + length + -length % 4
+        self._bytes += FRAME_HEAD.size + length + -length % 4
 
     def close(self) -> Places:
         self._file.close()
@@ -87,7 +83,7 @@ class RecordIOContainer:
                 try:
                     entry = _entry(view, start, stop)
                 except (ValueError, struct.error) as error:
-                    problem = f"the record at byte {start - _FRAME.size} cannot be read: {error}"
+                    problem = f"the record at byte {start - FRAME_HEAD.size} cannot be read: {error}"
                     raise DamagedPack(path, problem) from error
                 if entry is not None:
                     yield entry
@@ -96,7 +92,7 @@ class RecordIOContainer:
         """Return the .idx file of a shard: the number and the first byte of each record, one a line."""
         with mapped(path) as view:
             found = enumerate(frames(path, view))
-            lines = "".join(f"{number}\t{start - _FRAME.size}\n" for number, (start, _) in found)
+            lines = "".join(f"{number}\t{start - FRAME_HEAD.size}\n" for number, (start, _) in found)
         return ".idx", lines.encode("ascii")
 
 
@@ -122,9 +118,9 @@ def _shifted(header: bytes, pixels: bytes) -> bytes:
     starts in the middle of a file searches for the word. Pixels can be moved; the bytes of an image file cannot.
     """
     words = np.frombuffer(pixels, "<u4", len(pixels) // 4)
-    if not (words == _MAGIC).any():
+    if not (words == MAGIC).any():
         return header
-    word, at = _MAGIC.to_bytes(4, "little"), -1
+    word, at = MAGIC.to_bytes(4, "little"), -1
     taken: set[int] = set()
     while len(taken) < 4 and (at := pixels.find(word, at + 1)) >= 0:
         taken.add(-at % 4)
@@ -156,24 +152,6 @@ def _entry(view: mmap.mmap, start: int, stop: int) -> Entry | None:
         key = note[len(b'{"key": "') :].partition(b'"')[0].decode("ascii", "backslashreplace")
     image += npy_payload_offset(view[image : min(image + HEADER_BYTES, end)])
     return Entry(key, image, end - image, note, parts)
-
-
-def frames(path: str, view: mmap.mmap | memoryview) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of each record's data."""
-    position, end = 0, len(view)
-    while position < end:
-        start = position + _FRAME.size
-        magic, word = _FRAME.unpack_from(view, position) if start <= end else (0, 0)
-        if magic != _MAGIC:
-            raise DamagedPack(path, f"no record at byte {position}")
-        if word >> 29:
-            problem = f"the record at byte {position} is split into parts, so that its image is not in one piece"
-            raise DamagedPack(path, problem, "it holds the format's magic word; pack the images again")
-        stop = start + (word & MOST_BYTES)
-        position = stop + (start - stop) % 4
-        if position > end:
-            raise DamagedPack(path, f"the record at byte {start - _FRAME.size} is truncated")
-        yield start, stop
 
 
 CONTAINER = RecordIOContainer()

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from zlib import crc32
 
-from packer.containers.storage import storage_errors
+from packer.files.stored_entries import LOCAL_MAGIC
+from packer.system.storage import storage_errors
 
 _BUFFER_BYTES = 1 << 20
-_LOCAL_MAGIC, _LOCAL_BYTES = b"PK\x03\x04", 30
 _LOCAL = struct.Struct("<4s2B4HL2L2H")
 _CENTRAL = struct.Struct("<4s4B4HL2L5H2L")
 _END, _END_64, _END_64_AT = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
@@ -26,9 +26,6 @@ _DATE = (0, 1 << 5 | 1)
 """1 January 1980, the first that a zip file can say."""
 _FILL = struct.Struct("<2sH")
 """Head of the extra field with which torch.save fills up."""
-_LENGTHS = struct.Struct("<HH")
-_LENGTHS_AT = 26
-"""Where a local header has the lengths of the name and of the extra field after it."""
 
 
 @dataclass(slots=True)
@@ -47,7 +44,7 @@ class _Written:
         """Return the header before its bytes. Its sizes are in 64 bits: they are not known before."""
         extra = self.extra + _SIZES.pack(1, _SIZES.size - 4, self.size, self.size)
         facts = (_VERSION, 0, self.flags, zipfile.ZIP_STORED, *_DATE, self.crc, _IN_64_BITS, _IN_64_BITS)
-        return _LOCAL.pack(_LOCAL_MAGIC, *facts, len(self.name), len(extra)) + self.name + extra
+        return _LOCAL.pack(LOCAL_MAGIC, *facts, len(self.name), len(extra)) + self.name + extra
 
     def central(self) -> bytes:
         """Return its entry of the directory."""
@@ -137,44 +134,3 @@ class StoredZip:
             self._file.write(_END_64_AT.pack(b"PK\x06\x07", 0, stop, 1))
         counts = (min(count, _MOST_ENTRIES),) * 2
         self._file.write(_END.pack(b"PK\x05\x06", 0, 0, *counts, min(size, _IN_64_BITS), min(start, _IN_64_BITS), 0))
-
-
-class StoredEntries:
-    """The entries of any zip file, and where they are in it."""
-
-    def __init__(self, path: str, data: memoryview) -> None:
-        """Read the directory of the file at `path`, mapped to `data`. Raise ValueError if it is not a zip file."""
-        self._data = data
-        try:
-            with zipfile.ZipFile(path) as file:
-                self._infos = {info.filename: info for info in file.infolist()}
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise ValueError(f"not a zip file: {error}") from error
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the entries, in the order of the directory."""
-        return list(self._infos)
-
-    def place(self, name: str) -> tuple[int, int]:
-        """Return the first byte of an entry in the file, and the byte after its last.
-
-        Raises:
-            KeyError: There is no such entry.
-            ValueError: It is compressed or damaged.
-        """
-        info = self._infos[name]
-        head = info.header_offset
-        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-            raise ValueError(f"{name} is compressed or encrypted")
-        if self._data[head : head + len(_LOCAL_MAGIC)] != _LOCAL_MAGIC:
-            raise ValueError(f"{name} has no header at byte {head}")
-        start = head + _LOCAL_BYTES + sum(_LENGTHS.unpack_from(self._data, head + _LENGTHS_AT))
-        if start + info.file_size > len(self._data):
-            raise ValueError(f"{name} is truncated")
-        return start, start + info.file_size
-
-    def read(self, name: str) -> bytes:
-        """Return the content of an entry."""
-        start, stop = self.place(name)
-        return bytes(self._data[start:stop])

@@ -1,29 +1,24 @@
-"""tf.train.Example without TensorFlow: serializes a record, and finds features in the bytes of an Example.
-
-Wire format: https://protobuf.dev/programming-guides/encoding. An Example is a field 1 (features) of fields 1 (entries
-of a map: key 1, feature 2); a feature is one of three lists, whose values are fields 1 (numbers are packed).
-"""
+"""tf.train.Example without TensorFlow: serializes a record (packer/files/protobuf.py describes the wire format)."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from packer.containers.npy import image_file
+from packer.files.protobuf import BYTES_LIST
 from packer.model.annotation import Record
 from packer.model.fields import LISTS
 from packer.model.parts import in_order
 from packer.model.record_json import class_name
 
-_FIXED_BYTES = {1: 8, 5: 4}  # by wire type
 _FLAGS = ("difficult", "truncated", "occluded")
 _OF_IMAGES = [field for field in LISTS if not field.per_box]
-_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3  # field numbers in Feature
+_FLOAT_LIST, _INT64_LIST = 2, 3  # field numbers in Feature
 IMAGE = b"image/encoded"
 KEY = b"image/source_id"
 FILENAME = b"image/filename"
@@ -74,7 +69,7 @@ def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> 
             front, data = large[name]
             size = len(front) + len(data)
             value_head = b"\x0a" + _varint(size)
-            front = _entry_head(name, _BYTES_LIST, len(value_head) + size) + value_head + front
+            front = _entry_head(name, BYTES_LIST, len(value_head) + size) + value_head + front
             places[name] = at + len(front)
             pieces += [front, data]
             at += len(front) + len(data)
@@ -83,60 +78,6 @@ def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> 
             at += len(entries[name])
     pieces[0] = b"\x0a" + _varint(at)
     return pieces, [places[name] + len(pieces[0]) for name in large]
-
-
-def bytes_features(data: memoryview, names: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
-    """Return the (start, stop) of the first value of these bytes features of an Example, by name.
-
-    Features that are missing, empty or of another type are left out.
-
-    Raises:
-        ValueError: It is not a protobuf message.
-    """
-    found: dict[bytes, tuple[int, int]] = {}
-    for features in fields_of(data, 0, len(data), 1):
-        for entry in fields_of(data, *features, 1):
-            for start, stop in fields_of(data, *entry, 1):
-                if (name := bytes(data[start:stop])) in names:
-                    found.update((name, value) for value in _first_value(data, *entry))
-    return found
-
-
-def _first_value(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    for feature in fields_of(data, start, stop, 2):
-        for values in fields_of(data, *feature, _BYTES_LIST):
-            yield from islice(fields_of(data, *values, 1), 1)
-
-
-def fields_of(data: memoryview, position: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of each length-delimited field `wanted` of a message, ignoring others."""
-    while position < stop:
-        tag, position = read_varint(data, position)
-        kind = tag & 7
-        if kind == 0:
-            _, position = read_varint(data, position)
-            continue
-        size = _FIXED_BYTES.get(kind, -1)
-        if kind == 2:
-            size, position = read_varint(data, position)
-        if size < 0 or position + size > stop:
-            raise ValueError(f"no field of a message before byte {position}")
-        if kind == 2 and tag >> 3 == wanted:
-            yield position, position + size
-        position += size
-
-
-def read_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Return a number and the position after it."""
-    number = shift = 0
-    while position < len(data) and shift < 64:
-        byte = data[position]
-        number |= (byte & 127) << shift
-        position += 1
-        if byte < 128:
-            return number, position
-        shift += 7
-    raise ValueError(f"a number that does not end before byte {position}")
 
 
 def _box_features(record: Record) -> dict[bytes, bytes]:
@@ -151,7 +92,7 @@ def _box_features(record: Record) -> dict[bytes, bytes]:
             features[b"image/object/" + flag.encode()] = _integers(int(value) for value in values)
     if all(isinstance(value, str) for value in fields.get("pose", (None,))):
         texts = [pose.encode("utf-8", "surrogateescape") for pose in fields["pose"]]
-        features[b"image/object/view"] = _feature(_BYTES_LIST, b"".join(map(_field_1, texts)))
+        features[b"image/object/view"] = _feature(BYTES_LIST, b"".join(map(_field_1, texts)))
     return features
 
 
@@ -203,7 +144,7 @@ def _feature(kind: int, values: bytes) -> bytes:
 
 
 def _text(value: bytes) -> bytes:
-    return _feature(_BYTES_LIST, _field_1(value))
+    return _feature(BYTES_LIST, _field_1(value))
 
 
 @lru_cache(maxsize=4096)
@@ -233,4 +174,4 @@ def _floats(values: Any) -> bytes:
 
 def _names(ids: Iterable[int], classes: tuple[str, ...]) -> bytes:
     texts = (class_name(i, classes).encode("utf-8", "surrogateescape") for i in ids)
-    return _feature(_BYTES_LIST, b"".join(map(_field_1, texts)))
+    return _feature(BYTES_LIST, b"".join(map(_field_1, texts)))

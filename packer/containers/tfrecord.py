@@ -8,36 +8,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
 from packer.containers.base import Entry, PlaceList, Places, ShardSpec
 from packer.containers.npy import HEADER_BYTES, npy_payload_offset
-from packer.containers.storage import NewFile, mapped
-from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY, bytes_features, example_parts, part_feature
+from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY, example_parts, part_feature
 from packer.errors import DamagedPack
+from packer.files.protobuf import bytes_features
+from packer.files.tfrecord_frames import CRC, FRAME, frames, masked_crc32c
 from packer.model.annotation import Record
 from packer.model.parts import parts_of
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
+from packer.system.storage import NewFile, mapped
 
 _LENGTH = struct.Struct("<Q")
-_CRC = struct.Struct("<I")
-_HEAD = struct.Struct("<QI")
 _NAMES = (IMAGE, KEY, FILENAME, ANNOTATION)
-
-
-class FRAME:
-    """Bytes of a frame before its data (length and its checksum) and after it (checksum of the data)."""
-
-    head = 12
-    tail = 4
-
-
-def masked_crc32c(*parts: bytes | memoryview) -> int:
-    """Return the masked CRC of the framing: the CRC of data that contains CRCs is weak, so they are transformed."""
-    crc = 0
-    for part in parts:
-        crc = int(crc32c(part, crc))
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 class TFRecordWriter:
@@ -55,7 +38,7 @@ class TFRecordWriter:
         parts, (image_at, *parts_at) = example_parts(record, annotation_json(record, self._classes), self._classes)
         size = sum(map(len, parts))
         length = _LENGTH.pack(size)
-        self._file.append(length, _CRC.pack(masked_crc32c(length)), *parts, _CRC.pack(masked_crc32c(*parts)))
+        self._file.append(length, CRC.pack(masked_crc32c(length)), *parts, CRC.pack(masked_crc32c(*parts)))
         base = self._bytes + FRAME.head
         places = {name: (base + at, len(own[name].data)) for name, at in zip(own, parts_at, strict=True)}
         self._places.add((base + image_at, len(record.data)), places)
@@ -108,32 +91,6 @@ def _entry(example: memoryview, at: int, number: int) -> Entry | None:
     found = bytes_features(example, features) if features else {}
     parts = {features[feature]: (at + first, last - first) for feature, (first, last) in found.items()}
     return Entry(key, at + start, stop - start, text, parts)
-
-
-def frames(path: str, data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of each frame's data, with both checksums verified.
-
-    Raises:
-        DamagedPack: A frame is truncated, or fails a checksum.
-    """
-    position, end = 0, len(data)
-    unpack, unpack_crc, checksum = _HEAD.unpack_from, _CRC.unpack_from, crc32c
-    while position < end:
-        start = position + FRAME.head
-        if start > end:
-            raise DamagedPack(path, f"no frame at byte {position}")
-        length, expected = unpack(data, position)
-        crc = checksum(data[position : start - 4])  # masked here: a million calls would take as long as all the rest
-        if expected != (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF:
-            raise DamagedPack(path, f"no frame at byte {position}")
-        stop = start + length
-        if stop + FRAME.tail > end:
-            raise DamagedPack(path, f"the frame at byte {position} is truncated")
-        crc = checksum(data[start:stop])
-        if unpack_crc(data, stop)[0] != (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF:
-            raise DamagedPack(path, f"the frame at byte {position} fails its checksum")
-        yield start, stop
-        position = stop + FRAME.tail
 
 
 CONTAINER = TFRecordContainer()

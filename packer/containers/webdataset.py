@@ -9,12 +9,13 @@ from functools import lru_cache
 
 from packer.containers.base import Entry, Place, PlaceList, Places, ShardSpec
 from packer.containers.npy import EXTENSIONS, HEADER_BYTES, IMAGE_EXTENSIONS, image_file, npy_payload_offset
-from packer.containers.storage import NewFile, mapped
-from packer.errors import DamagedPack
+from packer.errors import DamagedPack, UsageError
+from packer.files.tar_segments import NO_BYTES, tar_files
 from packer.model.annotation import Record
 from packer.model.parts import EXTENSIONS as PART_EXTENSIONS
 from packer.model.parts import parts_of
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
+from packer.system.storage import NewFile, mapped
 
 _BLOCK = tarfile.BLOCKSIZE
 _END = b"\0" * (2 * _BLOCK)
@@ -72,31 +73,27 @@ class WebDatasetContainer:
         return WebDatasetWriter(path, spec)
 
     def scan(self, path: str) -> Iterator[Entry]:
-        """Yield the image members of any tar, sample by sample.
-
-        A sample is a run of members with the same name up to the first dot of the file name, which is the key. Images
-        are recognized by the extension. Links, folders and sparse files are ignored.
-        """
+        """Yield the images: members whose names have the same key, up to the first dot, belong together."""
         with mapped(path) as view:
+            if len(view) % tarfile.RECORDSIZE:
+                raise DamagedPack(path, "not a whole tar file")
             try:
-                yield from _scanned(view)
-            except (tarfile.TarError, ValueError, OSError) as error:  # ValueError: a seek beyond the end
-                if isinstance(error, DamagedPack):
-                    raise
-                raise DamagedPack(path, f"not a whole tar file: {error}") from error
+                yield from _scanned(view, path)
+            except (UsageError, ValueError) as error:
+                problem = error.problem if isinstance(error, UsageError) else error
+                raise DamagedPack(path, f"not a whole tar file: {problem}") from error
 
 
-def _scanned(view: mmap.mmap) -> Iterator[Entry]:
+def _scanned(view: mmap.mmap, path: str) -> Iterator[Entry]:
     sample = ""
     members: list[tuple[str, Place]] = []
-    for member, start, size in _members(view):
-        folder, slash, name = member.rpartition("/")
-        stem, _, extension = name.partition(".")
-        key = folder + slash + stem
+    for name, start, size in tar_files(view, path):
+        key, _, extension = name.decode("utf-8", "backslashreplace").partition(".")
         if key != sample:
             yield from _images(view, sample, members)
             sample, members = key, []
-        members.append((extension, (start, size)))
+        if size != NO_BYTES:
+            members.append((extension, (start, size)))
     yield from _images(view, sample, members)
 
 
@@ -110,21 +107,6 @@ def _images(view: mmap.mmap, key: str, members: list[tuple[str, Place]]) -> Iter
         if extension.partition(".")[0] not in parts and extension.rpartition(".")[2].lower() in IMAGE_EXTENSIONS:
             header = npy_payload_offset(view[start : start + min(size, HEADER_BYTES)])
             yield Entry(key, start + header, size - header, text, parts)
-
-
-def _members(view: mmap.mmap) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, start, size) of the regular files, for the GNU, PAX and older formats that tarfile reads."""
-    if len(view) == tarfile.RECORDSIZE and not view[:].strip(b"\0"):
-        return  # no member: Python 3.10 seeks beyond the end of so short a file
-    with tarfile.open(fileobj=view, mode="r:", encoding="utf-8", errors="backslashreplace") as tar:
-        while (member := tar.next()) is not None:
-            tar.members = []  # type: ignore[attr-defined]  # it would keep them all
-            if member.offset_data + member.size > len(view):
-                raise ValueError(f"the member {member.name!r} is truncated")
-            if member.isreg() and not member.issparse():
-                yield member.name, member.offset_data, member.size
-        if view[tar.offset : tar.offset + _BLOCK].strip(b"\0"):  # tarfile just stops at an invalid header
-            raise ValueError(f"no member header at byte {tar.offset}")
 
 
 @lru_cache(maxsize=1)

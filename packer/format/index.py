@@ -176,7 +176,7 @@ def write_index(path: AnyPath, batch: Any) -> IndexEntry:
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     data = memoryview(sink.getvalue())
-    from packer.containers.storage import storage_errors  # which reading does not need
+    from packer.system.storage import storage_errors  # which reading does not need
 
     with storage_errors(os.fsdecode(path)), open(path, "xb") as file:
         file.write(data)

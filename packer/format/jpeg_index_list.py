@@ -174,7 +174,7 @@ def parse_jpeg_index_list(path: str, text: bytes, manifest: Manifest, next_step:
 
 def write_list(folder: str, found: JpegIndexList) -> None:
     """Write jpeg-index.json into a folder, durably and in one step. Raise StorageError on failure."""
-    from packer.containers.storage import storage_errors  # which reading does not need
+    from packer.system.storage import storage_errors  # which reading does not need
 
     path = os.path.join(folder, JPEG_INDEX_NAME)
     with storage_errors(path), replacing(path) as file:

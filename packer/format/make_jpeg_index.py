@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from packer.containers.storage import storage_errors
 from packer.errors import BadInput, DamagedPack
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import write_index
@@ -32,6 +31,7 @@ from packer.images.fast import INSTALL, load_native
 from packer.images.header import read_header
 from packer.model.columns import column
 from packer.system.child import Decoding, Report, unmarked
+from packer.system.storage import storage_errors
 
 ROWS_AT_ONCE = 64
 

@@ -13,13 +13,13 @@ import numpy as np
 from crc32c import crc32c
 
 from packer.containers import open_container
-from packer.containers.storage import storage_errors
 from packer.errors import DamagedPack
 from packer.format.index import read_index
 from packer.format.manifest import FileEntry, IndexEntry, Manifest
 from packer.model.columns import column
 from packer.model.parts import IMAGE, column_of, key_of, names_in
 from packer.system.atomic import replacing
+from packer.system.storage import storage_errors
 
 BLOCK_BYTES = 1 << 20
 

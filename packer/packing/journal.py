@@ -16,12 +16,12 @@ from typing import Any
 from crc32c import crc32c
 from xxhash import xxh3_128
 
-from packer.containers.storage import storage_errors
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.lists import Changed
 from packer.format.manifest import FileEntry, IndexEntry, Rejected, ShardEntry
 from packer.system import open_regular
 from packer.system.atomic import is_own_file, open_own
+from packer.system.storage import storage_errors
 
 MAX_JOURNAL_BYTES = 1 << 30
 

@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeVar
 
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.containers.storage import storage_errors
 from packer.errors import BadInput, DamagedPack, StorageError, printable
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
 from packer.format.lists import Changed
@@ -23,6 +22,7 @@ from packer.format.written import digest_of_written
 from packer.model.annotation import Record
 from packer.packing.journal import ShardResult, SourcesDigest
 from packer.system.child import Report
+from packer.system.storage import storage_errors
 
 TEMPORARY_SUFFIX = ".tmp"
 CHUNK_BYTES = 4 * 1024**2

@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from packer.containers.storage import storage_errors
 from packer.errors import BadBox, BadInput, BadLabel, NoLabel
 from packer.format.lists import Changed, Skipped
 from packer.format.manifest import Rejected
@@ -29,6 +28,7 @@ from packer.sources.base import BaseSource
 from packer.sources.paths import as_text, is_text
 from packer.system.atomic import replacing
 from packer.system.child import Decoding, Report, unmarked
+from packer.system.storage import storage_errors
 
 TURNED_BY_A_QUARTER = 5
 """From this Exif orientation on, width and height are swapped."""

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packer.containers.storage import storage_errors
 from packer.errors import UsageError, plural, printable
 from packer.format.manifest import FileEntry
 from packer.packing.journal import Journal, ShardResult
@@ -22,6 +21,7 @@ from packer.packing.resume import differences
 from packer.packing.write_shard import Check, ShardJob, digest_of_inputs, has_intact_files, is_unchanged
 from packer.system.atomic import check_own_folder, is_own_file, make_own_folder
 from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
+from packer.system.storage import storage_errors
 
 MOST_NAMED = 8
 """Parts that an error names."""

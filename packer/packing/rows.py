@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.containers.storage import storage_errors
 from packer.model.fields import label_arrays
 from packer.packing.partition import CLASSES
+from packer.system.storage import storage_errors
 
 ROWS_A_BATCH = 1 << 16
 BATCH_BYTES = 64 << 20

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from packer.containers import open_container
-from packer.containers.storage import storage_errors
 from packer.errors import StorageError, printable
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import PARTIAL_SUFFIX, FileEntry, Manifest
@@ -43,6 +42,7 @@ from packer.stores.transfer import sha256_of_object, upload
 from packer.system import usable_cores
 from packer.system.atomic import make_own_folder, remove, replacing
 from packer.system.locks import remove_folder
+from packer.system.storage import storage_errors
 
 PAUSES_S = (2.0, 10.0, 30.0)
 """Before an upload is tried again, beyond what the store's own library tries within seconds."""

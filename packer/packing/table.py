@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from packer.containers.storage import storage_errors
 from packer.errors import plural
 from packer.format.lists import Changed, Listing, Skipped
 from packer.format.manifest import Rejected
@@ -27,6 +26,7 @@ from packer.packing.rows import mapped, marked, no_objects, pieces, renumbered, 
 from packer.packing.select import Selection
 from packer.sources.archives.places import Archive
 from packer.system.atomic import make_own_folder, remove
+from packer.system.storage import storage_errors
 
 
 @dataclass

@@ -17,7 +17,6 @@ import pyarrow as pa
 from crc32c import crc32c
 from xxhash import xxh3_128_digest
 
-from packer.containers.storage import storage_errors
 from packer.errors import BadInput, BadLabel, DamagedPack, PackerError, UsageError, printable
 from packer.format.index_rows import coded
 from packer.format.indexes import overlapping
@@ -36,6 +35,7 @@ from packer.repack.formats import open_format
 from packer.repack.formats.base import GET_AGAIN, Class, ForeignFile, FormatOptions, Numbered, Rich, Row
 from packer.sources.paths import MOST_CLASSES
 from packer.system.child import Decoding, Report, unmarked
+from packer.system.storage import storage_errors
 
 ROWS_A_CHUNK = 8192
 HASH_BYTES = 8 << 20

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from packer.containers.storage import write_error
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printable
 from packer.format.jpeg_index_list import (
     JPEG_INDEX_NAME,
@@ -40,6 +39,7 @@ from packer.system.atomic import is_own_file
 from packer.system.locks import LOCK, lock_folder, remove_folder
 from packer.system.pool import Pool
 from packer.system.signals import held_signals
+from packer.system.storage import write_error
 
 PRELOADED = "packer.format.make_jpeg_index"
 

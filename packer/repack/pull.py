@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from packer.containers.storage import storage_errors
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
 from packer.format.digests import sha256_of
 from packer.format.jpeg_index_list import write_list
@@ -25,6 +24,7 @@ from packer.stores.threads import all_of, pool
 from packer.stores.transfer import read_range
 from packer.system.atomic import is_own_file, make_own_folder, open_own
 from packer.system.locks import LOCK, remove_folder
+from packer.system.storage import storage_errors
 
 RANGE_BYTES = 8 << 20
 IN_FLIGHT = 16

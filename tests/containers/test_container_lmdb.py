@@ -11,6 +11,7 @@ from container_records import picture, spec_of
 
 from packer.containers import lmdb
 from packer.errors import DamagedPack, StorageError
+from packer.files.lmdb_values import open_lmdb
 from packer.model.annotation import Annotation, Record
 
 
@@ -53,7 +54,7 @@ def test_the_map_grows_and_no_record_is_lost(
 
 def test_what_the_system_does_not_read_is_not_called_damaged(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot read: Is a directory"):  # the first error of LMDB itself to be had
-        lmdb._opened(str(tmp_path), readonly=True, create=False)
+        open_lmdb(str(tmp_path), readonly=True, create=False)
 
 
 def test_the_file_does_not_depend_on_the_plan(records: list[Record], tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ import pytest
 import torch
 from container_records import ANNOTATIONS, CLASSES, IMAGES, picture, records_of, write_shard
 
-from packer.containers import open_container
-from packer.containers.pth_pickle import Tensor, pickled, unpickled
-from packer.errors import DamagedPack
+from packer.containers.pth import pickled
+from packer.errors import UsageError
+from packer.files.torch_tensors import Tensor, unpickled
 from packer.model.annotation import Annotation
+from packer.repack.formats import open_format
+from packer.repack.formats.base import ForeignFile, FormatOptions
 
 
 @pytest.mark.parametrize("kind", IMAGES)
@@ -70,12 +72,15 @@ def test_tensor_of_more_than_4_gb() -> None:
 IMAGES_4 = torch.from_numpy(np.stack([picture(i, 5, 4) for i in range(4)]))
 
 
-def scanned(path: Path, content: Any, **options: Any) -> list[tuple[str, bytes]]:
+def images_in(path: Path, content: Any, **options: Any) -> list[bytes]:
+    """What is adopted of a file."""
     torch.save(content, path, **options)
-    whole = path.read_bytes()
-    entries = list(open_container("pth").scan(str(path)))
-    assert {entry.annotation for entry in entries} <= {None}
-    return [(entry.key, whole[entry.offset : entry.offset + entry.size]) for entry in entries]
+    return read(path)
+
+
+def read(path: Path) -> list[bytes]:
+    with ForeignFile(str(path)) as file:
+        return [file.view[at : at + size] for _, at, size, *_ in open_format("pth", FormatOptions())(file)]
 
 
 @pytest.mark.parametrize(
@@ -90,35 +95,25 @@ def scanned(path: Path, content: Any, **options: Any) -> list[tuple[str, bytes]]
     ids=["tensor", "pair", "dict", "view", "unsqueezed"],
 )
 def test_images_of_one_shape(content: Any, tmp_path: Path) -> None:
-    assert scanned(tmp_path / "f", content) == [(str(i), IMAGES_4[i].numpy().tobytes()) for i in range(4)]
-
-
-def test_images_of_different_sizes(tmp_path: Path) -> None:
-    jpegs = [record.data for record in records_of("jpeg", [Annotation()] * 3)]
-    images = torch.frombuffer(bytearray(b"".join(jpegs)), dtype=torch.uint8)
-    offsets = torch.tensor([0, *np.cumsum([len(jpeg) for jpeg in jpegs])])
-    found = scanned(tmp_path / "f", {"images": images, "image_offsets": offsets})
-    assert found == [(str(i), jpeg) for i, jpeg in enumerate(jpegs)]
+    assert images_in(tmp_path / "f", content) == [image.numpy().tobytes() for image in IMAGES_4]
 
 
 @pytest.mark.parametrize(
     ("content", "options", "problem"),
     [
-        ({"images": [IMAGES_4[0], IMAGES_4[1]]}, {}, "no array of images"),
-        ({"images": torch.nn.Parameter(IMAGES_4, requires_grad=False)}, {}, "no array of images"),
+        ({"images": [IMAGES_4[0], IMAGES_4[1]]}, {}, "no array at all"),
+        ({"images": torch.nn.Parameter(IMAGES_4, requires_grad=False)}, {}, "no array at all"),
         ({"labels": torch.arange(4)}, {}, "no array of images"),
         ({"images": IMAGES_4.permute(0, 3, 1, 2)}, {}, "not contiguous"),
         ({"images": IMAGES_4[:, ::2]}, {}, "not contiguous"),
-        ({"images": IMAGES_4, "keys": torch.zeros(3), "key_offsets": torch.arange(4)}, {}, "do not cover|3 keys for 4"),
-        ({"images": IMAGES_4, "image_offsets": torch.tensor([0, 5])}, {}, "image_offsets do not cover"),
         ({"images": IMAGES_4.to(torch.bfloat16)}, {}, "BFloat16Storage"),
         (IMAGES_4, {"_use_new_zipfile_serialization": False}, "not a zip"),
     ],
-    ids=["list", "parameter", "no images", "strides", "step", "keys", "offsets", "bfloat16", "old"],
+    ids=["list", "parameter", "no images", "strides", "step", "bfloat16", "old"],
 )
 def test_files_that_are_refused(content: Any, options: dict[str, Any], problem: str, tmp_path: Path) -> None:
-    with pytest.raises(DamagedPack, match=problem):
-        scanned(tmp_path / "f", content, **options)
+    with pytest.raises(UsageError, match=problem):
+        images_in(tmp_path / "f", content, **options)
 
 
 def test_compressed_file_is_refused(tmp_path: Path) -> None:
@@ -129,8 +124,8 @@ def test_compressed_file_is_refused(tmp_path: Path) -> None:
     ):
         for name in source.namelist():
             target.writestr(name, source.read(name))
-    with pytest.raises(DamagedPack, match="compressed"):
-        list(open_container("pth").scan(str(tmp_path / "g")))
+    with pytest.raises(UsageError, match="compressed"):
+        read(tmp_path / "g")
 
 
 class Malice:
@@ -143,7 +138,7 @@ class Malice:
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
     content = {"images": IMAGES_4, "more": Malice(tmp_path / "touched")}
-    assert len(scanned(tmp_path / "f", content)) == 4
+    assert len(images_in(tmp_path / "f", content)) == 4
     assert not (tmp_path / "touched").exists()
 
 

@@ -197,7 +197,8 @@ SHAPES |= {"annotations": ((6,), "u1"), "annotation_offsets": ((7,), "i8"), "ima
 def beside(name: str) -> dict[str, Any]:
     """What makes a file packer's own, if a dataset is read only of such files."""
     own = name in ("keys", "annotations", "annotation_offsets", "image_offsets")
-    return {"annotations": np.zeros(0, "u1"), "annotation_offsets": np.zeros(7, "i8")} if own else {}
+    texts = {"annotations": np.zeros(0, "u1"), "annotation_offsets": np.zeros(7, "i8"), "keys": np.zeros(6, "S2")}
+    return texts if own else {}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -222,12 +223,19 @@ def test_nothing_of_other_files_is_read_with_an_hdf5_file(name: str, how: str, t
         rows_of_hdf5(tmp_path / "x.h5")
 
 
-@pytest.mark.parametrize("name", ["annotation_offsets", "keys", "image_offsets", "labels", "class_names"])
+@pytest.mark.parametrize("name", ["annotation_offsets", "image_offsets", "labels", "class_names"])
 def test_links_to_other_files_are_not_followed(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     write_hdf5(tmp_path / "x.h5", **{**beside(name), name: h5py.ExternalLink("pipe", "x")})
     rows = rows_of_hdf5(tmp_path / "x.h5")
     assert len(rows) == 6
+
+
+def test_a_link_is_no_dataset_of_packer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    write_hdf5(tmp_path / "x.h5", **{**beside("keys"), "keys": h5py.ExternalLink("pipe", "x")})
+    with pytest.raises(UsageError, match="it has no dataset keys"):
+        rows_of_hdf5(tmp_path / "x.h5")
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -17,8 +17,8 @@ from drawn import image_file
 from foreign_files import field
 
 from packer import adopt, open_pack
-from packer.containers.lmdb import values as values_of_lmdb
 from packer.errors import DamagedPack, UsageError
+from packer.files.lmdb_values import values as values_of_lmdb
 from packer.format.pack import Pack
 from packer.format.verify import verify
 from packer.repack.formats.arrow import _field, _follow

@@ -17,9 +17,9 @@ from foreign_files import samples, write_tar
 
 from packer import BuildOptions, adopt, build_pack, open_pack
 from packer.errors import UsageError
+from packer.files.tar_segments import tar_files
 from packer.format.pack import Pack
 from packer.repack.formats.base import ForeignFile
-from packer.repack.formats.tar import tar_files
 
 
 def adopted(tmp_path: Path, *tars: Path, **options: Any) -> Pack:
@@ -29,7 +29,7 @@ def adopted(tmp_path: Path, *tars: Path, **options: Any) -> Pack:
 
 def found_in(path: Path) -> list[tuple[bytes, int, int]]:
     with ForeignFile(str(path)) as file:
-        return list(tar_files(file))
+        return list(tar_files(file.view, file.path))
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -52,7 +52,7 @@ def test_segments_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         expected = found_in(tar)
         assert len(expected) == 60
         for blocks in (1, 2, 3, 7, 40):
-            monkeypatch.setattr("packer.repack.formats.tar.SEGMENT_BLOCKS", blocks)
+            monkeypatch.setattr("packer.files.tar_segments.SEGMENT_BLOCKS", blocks)
             assert found_in(tar) == expected
 
 

@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 
 from packer import system
 from packer.errors import BadImage, BadLabel, PackerError, UsageError
+from packer.files.tar_members import Files as PlainFiles
+from packer.files.tar_members import one_by_one, tar_members
+from packer.files.zip_members import members_by_zipfile, plain_files
 from packer.packing.options import BuildOptions
 from packer.sources import open_source
 from packer.sources.archives import decompress, places
 from packer.sources.archives.places import Archive, Place, SourceFile, held_open
-from packer.sources.archives.tar_members import Files as PlainFiles
-from packer.sources.archives.tar_members import one_by_one, tar_members
-from packer.sources.archives.zip_members import members_by_zipfile, plain_files
 from packer.sources.base import SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file, read_head
 from packer.system import PORTABLE

@@ -213,8 +213,9 @@ def within(seconds: int) -> Iterator[None]:
 
 
 # torch's handler of SIGCHLD raises wherever the process is, also between the two lines of multiprocessing that open a
-# socket to the worker and take hold of it
+# socket to the worker and take hold of it, or where nobody can catch it, as in a callback of the garbage collector
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_worker_deaths(pack_of, torture) -> None:
     """torch's DataLoader over a PackedDataset says that a worker died, and does not hang."""
     pack = pack_of("lmdb")

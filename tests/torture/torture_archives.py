@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from packer.errors import BadInput, UsageError
-from packer.sources.archives.tar_members import one_by_one, tar_members
-from packer.sources.archives.zip_members import members_by_zipfile, plain_files, zip_members
+from packer.files.tar_members import one_by_one, tar_members
+from packer.files.zip_members import members_by_zipfile, plain_files, zip_members
 from packer.sources.coco.json_map import JsonMap
 from packer.sources.tree import find_tree, read_file
 

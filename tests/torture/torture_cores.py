@@ -145,7 +145,7 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
             ("idx", "idx"),
         )
     },
-    "members": (Target(read_members, ARCHIVES), ("sources.archives.tar_members", "sources.archives.zip_members")),
+    "members": (Target(read_members, ARCHIVES), ("files.tar_members", "files.zip_members")),
 }
 """Parser -> its target, and the modules of packer whose coverage guides the mutations."""
 

@@ -11,10 +11,10 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from packer.containers.storage import mapped
-from packer.containers.stored_zip import StoredEntries
-from packer.containers.tfrecord import masked_crc32c
 from packer.errors import UsageError
+from packer.files.stored_entries import StoredEntries
+from packer.files.tfrecord_frames import masked_crc32c
+from packer.system.storage import mapped
 
 if TYPE_CHECKING:
     from packer.repack.formats.base import Format, FormatOptions

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from packer.containers.arrays import ArrayFile, Chunks, scanned
+from packer.containers.arrays import scanned
 from packer.errors import DamagedPack, UsageError, printable
+from packer.files.array_files import ArrayFile, Chunks
 from packer.repack.formats.base import LABEL_NAMES, ForeignFile, FormatOptions, Pixels, Row
 from packer.repack.formats.npy import more_images, rows_of, unread_labels
 from packer.repack.formats.packers import packer_rows
@@ -28,7 +29,7 @@ class Arrays:
     """
 
     home = ""
-    """The container's module, whose `open_arrays` opens it."""
+    """The module whose `open_arrays` opens it."""
     again = ""
     """How to write an array as it is."""
 
@@ -114,8 +115,9 @@ def _listed(values: list[Any], count: int) -> list[Any] | None:
 
 def _shapes(arrays: ArrayFile, images: str) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays that are stored as they are, and lengths of lists as those of arrays."""
+    lists = {name: value for name, value in arrays.attributes.items() if name in LABELS and isinstance(value, list)}
     shapes: dict[str, tuple[int, ...]] = {
-        name: (len(value),) for name, value in arrays.attributes.items() if name in LABELS and isinstance(value, list)
+        name: (len(values),) for name, values in lists.items() if _listed(values, len(values)) is not None
     }
     for folder in arrays.axes:
         with nullcontext() if folder == images else suppress(ValueError, LookupError):
@@ -140,19 +142,19 @@ def _rows_of_chunks(file: ForeignFile, images: Chunks, labels: list[Any] | None)
 class Zarr(Arrays):
     """Zarr version 3 in a zip file."""
 
-    home = "packer.containers.zarr"
+    home = "packer.files.zarr_chunks"
     again = "write it again with zarr 3, not compressed, a chunk of whole images: create_array(..., compressors=None)"
 
 
 class N5(Arrays):
     """N5 in a zip file."""
 
-    home = "packer.containers.n5"
+    home = "packer.files.n5_blocks"
     again = "write it again with raw blocks of whole images"
 
 
 class Pth(Arrays):
     """A dict of tensors, or one tensor, by torch.save."""
 
-    home = "packer.containers.pth"
+    home = "packer.files.torch_tensors"
     again = 'save a dict of tensors: torch.save({"images": images, "labels": labels}, FILE)'

@@ -13,8 +13,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from packer.containers.hdf5 import CONTAINER, check_within, contiguous_offset, own_dataset, values_of, within_file
-from packer.errors import UsageError, printable
+from packer.containers.hdf5 import CONTAINER
+from packer.errors import DamagedPack, UsageError, printable
+from packer.files.hdf5_datasets import check_within, contiguous_offset, own_dataset, values_of, within_file
 from packer.repack.formats.base import LABEL_NAMES, ForeignFile, FormatOptions, Known, Pixels, Row, class_of
 from packer.repack.formats.npy import more_images, rows_of, unread_labels
 from packer.repack.formats.packers import packer_rows
@@ -49,6 +50,8 @@ class Hdf5:
                 yield from self._rows(file, content)
         except UsageError:
             raise
+        except DamagedPack as error:
+            raise file.damaged(error.problem) from None
         except ERRORS as error:
             raise file.damaged(f"not an HDF5 file of images: {error}") from None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from packer.containers.lmdb import values
 from packer.containers.npy import IMAGE_EXTENSIONS, looks_like_image
-from packer.containers.tf_example import read_varint
 from packer.errors import BadImage, BadLabel, UsageError
+from packer.files.lmdb_values import values
+from packer.files.protobuf import read_varint
 from packer.model.record_json import packer_annotation
 from packer.repack.formats.base import LABEL_NAMES, ForeignFile, FormatOptions, Known, Row, class_of, json_of
 from packer.repack.formats.packers import packer_annotation_of

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer.containers.parquet_pages import binary_places
 from packer.errors import UsageError, printable
+from packer.files.parquet_pages import binary_places
 from packer.repack.formats.base import ForeignFile, FormatOptions, Row
 from packer.repack.formats.huggingface import Columns
 from packer.sources.archives.places import SourceFile

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from packer.containers.recordio import CONTAINER, HEADER, frames
+from packer.containers.recordio import CONTAINER
 from packer.errors import BadLabel, DamagedPack
+from packer.files.recordio_frames import HEADER, frames
 from packer.model.annotation import RawAnnotation
 from packer.repack.formats.base import GET_AGAIN, ForeignFile, FormatOptions, Known, Rich, Row
 from packer.repack.formats.packers import packer_rows

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from packer.containers.npy import looks_like_image
-from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY, fields_of, read_varint
-from packer.containers.tfrecord import frames
+from packer.containers.tf_example import ANNOTATION, FILENAME, IMAGE, KEY
 from packer.errors import BadImage, BadLabel
+from packer.files.protobuf import fields_of, read_varint
+from packer.files.tfrecord_frames import frames
 from packer.model.annotation import RawAnnotation
 from packer.repack.formats.base import (
     LABEL_NAMES,

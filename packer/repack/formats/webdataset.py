@@ -10,6 +10,7 @@ from typing import Any
 
 from packer.containers.npy import IMAGE_EXTENSIONS
 from packer.errors import BadInput, BadLabel, printable
+from packer.files.tar_segments import tar_files
 from packer.model.annotation import RawAnnotation
 from packer.model.record_json import packer_annotation
 from packer.repack.formats.base import (
@@ -27,7 +28,6 @@ from packer.repack.formats.base import (
     whole_number,
 )
 from packer.repack.formats.packers import packer_annotation_of
-from packer.repack.formats.tar import tar_files
 
 IMAGES = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
 TEXTS = frozenset((b"cls", b"class", b"label", b"txt", b"text", b"caption", b"json"))
@@ -67,7 +67,7 @@ class WebDataset:
         last = b""
         images: list[Image] = []
         texts: dict[bytes, tuple[int, int]] = {}
-        for member in tar_files(file):
+        for member in tar_files(file.view, file.path):
             name, start, size = member
             key, _, extension = name.partition(b".")
             kind = kinds.get(extension)

@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from packer.files.tar_members import BLOCK, Files, Member
 from packer.sources.archives.places import Archive, Place, SourceFile
-from packer.sources.archives.tar_members import BLOCK, Files, Member
 from packer.sources.paths import IMAGE_EXTENSIONS, archive_stem, folder_of
 
 MOST_LINKS = 40

@@ -11,9 +11,9 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
-from packer.containers.storage import storage_errors
 from packer.errors import PackerError, UsageError, size_text
 from packer.sources.archives.places import SourceFile
+from packer.system.storage import storage_errors
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from packer.errors import BadImage, PackerError, UsageError, plural, printable
+from packer.files.tar_members import BLOCK, Files, Member, tar_members
+from packer.files.zip_members import zip_members
 from packer.sources.archives.contents import FAULT, Contents, IsImage, add_folder
 from packer.sources.archives.decompress import Bytes, compression_of, decompress, most_bytes
 from packer.sources.archives.members import Members
 from packer.sources.archives.places import Archive, Place, Scratch, SourceFile
-from packer.sources.archives.tar_members import BLOCK, Files, Member, tar_members
-from packer.sources.archives.zip_members import zip_members
 from packer.sources.parquet.file import PARQUET, parquet_members
 from packer.sources.paths import archive_stem, as_bytes, as_text, extension_of, folder_of
 

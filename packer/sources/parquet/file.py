@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from packer.containers.storage import storage_errors
 from packer.errors import BadImage, PackerError, UsageError, printable
+from packer.files.tar_members import Member
 from packer.sources.archives.decompress import Bytes
 from packer.sources.archives.places import SourceFile
-from packer.sources.archives.tar_members import Member
 from packer.sources.base import Tree
 from packer.sources.paths import as_bytes, extension_of, json_text, name_in
+from packer.system.storage import storage_errors
 
 if TYPE_CHECKING:
     from packer.model.annotation import Int64

@@ -1,20 +1,24 @@
-"""`data.pkl` of a file of torch.save: written opcode by opcode, and read without running anything.
+"""The tensors of a file of torch.save. Its `data.pkl` is read opcode by opcode, and nothing is run or imported.
 
 The opcodes are those of `torch.save`, a subset of pickle's protocol 2 (pickletools documents each of them). A tensor is
-a call of a function of torch with the number of a storage, which is an entry of the zip.
+a call of a function of torch with the number of a storage, which is an entry of the zip. `torch.load` with
+`weights_only=True` is no substitute for files of strangers: before torch 2.6 they could run code (CVE-2025-32434).
 """
 
 from __future__ import annotations
 
 import pickletools
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-_STORAGES = {"uint8": "ByteStorage", "int64": "LongStorage", "float32": "FloatStorage"}
+from packer.files.array_files import ArrayFile, Chunks, array_errors
+from packer.files.stored_entries import StoredEntries
+from packer.system.storage import mapped
+
 _DTYPES = {
     "ByteStorage": "uint8", "CharStorage": "int8", "ShortStorage": "int16", "IntStorage": "int32",
     "LongStorage": "int64", "HalfStorage": "float16", "FloatStorage": "float32", "DoubleStorage": "float64",
@@ -42,53 +46,7 @@ class Tensor:
         return int(np.prod(self.shape, dtype=object)) * np.dtype(self.dtype).itemsize
 
 
-def pickled(content: dict[str, Any]) -> bytes:
-    """Return the pickle of a dict of tensors, texts and lists of texts; `torch.load(weights_only=True)` reads it."""
-    items = b"".join(_text(name) + _value(value) for name, value in content.items())
-    return b"\x80\x02}(" + items + b"u."
-
-
-def _value(value: Any) -> bytes:
-    if isinstance(value, list):
-        return b"](" + b"".join(map(_text, value)) + b"e"
-    return _tensor(value) if isinstance(value, Tensor) else _text(value)
-
-
-def _tensor(tensor: Tensor) -> bytes:
-    """Return the call that makes a tensor; dtypes without a storage class need another function."""
-    function, storage, dtype = "_rebuild_tensor_v3", "torch.storage\nUntypedStorage", _global(f"torch\n{tensor.dtype}")
-    count = tensor.bytes
-    if tensor.dtype in _STORAGES:
-        function, storage, dtype = "_rebuild_tensor_v2", f"torch\n{_STORAGES[tensor.dtype]}", b""
-        count //= np.dtype(tensor.dtype).itemsize
-    return b"".join(
-        (
-            _global(f"torch._utils\n{function}"),
-            b"((" + _text("storage") + _global(storage) + _text(tensor.storage) + _text("cpu") + _number(count) + b"tQ",
-            _number(0) + _numbers(tensor.shape) + _numbers(_strides(tensor.shape)),
-            b"\x89" + _global("collections\nOrderedDict") + b")R" + dtype + b"tR",
-        )
-    )
-
-
-def _global(name: str) -> bytes:
-    return b"c" + name.encode("ascii") + b"\n"
-
-
-def _text(text: str) -> bytes:
-    data = text.encode("utf-8", "surrogatepass")
-    return b"X" + struct.pack("<I", len(data)) + data
-
-
-def _number(number: int) -> bytes:
-    return b"J" + struct.pack("<i", number) if number < 1 << 31 else b"\x8a\x08" + struct.pack("<q", number)
-
-
-def _numbers(numbers: Sequence[int]) -> bytes:
-    return b"(" + b"".join(map(_number, numbers)) + b"t"
-
-
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a contiguous tensor, in items."""
     strides, step = [], 1
     for size in reversed(shape):
@@ -206,5 +164,41 @@ def _made(function: str, arguments: Any) -> Any:
     if not size or not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers) or len(shape) != len(strides):
         raise ValueError(f"a tensor of {storage.name}, shape {shape}")
     apart = [(n, step) for n, step in zip(shape, strides, strict=True) if n != 1]
-    dense = [(n, step) for n, step in zip(shape, _strides(shape), strict=True) if n != 1]
+    dense = [(n, step) for n, step in zip(shape, strides_of(shape), strict=True) if n != 1]
     return Tensor(str(number), dtype, tuple(shape), offset * size, apart == dense or 0 in shape)
+
+
+PICKLE = "data.pkl"
+
+
+@contextmanager
+def open_arrays(path: str) -> Iterator[ArrayFile]:
+    """Open a file of torch.save. Raise DamagedPack if it is none; nothing is unpickled."""
+    with array_errors(path, "a torch.save file"), mapped(path) as view, memoryview(view) as data:
+        yield _arrays(StoredEntries(path, data), data)
+
+
+def _arrays(files: StoredEntries, data: memoryview) -> ArrayFile:
+    folders = [name.removesuffix(PICKLE) for name in files.names if name.endswith(f"/{PICKLE}")]
+    if len(folders) != 1:
+        raise ValueError(f"{len(folders)} entries {PICKLE}")
+    content = unpickled(files.read(folders[0] + PICKLE))
+    if isinstance(content, list | tuple):
+        content = dict(enumerate(content))
+    elif not isinstance(content, dict):
+        content = {"images": content}
+    tensors = {f"{name}/": value for name, value in content.items() if isinstance(value, Tensor)}
+
+    def chunks(name: str) -> Chunks:
+        tensor = tensors[name]
+        if not tensor.contiguous:
+            raise ValueError(f"the tensor {name.rstrip('/')} is not contiguous; save {name.rstrip('/')}.contiguous()")
+        if 0 in tensor.shape[1:]:
+            raise ValueError(f"the tensor {name.rstrip('/')} has items without a number")
+        start, stop = files.place(f"{folders[0]}data/{tensor.storage}")
+        if start + tensor.start + tensor.bytes > stop:
+            raise ValueError(f"the tensor {name.rstrip('/')} extends beyond its storage")
+        dtype = np.dtype(tensor.dtype).newbyteorder("<")
+        return Chunks(tensor.shape, dtype, np.array([start + tensor.start]), tensor.shape[0])
+
+    return ArrayFile({name: len(tensor.shape) for name, tensor in tensors.items()}, chunks, data, content)

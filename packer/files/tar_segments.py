@@ -1,18 +1,18 @@
 """Finds the files in a tar, many headers at a time.
 
-`packer.sources.archives.tar_members` reads any tar, one header after another: a few microseconds a member, as long as
-all the rest that adopting an image takes. What is unusual is left to it, and so is every error.
+`packer.files.tar_members` reads any tar, one header after another: a few microseconds a member, as long as
+all the rest that reading an image takes. What is unusual is left to it, and so is every error.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.repack.formats.base import ForeignFile
-from packer.sources.archives.tar_members import BLOCK, one_by_one, tar_members
+from packer.files.tar_members import BLOCK, one_by_one, tar_members
 
 SEGMENT_BLOCKS = 1 << 14
 """8 MiB: what is looked at several times should stay in the processor's cache."""
@@ -28,23 +28,26 @@ NO_BYTES = -1
 """The size of a link, or of a sparse file, which has no bytes of its own in one piece."""
 
 
-def tar_files(file: ForeignFile) -> Iterator[tuple[bytes, int, int]]:
+def tar_files(view: mmap.mmap, path: str) -> Iterator[tuple[bytes, int, int]]:
     """Yield (name, first byte, size) of each file and link in a tar; NO_BYTES as the size of links and sparse files.
+
+    Args:
+        view: The tar.
+        path: Its path, for errors.
 
     Raises:
         UsageError: It is damaged, truncated, or not a tar.
     """
-    data = np.frombuffer(file.view, np.uint8)
+    data = np.frombuffer(view, np.uint8)
     at = 0
-    while (segment := _segment(file, data, at)) is not None:
+    while (segment := _segment(data, at)) is not None:
         rows, following = segment
         yield from rows
         if following < 0:
             return
         at = following
     del data  # the map cannot be closed as long as it is there
-    view = file.view
-    members = tar_members(lambda size, start: view[start : start + size], file.size, file.path)
+    members = tar_members(lambda size, start: view[start : start + size], len(view), path)
     for member in one_by_one(members):
         if member.kind == "file" and member.offset >= at:
             yield member.name, member.offset, member.size
@@ -54,12 +57,12 @@ def tar_files(file: ForeignFile) -> Iterator[tuple[bytes, int, int]]:
             yield member.name, member.offset, NO_BYTES
 
 
-def _segment(file: ForeignFile, data: NDArray[np.uint8], at: int) -> tuple[list[tuple[bytes, int, int]], int] | None:
+def _segment(data: NDArray[np.uint8], at: int) -> tuple[list[tuple[bytes, int, int]], int] | None:
     """Return the files whose headers begin in a segment, and where the next one begins; -1 at the end of the tar.
 
     None if anything is unusual.
     """
-    count = min(SEGMENT_BLOCKS, (file.size - at) // BLOCK)
+    count = min(SEGMENT_BLOCKS, (len(data) - at) // BLOCK)
     if count < 1:
         return None
     magic = np.ndarray((count,), "<u4", data, at + 257, (BLOCK,))
@@ -71,7 +74,7 @@ def _segment(file: ForeignFile, data: NDArray[np.uint8], at: int) -> tuple[list[
     sizes[np.isin(kinds, np.frombuffer(LINKS + FOLDER, np.uint8))] = 0
     starts = at + (places + 1) * BLOCK
     after = starts + -(-sizes // BLOCK) * BLOCK
-    good = whole & _has_sum(heads) & (after <= file.size)
+    good = whole & _has_sum(heads) & (after <= len(data))
     order = _chain(at, starts - BLOCK, after)
     if not len(order) or not good[order].all():
         return None
@@ -91,7 +94,7 @@ def _segment(file: ForeignFile, data: NDArray[np.uint8], at: int) -> tuple[list[
             return None
     pax = order[kinds[order] == PAX[0]]
     for place in pax[~_only_times(data, starts[pax], sizes[pax])].tolist():
-        records = file.view[starts[place] : after[place]]
+        records = data[starts[place] : after[place]].tobytes()
         if any(name in records for name in MEANT):
             return None
     chosen = order[np.isin(kinds[order], np.frombuffer(FILES + LINKS, np.uint8))]

@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from packer.errors import UsageError
-from packer.sources.archives.tar_members import GET_AGAIN, Files, Member, Read, ReadAhead
-from packer.sources.paths import is_utf8
+from packer.files.tar_members import GET_AGAIN, Files, Member, Read, ReadAhead
 
 LOCAL = struct.Struct("<4s5H3L2H")
 LOCAL_MARK = b"PK\x03\x04"
@@ -187,8 +186,11 @@ def _entries(directory: bytes) -> tuple[list[int], list[bytes]]:
 
 def _are_plain(names: list[bytes]) -> bool:
     """Return whether all names are UTF-8 with no backslashes, so that they mean the same to every archiver."""
-    joined = b"/".join(names)
-    return all(names) and b"\\" not in joined and is_utf8(joined)
+    try:
+        joined = b"/".join(names).decode()
+    except UnicodeDecodeError:
+        return False
+    return all(names) and "\\" not in joined
 
 
 def _are_unusual(entries: Any, is_folder: Any) -> Any:

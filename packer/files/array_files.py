@@ -1,0 +1,109 @@
+"""Files of arrays, most of them zip files: where an array is, if it is stored as it is."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from packer.errors import DamagedPack, PackerError
+from packer.files.stored_entries import StoredEntries
+from packer.system.storage import mapped
+
+_NUMBERS = {
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
+}  # fmt: skip
+
+
+class Chunks(NamedTuple):
+    """Where an array is in the file."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    starts: Any
+    """First byte of each chunk, int64."""
+    items: int
+    """Items of a chunk along the first axis; the last chunk may have fewer."""
+
+    @property
+    def item_bytes(self) -> int:
+        return prod(self.shape[1:]) * int(self.dtype.itemsize)
+
+    def offsets(self) -> Any:
+        """Where each item begins, int64 (n,)."""
+        numbers = np.arange(self.shape[0])
+        return self.starts[numbers // self.items] + numbers % self.items * self.item_bytes
+
+    def base(self) -> int:
+        """Where the array begins. Raise ValueError if it is not in one piece."""
+        if (np.diff(self.starts) != self.items * self.item_bytes).any():
+            raise ValueError("the chunks of an array of bytes do not follow one another")
+        return int(self.starts[0]) if len(self.starts) else 0
+
+    def read(self, data: memoryview) -> Any:
+        """Return the array."""
+        count = prod(self.shape)
+        numbers = np.frombuffer(data, self.dtype, count, self.base()) if count else np.zeros(0, self.dtype)
+        return numbers.reshape(self.shape).astype(self.dtype.newbyteorder("="))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """A mapped file of arrays."""
+
+    axes: Mapping[str, int]
+    """The number of axes of each array by its folder, ``labels/``."""
+    open: Callable[[str], Chunks]
+    """Returns where the array in a folder is. Raises ValueError or LookupError if it is not stored as it is."""
+    data: memoryview
+    attributes: Mapping[str, Any]
+    """What the file says of all arrays."""
+
+    def read(self, folder: str) -> Any:
+        """Return a small array."""
+        return self.open(folder).read(self.data)
+
+
+@contextmanager
+def open_zip(
+    path: str, metadata: str, what: str, arrays_of: Callable[[StoredEntries, memoryview, dict[str, Any]], ArrayFile]
+) -> Iterator[ArrayFile]:
+    """Open a zip file of arrays.
+
+    Args:
+        path: The file.
+        metadata: Name of the JSON file in the folder of each array.
+        what: The kind of file, for messages.
+        arrays_of: Returns the arrays, given the members of the file, its bytes, and the metadata by folder.
+
+    Raises:
+        DamagedPack: It is not a file of that kind.
+    """
+    with array_errors(path, what), mapped(path) as view, memoryview(view) as data:
+        entries = StoredEntries(path, data)
+        files = [name for name in entries.names if name == metadata or name.endswith("/" + metadata)]
+        yield arrays_of(entries, data, {name[: -len(metadata)]: json.loads(entries.read(name)) for name in files})
+
+
+@contextmanager
+def array_errors(path: str, what: str) -> Iterator[None]:
+    """Turn what a file of arrays that is none raises into a DamagedPack."""
+    try:
+        yield
+    except PackerError:
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError, OSError, struct.error) as error:
+        raise DamagedPack(path, f"not {what} of images: {error}") from error
+
+
+def dtype_of(name: str) -> Any:
+    """Return the dtype of an array of numbers. Raise ValueError if it is of something else."""
+    if name not in _NUMBERS:
+        raise ValueError(f"an array of {name}")
+    return np.dtype(name)
