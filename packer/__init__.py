@@ -13,18 +13,25 @@ if TYPE_CHECKING:
     from packer.errors import PackerError
     from packer.format.joined import join_packs
     from packer.format.pack import Pack, open_pack
+    from packer.format.salvage import repair
+    from packer.format.verify import verify
     from packer.loading.collate import as_tv_tensors, collate
     from packer.loading.crop import CenterCrop, RandomResizedCrop, Resize
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.to_device import CudaPrefetcher
     from packer.packing import BuildOptions, BuildSummary, build_pack, build_packs, build_part, build_parts
+    from packer.packing.call import build
     from packer.packing.recorded import options_from, options_like
     from packer.repack.adopt import adopt
     from packer.repack.convert import convert
+    from packer.repack.diff import diff
     from packer.repack.extract import extract
     from packer.repack.merge import merge
+    from packer.repack.pull import pull
+    from packer.repack.push import push
     from packer.repack.split import split
+    from packer.stats import pack_stats as stats
     from packer.view.notebook import view
 
 __version__ = "0.2.0"
@@ -42,11 +49,13 @@ _HOMES = {
     "Resize": "packer.loading.crop",
     "adopt": "packer.repack.adopt",
     "as_tv_tensors": "packer.loading.collate",
+    "build": "packer.packing.call",
     "build_pack": "packer.packing",
     "build_packs": "packer.packing",
     "build_part": "packer.packing",
     "build_parts": "packer.packing",
     "collate": "packer.loading.collate",
+    "diff": "packer.repack.diff",
     "extract": "packer.repack.extract",
     "join_packs": "packer.format.joined",
     "merge": "packer.repack.merge",
@@ -54,11 +63,15 @@ _HOMES = {
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",
     "options_like": "packer.packing.recorded",
+    "pull": "packer.repack.pull",
+    "push": "packer.repack.push",
+    "repair": "packer.format.salvage",
     "split": "packer.repack.split",
+    "verify": "packer.format.verify",
 }
 
-_MODULES = frozenset(("ultralytics", "view"))
-"""Modules that are imported on first use; `packer.view` can be called."""
+_MODULES = frozenset(("stats", "ultralytics", "view"))
+"""Modules that are imported on first use; `packer.stats` and `packer.view` can be called."""
 
 __all__ = [
     "BuildOptions",
@@ -74,19 +87,26 @@ __all__ = [
     "__version__",
     "adopt",
     "as_tv_tensors",
+    "build",
     "build_pack",
     "build_packs",
     "build_part",
     "build_parts",
     "collate",
     "convert",
+    "diff",
     "extract",
     "join_packs",
     "merge",
     "open_pack",
     "options_from",
     "options_like",
+    "pull",
+    "push",
+    "repair",
     "split",
+    "stats",
+    "verify",
     "view",
 ]
 

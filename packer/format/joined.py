@@ -45,7 +45,7 @@ def join_packs(packs: Sequence[AnyPath | Pack]) -> JoinedPack:
         UsageError: Two packs contradict one another, or one is given twice.
         DamagedPack: As for `open_pack`.
     """
-    if isinstance(packs, str | bytes | os.PathLike | Mapping):
+    if isinstance(packs, str | bytes | os.PathLike | Mapping | Pack):
         problem = f"must be a list of packs, got {packs!r}"
         raise UsageError("packs", problem, "pass a list; for shares, PackedLoader or MixtureSampler")
     return JoinedPack([pack if isinstance(pack, Pack) else open_pack(pack) for pack in packs])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
 
 import numpy as np
 
@@ -45,6 +45,8 @@ def open_pack(path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int 
 class Pack(Records):
     """An open pack. Records are numbered from 0 in packing order.
 
+    It is a sequence of samples: ``pack[0].image``, ``pack[-1].annotation``, ``for image, annotation in pack``.
+
     It can be shared between threads and forked processes, because it holds memory maps and no handles. It is
     pickled as its path; if the pack has been replaced since, unpickling raises DamagedPack.
 
@@ -60,6 +62,31 @@ class Pack(Records):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self.manifest.digest, *self.cache_options)
+
+    # -- as a sequence of samples
+
+    @overload
+    def __getitem__(self, i: int) -> Sample: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> Samples: ...
+
+    def __getitem__(self, i: int | slice) -> Sample | Samples:
+        """Return the image and annotation of a record, -1 for the last one; of a slice those that are asked for."""
+        return Samples(self, range(len(self)))[i]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.sample, range(len(self)))
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise TypeError: images differ in size, and may not fit into memory."""
+        raise TypeError("a pack is no array: pack[0].image is the image of a record, PackedLoader makes batches of all")
+
+    def __enter__(self) -> Pack:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: a pack holds memory maps, which end with the last reference to them."""
 
     @property
     def packs(self) -> tuple[Pack, ...]:
@@ -165,6 +192,39 @@ class Pack(Records):
     def classes(self) -> list[str]:
         """Class names in id order."""
         return list(self.manifest.classes)
+
+
+class Samples(Sequence[Sample]):
+    """Some samples of a pack, each read when it is asked for.
+
+    Args:
+        pack: The pack.
+        records: The numbers of their records.
+    """
+
+    def __init__(self, pack: Pack, records: range) -> None:
+        self._pack = pack
+        self._records = records
+
+    def __repr__(self) -> str:
+        return f"<{plural(len(self), 'sample')} of {self._pack!r}>"
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, i: int) -> Sample: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> Samples: ...
+
+    def __getitem__(self, i: int | slice) -> Sample | Samples:
+        if isinstance(i, slice):
+            return Samples(self._pack, self._records[i])
+        try:
+            return self._pack.sample(self._records[i])
+        except IndexError:
+            raise IndexError(f"sample {i} of {len(self)}") from None
 
 
 def _reopen(path: str, digest: str, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> Pack:

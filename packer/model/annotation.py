@@ -8,7 +8,7 @@ orientation applied). A box that covers the whole image is (0, 0, width, height)
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -122,10 +122,14 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One image with its annotation, in memory."""
+    """One image with its annotation, in memory: ``image, annotation = sample``."""
 
     image: Image
     annotation: Annotation
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.image
+        yield self.annotation
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ class BuildSummary:
     elsewhere: int = 0
     """How many of the skipped images are only not in the split of this pack."""
 
+    def __repr__(self) -> str:
+        counts = self.manifest.counts
+        text = ", ".join(f"{counts[name]:,} {name}" for name in ("found", "packed", "rejected", "skipped"))
+        return f"<BuildSummary {printable(self.output or self.path)}: {text}>"
+
     @property
     def images_per_s(self) -> float:
         """Packed images per second over the whole time, including planning."""
@@ -282,11 +287,14 @@ def _packed(every: Sequence[BuildOptions], progress: Progress, reading: _Reading
     outputs = [output_of(each, progress) for each in every]
     for each in every:
         check_quarantine(each)
-    source = os.path.abspath(options.source)
-    source = os.fsdecode(archive_of(os.fsencode(source))[0]) or source  # it may be a folder in an archive
-    paths = (*(() if is_url(options.source) else (source,)), *(output.partial for output in outputs))
+    paths = [output.partial for output in outputs]
+    if not is_url(options.source):
+        source = os.path.abspath(options.source)
+        paths.append(os.fsdecode(archive_of(os.fsencode(source))[0]) or source)  # it may be a folder in an archive
     with _noting_what_is_kept(outputs, progress) as resumes:
-        engine = open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED, paths, progress.note)
+        engine = open_engine(
+            options.engine, options.workers, options.decode_timeout, PRELOADED, tuple(paths), progress.note
+        )
         with Outputs(outputs), engine as pool:  # which ends before the locks are released
             resumes.clear()
             for each, output in zip(every, outputs, strict=True):

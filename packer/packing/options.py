@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 
 from packer.containers import container_names, container_of
 from packer.containers.plugins import choose
 from packer.errors import UsageError, printable
+from packer.packing.as_typed import typed_option
 from packer.stores import clean_url, is_url
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "copy")
@@ -143,9 +144,9 @@ class BuildOptions:
     jpeg_index: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("source", "out", "classes", "quarantine", "include", "exclude", "like", "inventory", "scratch"):
-            if isinstance(path := getattr(self, name), os.PathLike):  # accept a Path
-                object.__setattr__(self, name, os.fspath(path))
+        for field in fields(self):
+            value = typed_option(field.name, str(field.type), getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
         if not self.source or self.out == "":
             raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
         if self.inventory is not None and not is_url(self.source):

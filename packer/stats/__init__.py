@@ -1,4 +1,7 @@
-"""Statistics of a pack: classes, boxes, sizes, channel mean and std, duplicates."""
+"""Statistics of a pack: classes, boxes, sizes, channel mean and std, duplicates.
+
+The module can be called: ``packer.stats(pack)`` is `pack_stats`.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from packer.stats.columns import (
 )
 from packer.stats.duplicates import Duplicates, Leaks, duplicates, leaks
 from packer.stats.pixels import ChannelStats, channel_stats
+from packer.system import callable_module
 
 __all__ = ["BoxStats", "ChannelStats", "ClassCounts", "KeypointStats", "PackStats", "SizeStats", "Spread", "pack_stats"]
 
@@ -85,3 +89,6 @@ def pack_stats(
         leaks=None if other is None else leaks(pack, other),
         other_ids={} if other is None else other_ids([pack.classes, other.classes]),
     )
+
+
+callable_module(__name__, pack_stats)

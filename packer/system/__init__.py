@@ -94,6 +94,28 @@ def cpu_seconds(pid: int) -> float:
     return 0.0
 
 
+def callable_module(name: str, function: Callable[..., Any]) -> None:
+    """Make a module a function, too: importing one of its modules sets the attribute of its package to it.
+
+    Args:
+        name: The module, `__name__` in it.
+        function: What calling it does.
+    """
+
+    import inspect
+    from types import ModuleType
+
+    class CallableModule(ModuleType):
+        __signature__ = inspect.signature(function)
+        __call__ = staticmethod(function)
+
+    module = sys.modules[name]
+    module.__class__ = CallableModule
+    # help() shows that of a module
+    signature = str(inspect.signature(function)).replace("'", "")
+    module.__doc__ = f"{module.__doc__}\n{name}{signature}\n\n{inspect.getdoc(function)}\n"
+
+
 def at_fork(**hooks: Callable[[], Any]) -> None:
     """Call functions when this process forks, as os.register_at_fork does; do nothing on systems without fork."""
     if hasattr(os, "register_at_fork"):

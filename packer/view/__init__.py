@@ -5,25 +5,9 @@ The module can be called: ``packer.view(pack)`` shows a pack in a notebook (`pac
 
 from __future__ import annotations
 
-import inspect
-import sys
-from types import ModuleType
-from typing import Any
-
+from packer.system import callable_module
 from packer.view.notebook import Sheet, View, view
 
+__all__ = ["Sheet", "View", "view"]
 
-class _CallableModule(ModuleType):
-    """This module, which is a function too: importing one of its modules sets ``packer.view`` to it."""
-
-    __signature__ = inspect.signature(view)
-
-    def __call__(self, *args: Any, **options: Any) -> View | Sheet:
-        return view(*args, **options)
-
-    __call__.__doc__ = view.__doc__
-
-
-sys.modules[__name__].__class__ = _CallableModule
-# help(packer.view) shows that of a module
-__doc__ = f"{__doc__}\n{'packer.view' + str(inspect.signature(view)).replace(chr(39), '')}\n\n{inspect.getdoc(view)}\n"
+callable_module(__name__, view)
