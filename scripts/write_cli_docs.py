@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from packer.cli.group import cli
+from packer.cli.help import HELP_ALL
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 WIDTH = 78
@@ -41,6 +42,7 @@ def section(command: click.Command, name: str) -> str:
     context = click.Context(
         command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH, help_option_names=["-h", "--help"]
     )
+    context.meta[HELP_ALL] = True
     return f"## {name}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
 
 

@@ -11,9 +11,9 @@ import pytest
 from running import good, refused, run
 
 from packer import __version__
-from packer.cli.build import SECTIONS, build
+from packer.cli.build import FIRST, SECTIONS, build
 from packer.cli.group import SECTIONS as SECTIONS_OF_COMMANDS
-from packer.cli.group import cli
+from packer.cli.group import SELDOM, cli
 
 COMMANDS = sorted(cli.commands)
 ISSUED = {"build", "info", "verify"}
@@ -53,13 +53,25 @@ def test_examples_parse(name: str) -> None:
 
 def test_help_of_the_group() -> None:
     out = good("--help").out
+    seldom = {str(command.name) for command in SELDOM}
     for name in COMMANDS:
-        assert re.search(rf"^  {name} +\S", out, re.MULTILINE)
+        assert bool(re.search(rf"^  {name} +\S", out, re.MULTILINE)) == (name not in seldom)
+    assert f"\n  Also: {', '.join(sorted(seldom))}.\n" in out
+    assert good("help").out == out and good("help", "hash").out == good("hash", "--help").out
     assert "0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or\n  permission, 4 a damaged pack, 130" in out
     assert "..." not in out.partition("Make packs:")[2]  # each command's first sentence fits on its line
-    assert sorted(str(one.name) for commands in SECTIONS_OF_COMMANDS.values() for one in commands) == COMMANDS
+    shown = {str(one.name) for commands in SECTIONS_OF_COMMANDS.values() for one in commands}
+    assert sorted(shown | seldom) == COMMANDS and not shown & seldom
     assert set(SECTIONS_OF_COMMANDS) < set(re.findall(r"^(\w.*):$", out, re.MULTILINE))
     assert all(len(line) <= 78 for line in out.splitlines())
+
+
+@pytest.mark.parametrize(("alias", "name"), [("export", "extract"), ("link", "adopt")])
+def test_other_names_of_commands(alias: str, name: str) -> None:
+    assert good(alias, "--help").out == good(name, "--help").out.replace(
+        f"Usage: packer {name}", f"Usage: packer {alias}"
+    )
+    assert f"packer {alias} is another name" in " ".join(good(name, "--help").out.split())
 
 
 def test_no_command_prints_the_help() -> None:
@@ -72,7 +84,7 @@ def test_version() -> None:
 
 
 def test_help_shows_the_options_of_the_issue() -> None:
-    options = set(re.findall(r"--[a-z-]+", good("build", "--help").out))
+    options = set(re.findall(r"--[a-z-]+", good("build", "--help-all").out))
     assert options >= {
         "--out", "--format", "--labels", "--columns", "--classes", "--split", "--resize", "--fit", "--encode",
         "--interpolation", "--quality", "--mode", "--decoder", "--shard-size", "--shuffle", "--workers",
@@ -108,12 +120,21 @@ def test_choices_in_the_help_are_those_that_are_taken() -> None:
 
 
 def test_options_of_build_stand_in_sections_once() -> None:
-    out = good("build", "--help").out
+    out = good("build", "--help-all").out
     assert re.findall(r"^(\w.*):$", out, re.MULTILINE) == ["Input", "Labels", "Image", "Output", "Bad data", "Run"]
     for parameter in build.params:
         if isinstance(parameter, click.Option):
             assert len(re.findall(rf"^  (?:-o, )?{parameter.opts[-1]}\b", out, re.MULTILINE)) == 1
     assert {name for names in SECTIONS.values() for name in names} <= {p.name for p in build.params}
+
+
+def test_help_of_build_shows_what_most_people_need() -> None:
+    out = good("build", "--help").out
+    shown = re.findall(r"^  (?:-\w, )?--([a-z-]+)", out, re.MULTILINE)
+    assert shown == [name.replace("_", "-") for name in FIRST] + ["help-all", "help"]
+    every = sum(isinstance(parameter, click.Option) for parameter in build.params) + 1
+    assert out.endswith(f"\n  {every - len(shown)} more options: packer build --help-all\n")
+    assert len(out.splitlines()) < 80
 
 
 def test_a_misspelled_command_is_suggested() -> None:

@@ -75,7 +75,7 @@ def adopt(files: tuple[str, ...], columns: tuple[str, ...], quiet: bool, as_json
 
     The pack holds an index for each file, and reads the images where they are: none is copied. FILES are
     containers of images, or folders of them, known by their content: WebDataset tars, TFRecords and others
-    (docs/packs.md).
+    (docs/packs.md). packer link is another name of this command.
 
     \b
     Examples:

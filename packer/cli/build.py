@@ -25,9 +25,14 @@ SECTIONS = {
     "Bad data": ("max_bad", "on_bad", "fail_fast", "quarantine", "decode_timeout"),
 }
 """Heading -> the options below it; all others are below Run."""
+FIRST = (
+    "split", "labels", "columns", "classes", "resize", "fit", "encode", "quality", "out", "format", "overwrite",
+    "max_bad", "workers", "dry_run",
+)  # fmt: skip
+"""What most people need; --help-all shows the others, too."""
 
 
-@click.command(cls=OptionsInSections, sections=SECTIONS, rest="Run")
+@click.command(cls=OptionsInSections, sections=SECTIONS, rest="Run", first=FIRST)
 @click.argument("source", metavar="SRC", type=click.Path(), required=False)
 @click.option(
     "--split",
@@ -92,14 +97,14 @@ SECTIONS = {
     default="error",
     show_default=True,
     type=OneOf(allowed.MISSING_POLICIES),
-    help="An image without a label: error rejects it, empty packs it as an image in which nothing is, skip skips it.",
+    help="An image without a label: error rejects it, empty packs it as an image without objects, skip skips it.",
 )
 @click.option(
     "--rle",
     default="text",
     show_default=True,
     type=OneOf(allowed.RLE_POLICIES),
-    help="Masks of run lengths, as of COCO's crowds: kept as text, or also made polygons.",
+    help="COCO run-length masks: keep as text, or also convert to polygons.",
 )
 @click.option("--resize", metavar="N|WxH", help="Size of the packed images in pixels.")
 @click.option(

@@ -37,7 +37,7 @@ def extract(pack: str, out: str, overwrite: bool, quiet: bool, as_json: bool, **
     """Write the images and labels of PACK to the new folder OUT.
 
     Encoded images are written byte for byte, raw ones as PNG. packer build reads the folder to an equal pack again;
-    the command is printed. What a layout cannot hold is counted.
+    the command is printed. What a layout cannot hold is counted. packer export is another name of this command.
 
     \b
     Examples:

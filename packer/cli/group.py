@@ -35,18 +35,23 @@ Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or
 permission, 4 a damaged pack, 130 interrupted."""
 
 SECTIONS = {
-    "Make packs": (build, adopt, convert, merge, split, index),
+    "Make packs": (build, adopt, convert, merge, split),
     "Look": (info, view, stats, diff, extract),
-    "Check": (verify, repair, hash_command),
-    "Move": (push, pull, cache, clean),
-    "Try and measure": (demo, sample, bench, doctor, completion),
+    "Check": (verify, repair),
+    "Move": (push, pull, cache),
+    "Try and measure": (demo, bench, doctor),
 }
 """Heading of the help -> the commands below it."""
+SELDOM = (hash_command, clean, index, sample, completion)
+ALIASES = {"export": extract, "link": adopt}
+"""Names that other tools have for a command."""
 
 
 @click.group(
     cls=CommandsInSections,
     sections=SECTIONS,
+    seldom=SELDOM,
+    aliases=ALIASES,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )

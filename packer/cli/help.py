@@ -10,6 +10,9 @@ import click
 
 from packer.cli.output import has_colors
 
+HELP_ALL = "packer.cli.help_all"
+"""Key of `click.Context.meta`: whether all options are shown."""
+
 
 class Formatter(click.HelpFormatter):
     """Writes headings bold on a terminal."""
@@ -38,48 +41,87 @@ class CommandsInSections(click.Group):
 
     Args:
         sections: Heading -> the commands below it.
+        seldom: Commands whose names only are listed, at the end.
+        aliases: Another name -> the command that it means.
     """
 
     context_class = Context
 
-    def __init__(self, *given: Any, sections: Mapping[str, Sequence[click.Command]], **more: Any) -> None:
+    def __init__(
+        self,
+        *given: Any,
+        sections: Mapping[str, Sequence[click.Command]],
+        seldom: Sequence[click.Command] = (),
+        aliases: Mapping[str, click.Command] | None = None,
+        **more: Any,
+    ) -> None:
         super().__init__(*given, **more)
-        self.sections = sections
-        for commands in sections.values():
-            for command in commands:
-                command.context_class = Context
-                self.add_command(command)
+        self.sections, self._seldom, self._aliases = sections, seldom, aliases or {}
+        for command in (*(one for commands in sections.values() for one in commands), *seldom):
+            command.context_class = Context
+            self.add_command(command)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name, or of another one that people know it by."""
+        return super().get_command(ctx, cmd_name) or self._aliases.get(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""
-        longest = max(map(len, self.commands))
-        width = formatter.width - 6 - longest
         listed = [command for commands in self.sections.values() for command in commands]
-        others = [command for name, command in sorted(self.commands.items()) if command not in listed]
+        others = [one for _, one in sorted(self.commands.items()) if one not in listed and one not in self._seldom]
+        longest = max(len(str(command.name)) for command in (*listed, *others))
+        width = formatter.width - 6 - longest
         for heading, commands in {**self.sections, "Other": others}.items():
             rows = [(str(one.name).ljust(longest), one.get_short_help_str(width)) for one in commands]
             if rows:
                 with formatter.section(heading):
                     formatter.write_dl(rows)
+        if self._seldom:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"Also: {', '.join(sorted(str(one.name) for one in self._seldom))}.")
 
 
 class OptionsInSections(click.Command):
-    """A command whose help shows the options in sections.
+    """A command whose help shows the options in sections: some of them, and all with ``--help-all``.
 
     Args:
         sections: Heading -> the names of the options below it.
         rest: Heading of all others.
+        first: The options that ``--help`` shows.
     """
 
-    def __init__(self, *given: Any, sections: Mapping[str, Sequence[str]], rest: str, **more: Any) -> None:
+    def __init__(
+        self, *given: Any, sections: Mapping[str, Sequence[str]], rest: str, first: Sequence[str], **more: Any
+    ) -> None:
         super().__init__(*given, **more)
-        self.sections, self._rest = sections, rest
+        self.sections, self._rest, self._first = sections, rest, first
+        text = "Show all options and exit."
+        self.params.append(
+            click.Option(
+                ["--help-all"], is_flag=True, is_eager=True, expose_value=False, help=text, callback=self._show_all
+            )
+        )
+
+    def _show_all(self, ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            ctx.meta[HELP_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""
-        options = [(p.name, p.get_help_record(ctx)) for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        shown = options
+        if not ctx.meta.get(HELP_ALL):
+            shown = [p for p in options if p.name in self._first or {*p.opts} & {"--help", "--help-all"}]
         grouped = {name for names in self.sections.values() for name in names}
         for heading, names in {**self.sections, self._rest: ()}.items():
-            rows = [r for name, r in options if r and (name in names if names else name not in grouped)]
-            with formatter.section(heading):
-                formatter.write_dl(rows)
+            here = [p for p in shown if (p.name in names if names else p.name not in grouped)]
+            if rows := [row for p in here if (row := p.get_help_record(ctx))]:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+        if len(shown) < len(options):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"{len(options) - len(shown)} more options: {ctx.command_path} --help-all")

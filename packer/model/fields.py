@@ -261,7 +261,7 @@ class Field:
     fill: int | None = None
     """What stands in an array for an image, or a box, that lacks it; None: nothing can."""
     whole: bool = False
-    """Whether an image without it counts as one in which nothing is, so that packs with and without it do not mix."""
+    """Whether an image without it counts as one without objects, so that packs with and without it do not mix."""
     says: bool = True
     """Whether an image that has it has a label; else it only adds to others."""
     since: int = 2
@@ -313,7 +313,7 @@ FLIPS = tuple(field.name for field in FIELDS if field.flips)
 WHOLE = tuple(field.name for field in FIELDS if field.whole)
 CLASS_IDS = tuple(field.name for field in FIELDS if field.classes)
 OBJECTS = ("boxes", "box_labels")
-"""Those that are empty, and not missing, for an image in which nothing is."""
+"""Those that are empty, and not missing, for an image without objects."""
 _WITH_MEMBERS = tuple(field for field in FIELDS if field.has_members)
 IN_JSON = (*NUMERIC, *TEXTS)
 """In the order of the members of an annotation's JSON."""

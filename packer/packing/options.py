@@ -58,7 +58,7 @@ class BuildOptions:
             `build_pack` does anyway.
         include: File that lists the images to pack: one path, glob, key of the pack `like`, or name per line.
         exclude: File that lists images to skip, in the same form.
-        missing_labels: An image without a label: error (it is bad), empty (nothing is in it) or skip.
+        missing_labels: An image without a label: error (it is bad), empty (it has no objects) or skip.
         like: The pack whose keys `include` and `exclude` may name; `options_like` takes its options.
         resize: Size of the packed images in pixels, ``N`` or ``WxH``. None: as they are.
         fit: How to reach that size: stretch, short, long, crop or pad.

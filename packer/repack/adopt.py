@@ -40,7 +40,7 @@ class AdoptOptions:
             numbers of boxes are: ``{"boxes": "xmin ymin w h"}``.
         labels: Files with the labels of files that have none, one for each.
         classes: File with the class names in id order, one per line; or a pack.
-        missing_labels: An image without a label: error (it is bad), empty (nothing is in it) or skip.
+        missing_labels: An image without a label: error (it is bad), empty (it has no objects) or skip.
         boxes: Boxes outside the image or without area: fail, clip or drop.
         max_bad: Maximum number (``5``) or share (``0.5%``) of bad images to leave out.
         on_animation: An animation, or several pages: fail (it is bad) or first (its first frame counts).
