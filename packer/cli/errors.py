@@ -20,7 +20,7 @@ _PLACE = ("pack", "shard", "key")
 """Attributes of `DamagedPack` that locate the damage."""
 OTHER_NAMES = {
     "pack": "build", "create": "build", "make": "build", "ls": "info", "list": "info", "inspect": "info",
-    "show": "view", "check": "verify", "export": "extract", "unpack": "extract", "import": "adopt", "link": "adopt",
+    "show": "view", "check": "verify", "unpack": "extract", "import": "adopt",
     "fix": "repair", "upload": "push", "download": "pull", "generate": "sample", "benchmark": "bench",
 }  # fmt: skip
 """What other programs call a command -> its name here."""
