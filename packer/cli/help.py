@@ -77,9 +77,7 @@ class CommandsInSections(click.Group):
                 with formatter.section(heading):
                     formatter.write_dl(rows)
         if self._seldom:
-            formatter.write_paragraph()
-            with formatter.indentation():
-                formatter.write_text(f"Also: {', '.join(sorted(str(one.name) for one in self._seldom))}.")
+            formatter.write(f"\n  Also: {', '.join(sorted(str(one.name) for one in self._seldom))}.\n")
 
 
 class OptionsInSections(click.Command):
@@ -122,6 +120,4 @@ class OptionsInSections(click.Command):
                 with formatter.section(heading):
                     formatter.write_dl(rows)
         if len(shown) < len(options):
-            formatter.write_paragraph()
-            with formatter.indentation():
-                formatter.write_text(f"{len(options) - len(shown)} more options: {ctx.command_path} --help-all")
+            formatter.write(f"\n  {len(options) - len(shown)} more options: {ctx.command_path} --help-all\n")

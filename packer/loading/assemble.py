@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,6 +11,7 @@ from packer.errors import UsageError
 from packer.format.joined import join_packs
 from packer.format.pack import Pack
 from packer.loading import options
+from packer.loading.arguments import Arguments, Reading
 from packer.loading.augmentation import Augmentation
 from packer.loading.dataset import PackedDataset
 from packer.loading.device_cache import DeviceCache
@@ -49,91 +48,86 @@ class LoaderParts:
     hand_over: Handover
 
 
-def assemble(given: SimpleNamespace) -> LoaderParts:
+def assemble(given: Arguments) -> LoaderParts:
     """Return the parts of a loader.
-
-    Args:
-        given: the arguments of `PackedLoader`.
 
     Raises:
         UsageError: if the arguments cannot be combined, or the path is not a pack.
         ValueError: if a crop is missing, or one of its values is out of range.
     """
-    _take_from_dataset(given)
-    _take_mixture(given)
-    pack = options.pack_at(given.data, given.cache_dir, given.cache_bytes)
+    if isinstance(given.data, PackedDataset):
+        given = given.with_dataset(given.data)
+    given = _with_mixture(given)
+    order, augment, form, reading = given.order, given.augment, given.form, given.reading
+    pack = options.pack_at(given.data, reading.cache_dir, reading.cache_bytes)
     batch_size = check_int("batch_size", given.batch_size, 1)
-    device = options.check_device(given.device)
-    own = {"seed": given.seed, "indices": given.indices, "drop_last": given.drop_last}
-    sampler = options.check_sampler(given.sampler, pack, given.shuffle, own)
+    device = options.check_device(form.device)
+    own = {"seed": order.seed, "indices": order.indices, "drop_last": order.drop_last}
+    sampler = options.check_sampler(order.sampler, pack, order.shuffle, own)
     sampler.num_batches(batch_size)  # raises where drop_last would leave none
-    seed = sampler.seed if given.seed is None else check_int("seed", given.seed, 0, (1 << 64) - 1)
-    augmentation = Augmentation(options.check_crop(given.crop), options.check_flip(given.flip), seed)
-    filler = ImageFiller(pack, augmentation, options.check_decoder(given.decoder or "auto"), given.verify)
-    targets = Targets(pack, given.min_area, given.label_offset or 0, given.flip_index, given.hide_outside)
+    seed = sampler.seed if order.seed is None else check_int("seed", order.seed, 0, (1 << 64) - 1)
+    augmentation = Augmentation(options.check_crop(augment.crop), options.check_flip(augment.flip), seed)
+    filler = ImageFiller(pack, augmentation, options.check_decoder(reading.decoder or "auto"), reading.verify)
+    targets = Targets(pack, augment.min_area, form.label_offset or 0, augment.flip_index, augment.hide_outside)
     if augmentation.flip:
         targets.warn_of_flips()
-    threads = usable_cores() if given.threads is None else check_int("threads", given.threads, 1)
-    collation = options.check_collate(given.collate, targets)
-    work = Work(threads, check_int("prefetch", given.prefetch, 1), device.type == "cuda", collation)
-    functions = Transforms(given.transform, given.target_transform, given.transforms)
-    options.check_choice("on_error", given.on_error, ("raise", "replace"))
-    replacer = Replacer(filler, sampler, seed) if given.on_error == "replace" else None
+    threads = usable_cores() if reading.threads is None else check_int("threads", reading.threads, 1)
+    collation = options.check_collate(form.collate, targets)
+    work = Work(threads, check_int("prefetch", reading.prefetch, 1), device.type == "cuda", collation)
+    functions = Transforms(given.functions.transform, given.functions.target_transform, given.functions.transforms)
+    options.check_choice("on_error", reading.on_error, ("raise", "replace"))
+    replacer = Replacer(filler, sampler, seed) if reading.on_error == "replace" else None
     host = Pipeline(filler, targets, min(batch_size, sampler.num_samples), work, functions, replacer)
-    normalize = Normalize(given.mean, given.std, given.dtype, given.memory_format or torch.channels_last)
+    normalize = Normalize(form.mean, form.std, form.dtype, form.memory_format or torch.channels_last)
     options.check_normalize(normalize, filler)
-    mixing = Mixing(given.mixup, given.cutmix, given.color_jitter, len(pack.classes), seed)
+    mixing = Mixing(augment.mixup, augment.cutmix, augment.color_jitter, len(pack.classes), seed)
     options.check_mixing(mixing, normalize, filler, targets, functions)
-    options.check_choice("cache", given.cache, ("ram", "device", None))
+    options.check_choice("cache", reading.cache, ("ram", "device", None))
     return LoaderParts(
         pack=pack,
         batch_size=batch_size,
         sampler=sampler,
         host=host,
-        batches=_elsewhere(given, host, device),
-        ram=RamCache(pack) if given.cache == "ram" else None,
+        batches=_elsewhere(reading, host, device),
+        ram=RamCache(pack) if reading.cache == "ram" else None,
         device=device,
-        transfer=Transfer(device, given.prefetch, Normalize() if mixing.jitters else normalize),
-        hand_over=Handover(mixing, normalize, given.memory_format, given.with_index),
+        transfer=Transfer(device, reading.prefetch, Normalize() if mixing.jitters else normalize),
+        hand_over=Handover(mixing, normalize, form.memory_format, form.with_index),
     )
 
 
-def _take_from_dataset(given: Any) -> None:
-    """Replace a dataset with its pack, and arguments that are not given with those of the dataset."""
-    data = given.data
-    if isinstance(data, PackedDataset):
-        for name in ("transform", "target_transform", "transforms", "decoder", "label_offset"):
-            if getattr(given, name) is None:
-                setattr(given, name, getattr(data, name))
-        given.data = data.pack
-
-
-def _take_mixture(given: Any) -> None:
-    """Replace packs with shares by the joined pack and its sampler, which takes over the options of an order."""
+def _with_mixture(given: Arguments) -> Arguments:
+    """Return the joined pack and its sampler instead of packs with shares, whose options of an order it takes over."""
+    order, reading = given.order, given.reading
     if not isinstance(given.data, Mapping):
-        if given.samples_per_epoch is not None:
+        if order.samples_per_epoch is not None:
             step = "leave it out, or name packs with their shares: {pack: 0.7, other: 0.3}"
             raise UsageError("samples_per_epoch", "is for several packs, but this is one", step)
-        return
-    if given.sampler is not None:
+        return given
+    if order.sampler is not None:
         step = "pass packer.join_packs([...]) with this sampler, or leave it out"
         raise UsageError("sampler", "cannot be combined with shares of packs, which make the order", step)
-    packs = [options.pack_at(data, given.cache_dir, given.cache_bytes) for data in given.data]
-    joined, seed = join_packs(packs), 0 if given.seed is None else given.seed
-    samples = given.samples_per_epoch
+    packs = [options.pack_at(data, reading.cache_dir, reading.cache_bytes) for data in given.data]
+    joined, seed = join_packs(packs), 0 if order.seed is None else order.seed
+    samples = order.samples_per_epoch
     if samples is not None:
         samples = check_int("samples_per_epoch", samples, 1)
-    given.sampler = MixtureSampler(
-        joined, list(given.data.values()), seed, num_samples=samples, indices=given.indices, drop_last=given.drop_last
+    shares = list(given.data.values())
+    sampler = MixtureSampler(
+        joined, shares, seed, num_samples=samples, indices=order.indices, drop_last=order.drop_last
     )
-    given.data, given.shuffle, given.indices, given.drop_last = joined, False, None, False
-    given.cache_dir = given.cache_bytes = None
+    return replace(
+        given,
+        data=joined,
+        order=replace(order, sampler=sampler, shuffle=False, indices=None, drop_last=False),
+        reading=replace(reading, cache_dir=None, cache_bytes=None),
+    )
 
 
-def _elsewhere(given: Any, host: Pipeline, device: torch.device) -> BatchMaker:
+def _elsewhere(reading: Reading, host: Pipeline, device: torch.device) -> BatchMaker:
     """Return what prepares the batches: the host, or the device."""
-    if given.decode != "host":
+    if reading.decode != "host":
         changes = {"transform": host.transforms.transform, "transforms": host.transforms.transforms}
         excluded = {name: function is not None for name, function in changes.items()}
-        return batches_of(given.decode, host, device, {**excluded, 'cache="device"': given.cache == "device"})
-    return DeviceCache(host, device) if given.cache == "device" else host
+        return batches_of(reading.decode, host, device, {**excluded, 'cache="device"': reading.cache == "device"})
+    return DeviceCache(host, device) if reading.cache == "device" else host

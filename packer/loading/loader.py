@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -14,6 +13,7 @@ from numpy.typing import ArrayLike
 from packer.errors import AnyPath
 from packer.format.pack import Pack
 from packer.images.opencv import quiet_opencv
+from packer.loading.arguments import Arguments, Augment, Form, Functions, Order, Reading
 from packer.loading.assemble import assemble
 from packer.loading.augmentation import STATE, Augmentation, crop_of, crop_text
 from packer.loading.crop import Crop
@@ -134,15 +134,23 @@ class PackedLoader(Rebuildable):
         on_error: str = "raise",
         **unknown: NoReturn,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
         refuse_unknown(PackedLoader, unknown)
-        parts = assemble(SimpleNamespace(**given))
+        given = Arguments(
+            data,
+            batch_size,
+            Order(shuffle, sampler, indices, seed, drop_last, samples_per_epoch),
+            Augment(crop, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
+            Functions(transform, target_transform, transforms),
+            Form(collate, label_offset, with_index, device, mean, std, dtype, memory_format),
+            Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),
+        )
+        parts = assemble(given)
         self.pack, self.sampler = parts.pack, parts.sampler
         self.batch_size, self.device = parts.batch_size, parts.device
         self._augmentation = self._first = parts.host.filler.augmentation
         self._host, self._batches, self._ram = parts.host, parts.batches, parts.ram
         self._transfer, self._hand_over = parts.transfer, parts.hand_over
-        self._settings = {**given, "data": given["data"] if isinstance(data, PackedDataset) else self.pack}
+        self._settings = {**given.flat(), "data": data if isinstance(data, PackedDataset) else self.pack}
         self._settings.update(sampler=self.sampler, shuffle=False, indices=None, drop_last=False)
         self._settings.update(samples_per_epoch=None, cache_dir=None, cache_bytes=None)
         self._begun: tuple[Iteration, int, Augmentation] | None = None
