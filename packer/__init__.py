@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from packer.repack.pull import pull
     from packer.repack.push import push
     from packer.repack.split import split
+    from packer.repack.writer import PackWriter
     from packer.stats import pack_stats as stats
     from packer.view.notebook import view
 
@@ -43,6 +44,7 @@ _HOMES = {
     "CudaPrefetcher": "packer.loading.to_device",
     "Pack": "packer.format.pack",
     "PackedDataset": "packer.loading.dataset",
+    "PackWriter": "packer.repack.writer",
     "PackedLoader": "packer.loading.loader",
     "PackerError": "packer.errors",
     "RandomResizedCrop": "packer.loading.crop",
@@ -79,6 +81,7 @@ __all__ = [
     "CenterCrop",
     "CudaPrefetcher",
     "Pack",
+    "PackWriter",
     "PackedDataset",
     "PackedLoader",
     "PackerError",

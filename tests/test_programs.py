@@ -73,6 +73,11 @@ PROGRAMS = {
         'packer.convert("imgs.lmdb", "imgs.tfrecord")\nprint(packer.open_pack("imgs.tfrecord")[0].image.shape)',
         "(30, 40, 3)",
     ),
+    "from a generator": (
+        'with packer.PackWriter("new.lmdb") as w:\n  for n in range(3): w.write(numpy.full((4, 5, 3), n, "uint8"), label=n)\n'
+        'print(packer.open_pack("new.lmdb")[2].image.max(), len(packer.open_pack("new.lmdb").classes))',
+        "2 3",
+    ),
     "catch an error": (
         'try: packer.build("nowhere")\nexcept packer.PackerError as error: print(error)',
         "nowhere: no such folder or archive; give the folder or archive that holds the images",

@@ -146,6 +146,8 @@ def command_of(manifest: Manifest, pack: str) -> str:
         manifest: Its manifest.
         pack: Its path.
     """
+    if manifest.made_from and manifest.made_from[0].command == "PackWriter":
+        return f"packer.PackWriter({pack!r}, ...)"
     if manifest.made_from:
         words = ["packer", manifest.made_from[0].command, *(origin.name for origin in manifest.made_from)]
         for name, value in manifest.options.get("repack", {}).items():

@@ -1,0 +1,384 @@
+"""`packer.PackWriter`: a pack of images in memory, as generators and arrays give them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, cast
+
+import numpy as np
+from xxhash import xxh3_128_digest
+
+import packer
+from packer.containers import container_names, container_of
+from packer.containers.base import ShardSpec
+from packer.containers.npy import EXTENSIONS
+from packer.containers.plugins import choose
+from packer.errors import AnyPath, BadImage, BadLabel, UsageError, plural, printable
+from packer.format.index import read_index
+from packer.format.manifest import Manifest, Origin, ShardEntry
+from packer.images.base import Header
+from packer.images.encode import Encoding, encode
+from packer.images.header import check_header, decoded_shape, read_header
+from packer.images.opencv import quiet_opencv
+from packer.model.annotation import RawAnnotation, Record
+from packer.model.fields import BY_NAME, FIELDS, Field, Lists, listed_fields
+from packer.packing.new_shard import Made, NewShard, files_of, name_files
+from packer.packing.options import DEFAULT_CONTAINER, DEFAULT_MAX_PIXELS, DEFAULT_QUALITY, check_extension
+from packer.packing.partition import checked_texts
+from packer.packing.plan import shard_name
+from packer.packing.publish import Output, check_folder
+from packer.packing.resolve import ClassIds, Resolver, similar_names
+from packer.packing.sizes import MOST_RECORDS
+from packer.packing.summary import library_versions
+from packer.repack.recount import recount
+from packer.system.atomic import make_own_folder
+
+ENCODINGS = ("raw", "jpeg", "png", "bmp")
+SHARD_BYTES = 128 << 20
+MOST_KEYS = 10**8
+"""Keys have 8 digits."""
+PIXELS = {"uint8": 8, "uint16": 16}
+WRITABLE = tuple(field.name for field in FIELDS if field.name not in ("label", "tags"))
+"""Tags need names for the whole pack, which a list has."""
+
+
+class PackWriter:
+    """Writes a pack of images in memory: of arrays, generators, other datasets.
+
+    ``with PackWriter("new.lmdb") as writer: writer.write(image, label=3)``. The pack is there when the block ends, and
+    not if it raises. A shard is held in memory until it is written.
+
+    Args:
+        out: Path of the new pack.
+        format: One of `packer.containers.CONTAINERS`. None: by the extension of `out`, else lmdb.
+        classes: The names of the classes, in the order of their ids. None: labels are numbers.
+        encode: How arrays are stored: raw, jpeg, png or bmp.
+        quality: JPEG quality, 1 to 100.
+        shard_bytes: Approximate bytes of images per shard, as they are stored.
+        overwrite: Replace an existing pack.
+
+    Raises:
+        UsageError: A value is out of range, or the pack cannot be written there.
+        StorageError: The disk refuses.
+    """
+
+    def __init__(  # noqa: PLR0913 - the options of a pack
+        self,
+        out: AnyPath,
+        *,
+        format: str | None = None,
+        classes: Sequence[str] | None = None,
+        encode: str = "raw",
+        quality: int = DEFAULT_QUALITY,
+        shard_bytes: int = SHARD_BYTES,
+        overwrite: bool = False,
+    ) -> None:
+        check_folder(out, "PackWriter")
+        path = os.fsdecode(out)
+        check_extension(path, "", "")
+        named = choose("--format", format, container_names()) if format else container_of(path)
+        self._container: str = named or DEFAULT_CONTAINER
+        self._encode = cast(Encoding, choose("--encode", encode, ENCODINGS))
+        if not 1 <= quality <= 100:
+            raise UsageError("--quality", f"must be 1 to 100, got {quality}")
+        if shard_bytes < 1:
+            raise UsageError("--shard-size", f"must be at least 1, got {shard_bytes}")
+        self._quality, self._shard_bytes = quality, shard_bytes
+        self._classes = None if classes is None else _names(classes)
+        self._ids = _Numbers() if self._classes is None else ClassIds(self._classes)
+        self._resolver = Resolver(self._ids, "fail")
+        self._paths: set[bytes] = set()
+        self._waiting: list[Record] = []
+        self._waiting_bytes = self._count = self._unlabelled = 0
+        self._encodings: set[str] = set()
+        self._kinds: set[tuple[str, int]] = set()
+        self._fields: set[str] = set()
+        self._shards: list[ShardEntry] = []
+        self._output: Output | None = Output(path, "", overwrite)
+        self._output.__enter__()
+        if self._output.journal.finished_shards:
+            self._output.__exit__()
+            place = self._output.place
+            raise UsageError(place, "holds finished shards of a build", "run that build again, or remove the folder")
+        self._output.restart()
+        make_own_folder(self._output.folder)
+
+    def __enter__(self) -> PackWriter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __len__(self) -> int:
+        """The number of records written so far."""
+        return self._count
+
+    def write(self, image: Any, label: int | str | None = None, *, path: AnyPath | None = None, **fields: Any) -> None:
+        """Add a record. If it raises, nothing is added, and others can follow.
+
+        Args:
+            image: uint8 or uint16 (height, width) or (height, width, channels), gray, RGB or RGBA; or the bytes of an
+                image file, which are stored as they are.
+            label: Its class: a number, or a name of `classes`.
+            path: Its name, another one for each. None: its number.
+            fields: What else is known of it, in pixels, by the names of `packer.types.Annotation`: ``boxes=[[xmin,
+                ymin, xmax, ymax]], box_labels=[3]``, points, ``extras={"night": True}``.
+
+        Raises:
+            TypeError: There is no field of this name.
+            BadImage: It is not an image that a pack can hold.
+            BadLabel: An annotation does not fit.
+            UsageError: Arrays and files are mixed, or a name is given twice.
+        """
+        if self._output is None:
+            raise UsageError("PackWriter", "is closed", "write before the end of its with block")
+        if self._count >= MOST_KEYS:
+            raise UsageError("PackWriter", f"holds {MOST_KEYS:,} records", "begin another pack")
+        data, encoding, header, shape, dtype = self._stored(image)
+        name = self._name(path, encoding)
+        where = f"record {self._count}" if path is None else os.fsdecode(name)
+        values = {field.name: self._value(field, value, where) for field, value in _asked(fields)}
+        boxes = len(values.get("boxes", ()))
+        for field in FIELDS:
+            for each in _per_box(field, values.get(field.name)):
+                if len(each) != boxes:
+                    problem = f"has {len(each)} {field.name} for {plural(boxes, 'box')}"
+                    raise BadLabel(where, problem, "give one for each box")
+        raw = RawAnnotation(where, None if label is None else self._class(label, where), **values)
+        annotation = self._resolver.annotation([raw], header, name)
+        checked_texts(annotation, name)
+        key, digest = f"{self._count:08d}", xxh3_128_digest(data)
+        self._add(Record(key, data, encoding, *shape, dtype, annotation, name, digest), path is not None)
+
+    def close(self) -> None:
+        """Write what is left, and publish the pack.
+
+        Raises:
+            UsageError: No record was written.
+            StorageError: The disk refuses.
+        """
+        if self._output is None:
+            return
+        try:
+            if not self._count:
+                raise UsageError(self._output.path, "has no record", "write at least one image")
+            self._flush(last=True)
+            self._output.publish(self._manifest(self._output), ())
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Leave the pack unwritten; does nothing after `close`."""
+        if self._output is not None:
+            output, self._output = self._output, None
+            output.__exit__()
+
+    def _stored(self, image: Any) -> tuple[bytes, str, Header, tuple[int, int, int], str]:
+        """Return the bytes of an image, their encoding, a header of their size, shape and dtype of the pixels."""
+        where = f"record {self._count}"
+        try:
+            if isinstance(image, bytes | bytearray | memoryview):
+                data = bytes(image)
+                header = read_header(data)
+                check_header(header, DEFAULT_MAX_PIXELS, "fail")
+                height, width, channels, dtype = decoded_shape(header, "rgb")
+                kind = "file"
+                encoding = header.format
+            else:
+                pixels = _pixels(image)
+                height, width, channels = pixels.shape
+                dtype, kind, encoding = pixels.dtype.name, "array", self._encode
+                with quiet_opencv():
+                    data = encode(pixels, self._encode, self._quality)
+                header = Header("png", width, height, channels, PIXELS[dtype])
+        except BadImage as error:
+            raise BadImage(where, error.problem, error.next_step) from None
+        if self._kinds and (kind == "file") != self._is_of_files:
+            step = "write image files only, or decode them"
+            raise UsageError(where, f"is an {'image file' if kind == 'file' else 'array'}, but others are not", step)
+        self._is_of_files = kind == "file"
+        return data, encoding, header, (height, width, channels), dtype
+
+    _is_of_files = False
+
+    def _name(self, path: AnyPath | None, encoding: str) -> bytes:
+        if path is None:
+            return f"{self._count:08d}.{EXTENSIONS[encoding]}".encode("ascii")
+        name = os.fsencode(path)
+        if not name or b"\0" in name or name in self._paths:
+            raise UsageError(printable(name), "is no name for a record, or was given before", "give each its own")
+        return name
+
+    def _value(self, field: Field, value: Any, where: str) -> Any:
+        """Return the value of a field as a `RawAnnotation` has it."""
+        if not field.kind.is_numeric:
+            return {name: tuple(one) if field.per_box else one for name, one in dict(value).items()}
+        if field.classes:
+            return tuple(self._class(one, where) for one in value)
+        if isinstance(field.kind, Lists) and not field.kind.alike:
+            return tuple(_rows(one, (None, field.kind.item.width), where, field.name) for one in value)
+        shape = (None, None, field.kind.item.width) if isinstance(field.kind, Lists) else (None, field.kind.width)
+        return _rows(value, shape, where, field.name)
+
+    def _class(self, label: int | str, where: str) -> str:
+        """Return the name of a class."""
+        if isinstance(label, str):
+            if self._classes is None:
+                problem = f'has the class "{printable(label)}", but the pack has no names of classes'
+                raise BadLabel(where, problem, "give them: PackWriter(OUT, classes=[...])")
+            return label
+        number = int(label)
+        if number != label or number < 0 or (self._classes is not None and number >= len(self._classes)):
+            most = "" if self._classes is None else f" to {len(self._classes) - 1}"
+            raise BadLabel(where, f"has the class {label}, not one of 0{most or ' and more'}", "correct the label")
+        return str(number) if self._classes is None else self._classes[number]
+
+    def _add(self, record: Record, named: bool) -> None:
+        if named:
+            self._paths.add(record.path)
+        annotation = record.annotation
+        self._fields.update(listed_fields(annotation))
+        self._unlabelled += annotation.label is None and annotation.boxes is None
+        self._encodings.add(record.encoding)
+        self._kinds.add((record.dtype, record.channels))
+        self._waiting.append(record)
+        self._waiting_bytes += len(record.data)
+        self._count += 1
+        if self._waiting_bytes >= self._shard_bytes or len(self._waiting) >= MOST_RECORDS:
+            self._flush()
+
+    def _flush(self, last: bool = False) -> None:
+        """Write a shard of the records that wait."""
+        if not self._waiting:
+            return
+        assert self._output is not None
+        number, records, folder = len(self._shards), self._waiting, self._output.folder
+        shapes = {(record.shape, record.dtype) for record in records}
+        one = len(shapes) == 1 and self._encode == "raw" and not self._is_of_files
+        spec = ShardSpec(
+            self._names_so_far, self._encoding, records[0].shape if one else None, records[0].dtype, len(records),
+            self._waiting_bytes,
+        )  # fmt: skip
+        name = shard_name(self._container, number, 1 if last and not number else 2)
+        shard = NewShard(folder=folder, name=name, container=self._container, spec=spec, bad_allowed=0)
+        result = shard.write(_made(records), lambda done, bad: None)
+        name_files(folder, name, result.attempt)
+        assert result.entry is not None
+        self._shards.append(result.entry)
+        self._waiting, self._waiting_bytes = [], 0
+
+    @property
+    def _encoding(self) -> str:
+        return "copy" if self._is_of_files else self._encode
+
+    @property
+    def _names_so_far(self) -> tuple[str, ...]:
+        return self._ids.names_of_all if isinstance(self._ids, _Numbers) else self._classes or ()
+
+    def _manifest(self, output: Output) -> Manifest:
+        notes = list(similar_names(self._names_so_far))
+        if self._unlabelled and {"label", "boxes"} & self._fields:
+            notes.append(f"{plural(self._unlabelled, 'image has', 'images have')} neither a label nor boxes")
+        kinds = set() if self._is_of_files else self._kinds
+        mode = "rgb" if not kinds or kinds == {("uint8", 3)} else "gray" if kinds == {("uint8", 1)} else "unchanged"
+        manifest = Manifest(
+            container=self._container,
+            encoding=self._encoding,
+            mode=mode,
+            dtype=None,
+            shape=None,
+            classes=self._names_so_far,
+            fields=tuple(sorted(self._fields)),
+            records=self._count,
+            counts={"found": 0, "packed": 0, "rejected": 0, "skipped": 0},
+            class_counts={},
+            options={"encode": self._encoding, "labels": ["none"], "mode": mode, "quality": self._quality},
+            shards=(),
+            notes=tuple(notes),
+            made_from=(Origin("PackWriter", "images in memory", ""),),
+            packer=packer.__version__,
+            libraries=library_versions(),
+        )
+        paths = (files_of(output.folder, shard.container.name)[1] for shard in self._shards)
+        return recount(manifest, self._shards, map(read_index, paths))
+
+
+class _Numbers(ClassIds):
+    """Classes that are numbers: they are their ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._most = -1
+
+    def id_of(self, name: str, origin: str) -> int:
+        """Return the number."""
+        self._most = max(self._most, int(name))
+        return int(name)
+
+    @property
+    def names_of_all(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self._most + 1)))
+
+
+def _names(classes: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(classes)
+    if isinstance(classes, str) or not all(isinstance(name, str) and name for name in names):
+        raise UsageError("--classes", f"must be names, got {classes!r}", 'write classes=["ant", "bee"]')
+    if len(set(names)) < len(names):
+        raise UsageError("--classes", "has a name twice", "name each class once")
+    return names
+
+
+def _pixels(image: Any) -> Any:
+    """Return an array (height, width, channels) of pixels in C order. Raise BadImage if it is none."""
+    pixels = np.asarray(image)
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if pixels.dtype.name not in PIXELS or pixels.ndim != 3 or not 0 < pixels.shape[2] <= 4 or 0 in pixels.shape:
+        problem = f"an array of {pixels.dtype} {pixels.shape}, not of uint8 or uint16 (height, width, 1 to 4)"
+        step = "convert it: (255 * image).astype(uint8)"
+        if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4):
+            step = "move its channels: image.transpose(1, 2, 0)"
+        raise BadImage("", problem, step)
+    return np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
+
+
+def _asked(fields: Mapping[str, Any]) -> Iterator[tuple[Field, Any]]:
+    """Yield the fields that are given, with their values. Raise TypeError for others."""
+    for name, value in fields.items():
+        if name not in WRITABLE:
+            near = get_close_matches(name, WRITABLE, 1, 0.75)
+            hint = f"did you mean {near[0]}?" if near else f"fields are {', '.join(WRITABLE)}"
+            raise TypeError(f"PackWriter.write got an unknown field {name!r}; {hint}")
+        if value is not None:
+            yield BY_NAME[name], value
+
+
+def _per_box(field: Field, value: Any) -> Iterator[Any]:
+    """Yield what must have an item for each box."""
+    if value is not None and field.per_box:
+        yield from (value,) if field.kind.is_numeric else value.values()
+
+
+def _rows(values: Any, shape: tuple[int | None, ...], where: str, name: str) -> Any:
+    """Return an array of numbers as tuples. Raise BadLabel if it has another shape."""
+    array = np.asarray(values, np.float64)
+    if not array.size and array.ndim < len(shape):
+        return ()
+    if array.ndim != len(shape) or any(a not in (None, b) for a, b in zip(shape, array.shape, strict=True)):
+        wanted = ", ".join("n" if side is None else str(side) for side in shape)
+        raise BadLabel(where, f"has {name} of shape {array.shape}, not ({wanted})", "give one row for each")
+    return _deep(array.tolist())
+
+
+def _deep(value: Any) -> Any:
+    return tuple(map(_deep, value)) if isinstance(value, list) else value
+
+
+def _made(records: list[Record]) -> Generator[list[Made], None, None]:
+    yield [Made(record, None, record.source_xxh3) for record in records]
