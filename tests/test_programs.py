@@ -74,7 +74,8 @@ PROGRAMS = {
         "(30, 40, 3)",
     ),
     "from a generator": (
-        'with packer.PackWriter("new.lmdb") as w:\n  for n in range(3): w.write(numpy.full((4, 5, 3), n, "uint8"), label=n)\n'
+        'with packer.PackWriter("new.lmdb") as w:\n'
+        '  for n in range(3): w.write(numpy.full((4, 5, 3), n, "uint8"), label=n)\n'
         'print(packer.open_pack("new.lmdb")[2].image.max(), len(packer.open_pack("new.lmdb").classes))',
         "2 3",
     ),
