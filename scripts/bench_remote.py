@@ -147,7 +147,7 @@ def bare_client(local: Pack, url: str) -> Callable[[], float]:
     shards = [shard.container for shard in local.manifest.shards]
     first = np.cumsum([0, *(shard.records for shard in local.manifest.shards)])
     shard_of = np.searchsorted(first, order, side="right") - 1
-    starts, sizes = local.where(order)
+    starts, sizes = local.places(order)
     starts -= local._starts[shard_of]
     places = list(zip(shard_of.tolist(), starts.tolist(), sizes.tolist(), strict=True))
 

@@ -38,7 +38,7 @@ print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_m
 def copy_all(pack: Pack, out: np.ndarray) -> None:
     """Copy each record to other memory."""
     size, region = pack.record_bytes or 0, pack.region.parts[0]
-    for i, offset in enumerate(pack.where(np.arange(len(pack)))[0].tolist()):
+    for i, offset in enumerate(pack.places(np.arange(len(pack)))[0].tolist()):
         out[i * size : (i + 1) * size] = region[offset : offset + size]
 
 

@@ -51,6 +51,19 @@ PROGRAMS = {
     "a slice reads nothing yet": ("print(pack[:2])", "<2 samples of <Pack PACK: 6 records, lmdb raw>>"),
     "all of them": ("for image, annotation in pack: pass\nprint(image.shape, annotation.label)", "(30, 40, 3) 1"),
     "numbered": ("print([i for i, sample in enumerate(pack) if sample.annotation.label == 1])", "[3, 4, 5]"),
+    "of one class": (
+        'print(pack.where(label="bee"), pack.where(label=0), pack.where(label=["ant", 1]))',
+        "[3 4 5] [0 1 2] [0 1 2 3 4 5]",
+    ),
+    "of a path": (
+        'print(pack.where(path="ant/*"), pack.where(label="bee", path="*/4.jpg"), pack.where(path="x"))',
+        "[0 1 2] [4] []",
+    ),
+    "train on a class": (
+        'loader = packer.PackedLoader(pack, 2, indices=pack.where(label="bee"), crop=packer.CenterCrop(8))\n'
+        "print([labels.tolist() for _, labels in loader])",
+        "[[1, 1], [1]]",
+    ),
     "with": ('with packer.open_pack("imgs.lmdb") as p: print(p.classes[p[0].annotation.label])', "ant"),
     "several as one": (
         'both = packer.join_packs(["imgs.lmdb", "more.lmdb"])\nprint(len(both), both[-1].image.shape)',
@@ -113,6 +126,8 @@ WRONG = {
     'packer.build("imgs", quality="90")': (ValueError, "quality: must be a whole number, got '90'"),
     'packer.build("imgs", mode=None)': (ValueError, "mode: must be text, got None"),
     "packer.build(3)": (TypeError, "expected str, bytes or os.PathLike object, not int"),
+    'pack.where(label="be")': (ValueError, "has no class be; did you mean bee?"),
+    "pack.where(label=2)": (ValueError, "has no class 2"),
     "pack[6]": (IndexError, "sample 6 of 6"),
     "pack[-7]": (IndexError, "sample -7 of 6"),
     'pack["a"]': (TypeError, "indices must be integers or slices"),

@@ -108,15 +108,15 @@ class JoinedPack(Pack):
                 self._require(int(records[rows[0]]))
             yield end - 1, rows, records[rows] - self._begins[end - 1]
 
-    def where(self, records: Int64, name: str = IMAGE) -> tuple[Int64, Int64]:
+    def places(self, records: Int64, name: str = IMAGE) -> tuple[Int64, Int64]:
         starts, sizes = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
         for number, rows, inside in self._by_number(records):
-            places, sizes[rows] = self.packs[number].where(inside, name)
+            places, sizes[rows] = self.packs[number].places(inside, name)
             starts[rows] = self._region.moved(number, places)
         return starts, sizes
 
     def span(self, i: int, name: str = IMAGE) -> tuple[int, int]:
-        [start], [size] = (numbers.tolist() for numbers in self.where(np.array([i]), name))
+        [start], [size] = (numbers.tolist() for numbers in self.places(np.array([i]), name))
         return start, start + size
 
     def about(self, runs: Int64) -> tuple[Int64, Int64]:

@@ -135,7 +135,7 @@ class JpegIndexes:
         """Number of records with an index."""
         return self._listed.indexed
 
-    def where(self, records: Int64) -> tuple[Addresses, Addresses]:
+    def places(self, records: Int64) -> tuple[Addresses, Addresses]:
         """Return where the indexes of `records`, int64 (n,), are in memory. It stays mapped as long as this object.
 
         Returns:
@@ -228,11 +228,11 @@ class JoinedJpegIndexes(JpegIndexes):
     def indexed(self) -> int:
         return sum(part.indexed for part in self._parts())
 
-    def where(self, records: Int64) -> tuple[Addresses, Addresses]:
+    def places(self, records: Int64) -> tuple[Addresses, Addresses]:
         addresses, sizes = np.zeros(len(records), np.uint64), np.zeros(len(records), np.uint64)
         for pack, rows, inside in self._pack.by_pack(records):
             if (part := self._of[pack]) is not None:
-                addresses[rows], sizes[rows] = part.where(inside)
+                addresses[rows], sizes[rows] = part.places(inside)
         return addresses, sizes
 
 

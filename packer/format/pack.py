@@ -5,17 +5,22 @@ It uses only the manifest, the indexes and the mapped bytes, and imports neither
 
 from __future__ import annotations
 
+import fnmatch
+import os
+import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
 
 import numpy as np
 
-from packer.errors import AnyPath, BadImage, DamagedPack, plural, printable
+from packer.errors import AnyPath, BadImage, DamagedPack, UsageError, plural, printable
 from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE
 from packer.format.records import Records
 from packer.model.annotation import Annotation, Image, Int64, Sample
+from packer.model.ragged import Ragged
 
 if TYPE_CHECKING:
     from packer.images.decode import Decoder
@@ -87,6 +92,51 @@ class Pack(Records):
 
     def __exit__(self, *_: object) -> None:
         """Do nothing: a pack holds memory maps, which end with the last reference to them."""
+
+    def where(
+        self,
+        *,
+        label: int | str | Sequence[int | str] | None = None,
+        box_label: int | str | Sequence[int | str] | None = None,
+        path: str | None = None,
+    ) -> Int64:
+        """Return the numbers of the records of which all of this is true, int64 (n,), in order.
+
+        ``PackedLoader(pack, 32, indices=pack.where(label=["cat", "dog"]))``
+
+        Args:
+            label: The image has this class, or one of these: names or ids.
+            box_label: One of its boxes has it.
+            path: The path of its source file is like this: ``night/*.jpg``, in which ``*`` also stands for folders.
+
+        Raises:
+            UsageError: The pack has no such class.
+        """
+        chosen = np.ones(len(self), np.bool_)
+        if label is not None:
+            chosen &= np.isin(np.asarray(self.column("label")), self._ids_of(label))
+        if box_label is not None:
+            boxes = cast(Ragged, self.column("box_labels"))
+            of_box = np.repeat(np.arange(len(self)), boxes.lengths)
+            found = of_box[np.isin(np.asarray(boxes.flat()), self._ids_of(box_label))]
+            chosen &= np.isin(np.arange(len(self)), found)
+        if path is not None:
+            like = re.compile(fnmatch.translate(path)).match
+            chosen &= np.array([like(os.fsdecode(one)) is not None for one in self.paths], np.bool_)
+        return np.flatnonzero(chosen)
+
+    def _ids_of(self, classes: int | str | Sequence[int | str]) -> list[int]:
+        """Return the ids of classes. Raise UsageError for one that the pack does not have."""
+        names = self.classes
+        ids = []
+        for one in (classes,) if isinstance(classes, int | str | np.integer) else classes:
+            number = names.index(one) if isinstance(one, str) and one in names else one
+            if isinstance(number, str) or not 0 <= number < len(names):
+                near = get_close_matches(str(one), names, 1)
+                step = f"did you mean {printable(near[0])}?" if near else "packer info PACK lists its classes"
+                raise UsageError(self.path, f"has no class {printable(str(one))}", step)
+            ids.append(int(number))
+        return ids
 
     @property
     def packs(self) -> tuple[Pack, ...]:

@@ -119,7 +119,7 @@ class Places:
             return None
         return math.prod(shape) * np.dtype(manifest.dtype).itemsize
 
-    def where(self, records: Int64, name: str = IMAGE) -> tuple[Int64, Int64]:
+    def places(self, records: Int64, name: str = IMAGE) -> tuple[Int64, Int64]:
         """Return where the images, or this part, of `records`, int64 (n,), begin in `region`, and their sizes.
 
         Both are int64 (n,); the size is -1 for a record that lacks the part.
@@ -190,14 +190,14 @@ class Places:
         self.indexes.read(number)
 
     def about(self, runs: Int64) -> tuple[Int64, Int64]:
-        """Return the places (`where`) of all records in runs; in a large pack, of each run, as if its records had even
+        """Return the places (`places`) of all records in runs; in a large pack, of each run, as if its records had even
         sizes, so that no index is needed.
 
         Args:
             runs: The first record of each and the one after its last, both of one shard, int64 (n, 2).
         """
         if not self._is_large:
-            return self.where(np.concatenate([np.arange(*run) for run in runs.tolist()]))
+            return self.places(np.concatenate([np.arange(*run) for run in runs.tolist()]))
         shards = self._firsts.searchsorted(runs[:, 0], "right") - 1
         firsts, ends = self._firsts[shards], self._firsts[shards + 1]
         each = np.array([self.shards[shard].container.bytes for shard in shards.tolist()]) / (ends - firsts)

@@ -142,8 +142,10 @@ class Records(Places):
     def _ranges(self, records: Int64, names: Sequence[str]) -> tuple[Int64, Int64]:
         """Return where these parts of records begin, and their sizes, without those that records lack."""
         if tuple(names) == (IMAGE,):
-            return self.where(records)
-        offsets, sizes = (np.concatenate(every) for every in zip(*(self.where(records, n) for n in names), strict=True))
+            return self.places(records)
+        offsets, sizes = (
+            np.concatenate(every) for every in zip(*(self.places(records, n) for n in names), strict=True)
+        )
         return offsets[sizes >= 0], sizes[sizes >= 0]
 
     def _forget_evicted(self, remote: Remote, blocks: Int64) -> None:
@@ -153,7 +155,7 @@ class Records(Places):
             if self._open_shards[shard]:
                 records = np.arange(*self._bounds[shard : shard + 2])
                 for name, checked in self._checked.items():
-                    offsets, sizes = self.where(records, name)
+                    offsets, sizes = self.places(records, name)
                     checked.clear(records[(offsets < stop) & (offsets + sizes > start)])
             remote.seen(extent)
 
@@ -165,7 +167,7 @@ class Records(Places):
                 self._check_unseen(records[~seen], name)
 
     def _check_unseen(self, records: Int64, name: str = IMAGE) -> None:
-        data, shards, places = self.region.data, self._shards_of(records), self.where(records, name)
+        data, shards, places = self.region.data, self._shards_of(records), self.places(records, name)
         rows = (records, *places, self.indexes.values(column_of(name, "crc32c"), shards, records))
         keys: list[Any] = self.indexes.keys(shards, records)
         if name != IMAGE:

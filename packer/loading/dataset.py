@@ -165,7 +165,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         else:
             with pack.held(records), on_one_core():
                 pack.check(records)
-                self._gather(pack.where(records)[0], pixels)
+                self._gather(pack.places(records)[0], pixels)
         # one call for view and permute: channels first in shape, last in memory
         return torch.as_strided(
             pixels if self._dtype == torch.uint8 else pixels.view(self._dtype),

@@ -120,8 +120,8 @@ class RowDecoder:
         places = places[in_whole_pixels(parts[places], (sizes[0][places], sizes[1][places]))]
         if not len(places):
             return done
-        starts, lengths = self.pack.where(records[places])
-        indexes = () if self._indexes is None else self._indexes.where(records[places])
+        starts, lengths = self.pack.places(records[places])
+        indexes = () if self._indexes is None else self._indexes.places(records[places])
         batch = self._native.Batch(
             self.pack.region.addresses(starts),
             lengths.astype(np.uint64),

@@ -125,7 +125,7 @@ class DeviceDecode:
         if pack.is_remote:
             return [torch.from_numpy(np.frombuffer(data, np.uint8).copy()) for data in self.reader.data(records)]
         data: list[Any] = [None] * len(records)
-        rows, (starts, sizes) = np.arange(len(records)), pack.where(records)
+        rows, (starts, sizes) = np.arange(len(records)), pack.places(records)
         for number, chosen, places in pack.region.by_part(starts):
             for row, start, size in zip(rows[chosen].tolist(), places.tolist(), sizes[chosen].tolist(), strict=True):
                 data[row] = self._mapped[number][start : start + size]

@@ -126,7 +126,7 @@ class EncodedReader:
         if self.pack.is_remote:
             yield from map(self.pack.record, records.tolist())
             return
-        region, places = self.pack.region.data, self.pack.where(records)
+        region, places = self.pack.region.data, self.pack.places(records)
         for start, size in zip(*(numbers.tolist() for numbers in places), strict=True):
             yield region[start : start + size]
 

@@ -99,7 +99,7 @@ class ImageFiller:
             return
         if params.regions is None:
             out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
-            self._gather(self.pack.where(records)[0], out)
+            self._gather(self.pack.places(records)[0], out)
         else:
             self._cut(records, params.regions, rows)
         if params.flipped is not None:
@@ -122,7 +122,7 @@ class ImageFiller:
         """Resize parts of raw images, reading only those parts from the map."""
         pack = self.pack
         widths, heights = sizes_of(pack, records)
-        stored = pack.where(records)[1]
+        stored = pack.places(records)[1]
         wrong = np.flatnonzero(stored != widths * heights * self.channels * self.dtype.itemsize)
         for i in wrong.tolist():
             problem = f"has {stored[i]} bytes, which is not a {widths[i]:.0f}x{heights[i]:.0f} image"

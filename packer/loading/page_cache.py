@@ -49,7 +49,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
         size, held = 0, list[Closable]()
         for one, _, inside in pack.by_pack(records):
             if not later or ahead_of[one].takes_windows:
-                places = one.where(inside)
+                places = one.places(inside)
                 size += int(places[1].sum())
                 held += ahead_of[one].ask(*places, later)
         return size, held
@@ -95,7 +95,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
 
 def _share_in_memory(pack: Pack) -> float:
     """Return the approximate share of a pack's records that is in memory."""
-    return pack.region.share_in_memory(pack.where(_sample(pack))[0])
+    return pack.region.share_in_memory(pack.places(_sample(pack))[0])
 
 
 def _sample(pack: Pack) -> Int64:

@@ -29,7 +29,7 @@ def sizes_of(pack: Pack, records: Int64) -> Sizes:
 
 def data_of(pack: Pack, records: Int64) -> list[memoryview]:
     """Return the bytes of each record, mapped."""
-    region, (starts, sizes) = pack.region.data, pack.where(records)
+    region, (starts, sizes) = pack.region.data, pack.places(records)
     return [region[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
 
 

@@ -135,7 +135,7 @@ def _of_raw_images(pack: Pack, records: NDArray[np.int64], size: int) -> dict[Ki
     """Sum raw images of one shape; small ones are copied into blocks, as rows of one image."""
     shape = pack.manifest.shape
     assert shape is not None
-    sums, offsets = Sums(shape[2]), pack.where(records)[0]
+    sums, offsets = Sums(shape[2]), pack.places(records)[0]
     together = BLOCK_BYTES // size
     if together < 2:
         for offset in offsets.tolist():

@@ -149,7 +149,7 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
         ("record", f"{record:,} of {len(pack):,}"),
         ("source", printable(bytes(path))),
         ("image", f"{width} x {height}, {channels} x {pack.dtype_of(record)}"),
-        ("stored as", f"{pack.encoding_of(record)}, {size_text(int(pack.where(np.array([record]))[1][0]))}"),
+        ("stored as", f"{pack.encoding_of(record)}, {size_text(int(pack.places(np.array([record]))[1][0]))}"),
         ("shard", f"{pack.shards[shard].container.name}, row {row:,}"),
         ("source XXH3", bytes(np.asarray(pack.column("source_xxh3")[record])).hex()),
     ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from large_packs import large_pack
+from packs import MakePack
 
 from packer import join_packs, open_pack
 from packer.errors import UsageError
@@ -26,7 +27,7 @@ ONE_OF_ITS_OWN = {
 OF_A_RECORD = {
     "annotation", "damage", "dtype_of", "encoding_of", "image", "key", "locate", "record", "sample", "shape_of", "span",
 }  # fmt: skip
-OF_RECORDS = {"about", "check", "held", "rows", "values", "where"}
+OF_RECORDS = {"about", "check", "held", "places", "rows", "values"}
 COLUMNS = {"column", "keys", "paths", "shard_columns"}
 
 
@@ -41,9 +42,8 @@ def public(pack: Pack) -> set[str]:
 
 def test_all_that_a_pack_has_is_here(joined: JoinedPack) -> None:
     of_a_pack = public(joined.packs[0])
-    assert of_a_pack == ONE_OF_ITS_OWN | OF_A_RECORD | OF_RECORDS | COLUMNS | {
-        "part"
-    }  # anything new belongs in a test here
+    shown = ONE_OF_ITS_OWN | OF_A_RECORD | OF_RECORDS | COLUMNS | {"part", "where"}
+    assert of_a_pack == shown  # anything new belongs in a test here
     assert public(joined) == of_a_pack | {"part_of"}
     for name in of_a_pack - {"indexes"}:
         getattr(joined, name)
@@ -88,7 +88,7 @@ def test_a_record_is_that_of_its_pack(joined: JoinedPack) -> None:
 def test_records_are_those_of_their_packs(joined: JoinedPack) -> None:
     records = np.random.default_rng(0).permutation(len(joined))
     joined.check(records)
-    starts, sizes = joined.where(records)
+    starts, sizes = joined.places(records)
     with joined.held(records):
         for i, start, size in zip(records.tolist(), starts.tolist(), sizes.tolist(), strict=True):
             assert bytes(joined.region.data[start : start + size]) == bytes(joined.record(i))
@@ -99,10 +99,10 @@ def test_records_are_those_of_their_packs(joined: JoinedPack) -> None:
         for i, found, labels in zip(records.tolist(), boxes, tags, strict=True):
             assert same(found, joined.annotation(i).boxes) and same(labels, joined.annotation(i).box_labels)
     none = np.zeros(0, np.int64)
-    assert same(joined.where(none), (none, none)) and not len(joined.values("label", none))
+    assert same(joined.places(none), (none, none)) and not len(joined.values("label", none))
     joined.check(none)
     for outside in (-1, len(joined)):
-        for call in (joined.where, joined.check, lambda some: joined.values("label", some)):
+        for call in (joined.places, joined.check, lambda some: joined.values("label", some)):
             with pytest.raises(IndexError, match=f"record {outside} of {len(joined)}"):
                 call(np.array([0, outside]))
 
@@ -110,7 +110,7 @@ def test_records_are_those_of_their_packs(joined: JoinedPack) -> None:
 def test_runs_are_those_of_their_packs(joined: JoinedPack) -> None:
     middle = len(joined.packs[0])
     runs = np.array([[middle, middle + 1], [middle - 1, middle], [0, 1], [middle + 1, middle + 2]])
-    assert same(joined.about(runs), joined.where(runs[:, 0]))
+    assert same(joined.about(runs), joined.places(runs[:, 0]))
 
 
 def test_columns_are_those_of_all_packs(joined: JoinedPack) -> None:
@@ -159,8 +159,23 @@ def test_packs_of_many_shards(tmp_path: Path, shards: tuple[int, int]) -> None:
     last = len(joined) - 1
     runs = np.array([[last - 2, last + 1], [0, 3]])
     places, sizes = joined.about(runs)
-    starts = [start for first, end in runs.tolist() for start in joined.where(np.arange(first, end))[0].tolist()]
+    starts = [start for first, end in runs.tolist() for start in joined.places(np.arange(first, end))[0].tolist()]
     assert int(sizes.sum()) == 6 * 48 and {*places.tolist()} <= {*starts}
     assert joined.span(last) == (starts[2], starts[2] + 48) and joined.key(last) == "00000002"
     joined.open_all()
     assert all(pack._open_shards.all() for pack in joined.packs)
+
+
+@pytest.mark.parametrize(("kind", "which"), [("boxes", "box_label"), ("raw", "label")])
+def test_records_of_a_class_in_all_packs(kind: str, which: str, make_pack: MakePack, tmp_path: Path) -> None:
+    paths = [make_pack(kind, "lmdb"), make_pack("boxes" if kind == "boxes" else "jpeg", "hdf5")]
+    joined = join_packs([paths[0], paths[1]])
+    some = 0
+    for number, name in enumerate(joined.classes):
+        expected: list[int] = []
+        for i, (_, annotation) in enumerate(joined):
+            ids = annotation.box_labels if kind == "boxes" else [annotation.label]
+            expected += [i] if ids is not None and number in list(ids) else []
+        assert joined.where(**{which: name}).tolist() == expected  # type: ignore[arg-type]
+        some += len(expected)
+    assert some

@@ -55,7 +55,7 @@ def opened(pack: Path) -> JpegIndexes:
 
 def content(found: JpegIndexes, records: list[int]) -> list[bytes]:
     """The indexes of records, read at their addresses."""
-    where = zip(*(numbers.tolist() for numbers in found.where(np.array(records))), strict=True)
+    where = zip(*(numbers.tolist() for numbers in found.places(np.array(records))), strict=True)
     return [ctypes.string_at(address, size) if address else b"" for address, size in where]
 
 
@@ -102,11 +102,11 @@ def test_each_jpeg_has_its_own(pack: Path, fast: ModuleType, portable: bool, mon
     found = opened(pack)
     assert content(found, order) == [right[i] for i in order] == content(found, order)
     assert found.interval == 0 and found.indexed == sum(map(bool, right))
-    addresses, sizes = found.where(np.arange(0))
+    addresses, sizes = found.places(np.arange(0))
     assert addresses.dtype == sizes.dtype == np.uint64 and len(addresses) == len(sizes) == 0
     for outside in (-1, len(here)):
         with pytest.raises(IndexError):
-            found.where(np.array([outside]))
+            found.places(np.array([outside]))
 
 
 def test_many_shards_are_mapped_when_they_are_needed(
@@ -289,7 +289,7 @@ class TestPackerFast:
         report = index_jpegs(pack, interval, workers=1)
         assert report.indexed == 13 and report.ms_per_image > 0
         here, found = open_pack(pack), opened(pack)
-        addresses, sizes = found.where(np.arange(len(here)))
+        addresses, sizes = found.places(np.arange(len(here)))
         records = np.flatnonzero(addresses)
         assert len(records) == 13 and (sizes[records] > 24).all() and not sizes[addresses == 0].any()
         data = [np.frombuffer(here.record(i), np.uint8) for i in records.tolist()]

@@ -63,7 +63,7 @@ def test_places_and_values_of_any_records(large: Path) -> None:
     pack = open_pack(large)
     records = np.random.default_rng(0).integers(0, SHARDS * RECORDS, 300)
     shards, rows = np.divmod(records, RECORDS)
-    offsets, sizes = pack.where(records)
+    offsets, sizes = pack.places(records)
     assert np.array_equal(offsets, pack._starts[shards] + rows * SIZE) and (sizes == SIZE).all()
     assert np.array_equal(pack.values("label", records), rows % CLASSES)
     assert pack._open_shards.sum() == len(np.unique(shards))
@@ -73,7 +73,7 @@ def test_places_and_values_of_any_records(large: Path) -> None:
     assert PackedDataset(pack)[i][1] == rows[7] % CLASSES
     for outside in (SHARDS * RECORDS, -1):
         with pytest.raises(IndexError):
-            pack.where(np.array([outside]))
+            pack.places(np.array([outside]))
 
 
 def test_no_array_over_all_records_of_a_few_large_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_no_array_over_all_records_of_a_few_large_shards(tmp_path: Path, monkeyp
     images, labels = next(iter(PackedLoader(pack, 100, sampler=ShuffleSampler(pack), threads=2)))
     assert images.shape == (100, 3, SIDE, SIDE) and len(labels.unique()) == CLASSES
     assert pack._joined is None and not pack.indexes._columns
-    assert pack.where(np.array([RECORDS + 7]))[0].tolist() == [pack._starts[1] + 7 * SIZE]
+    assert pack.places(np.array([RECORDS + 7]))[0].tolist() == [pack._starts[1] + 7 * SIZE]
 
 
 @pytest.mark.parametrize("kind", ["tfrecord", "index.arrow"])
@@ -100,7 +100,7 @@ def test_a_file_of_another_size_is_found_when_its_shard_is_read(own: Path, kind:
     pack = open_pack(own)
     assert not any(pack.record(0))
     with pytest.raises(DamagedPack, match=f"shard-01034.{kind}: has 5 bytes") as caught:
-        pack.where(np.array([0, 1034 * RECORDS, 1099 * RECORDS]))
+        pack.places(np.array([0, 1034 * RECORDS, 1099 * RECORDS]))
     assert caught.value.shard == "shard-01034.tfrecord"
 
 

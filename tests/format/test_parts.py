@@ -52,7 +52,7 @@ def test_parts_are_read_and_images_stay(pack: Path, container: str, make_pack: M
         assert (opened.image(i) == before.image(i)).all()
     records = np.arange(len(opened))
     opened.check(records, ("image", "aux", "zed"))
-    starts, sizes = opened.where(records, "zed")
+    starts, sizes = opened.places(records, "zed")
     assert (sizes >= 0).tolist() == ["zed" in bytes_of(i) for i in range(len(opened))]
     assert opened.region.data[int(starts[1]) : int(starts[1] + sizes[1])] == bytes_of(1)["zed"]
     with pytest.raises(UsageError, match=r"has no part depth.*its records have aux, zed"):

@@ -135,7 +135,7 @@ def test_what_a_flip_beside_the_records_means(copied, container):
     pack = copied("raw", container)
     good = open_pack(pack)
     path = pack / good.shards[0].container.name
-    first = int(good.where(np.arange(good.shards[0].records))[0].min())
+    first = int(good.places(np.arange(good.shards[0].records))[0].min())
     flip(path, first - 1 if container != "hdf5" else path.stat().st_size - 1)
     (problem,) = verify(pack).problems
     assert "was altered" in problem.problem and "no accident has changed what packer reads" in problem.problem

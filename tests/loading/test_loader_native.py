@@ -131,7 +131,7 @@ def test_what_it_does_not_decode_is_decoded_by_others(tmp_path: Path) -> None:
 @needs_fast
 def test_a_damaged_jpeg_is_named_as_by_others(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack = pack_of(sources, encode="jpeg")
-    starts, sizes = pack.where(np.arange(COUNT))
+    starts, sizes = pack.places(np.arange(COUNT))
     content = bytearray(pack.region.data[0 : len(pack.region)])
     content[int(starts[5] + sizes[5] // 2) : int(starts[5] + sizes[5])] = bytes(int(sizes[5] - sizes[5] // 2))
     damaged = np.frombuffer(content, np.uint8)
@@ -208,8 +208,8 @@ def test_an_index_of_other_bytes_is_an_error(sources: Path, tmp_path: Path, monk
     out = tmp_path / "p"
     build_pack(BuildOptions(str(sources / "src"), str(out), encode="jpeg", workers=1))
     index_jpegs(out, workers=1)
-    where = JpegIndexes.where
-    monkeypatch.setattr(JpegIndexes, "where", lambda self, records: where(self, (records + 1) % COUNT))
+    places = JpegIndexes.places
+    monkeypatch.setattr(JpegIndexes, "places", lambda self, records: places(self, (records + 1) % COUNT))
     with pytest.raises(
         DamagedPack, match=r"has an index of its JPEG that was made of other bytes; make it again: packer in"
     ):

@@ -103,7 +103,7 @@ def test_what_is_in_the_cache_and_not_in_memory_is_asked_of_the_disk(server: Ser
     monkeypatch.setattr(Region, "share_in_memory", lambda region, offsets: 0.0)
     monkeypatch.setattr(Region, "fetch", lambda region, offsets, sizes: asked.extend(offsets.tolist()))
     assert alike(list(PackedLoader(opened, 2)), expected)
-    assert sorted(asked) == sorted(opened.where(np.arange(len(opened)))[0].tolist())
+    assert sorted(asked) == sorted(opened.places(np.arange(len(opened)))[0].tolist())
 
 
 def test_a_dataset_at_a_url(pack, server: Served):
@@ -287,7 +287,7 @@ def test_each_machine_fetches_its_part_once(many: Path, machines: int, tmp_path)
             assert server.blocks() == fetched and set(fetched.values()) == {1}
             sent += fetched
     # only blocks at the ends of the four parts go to two machines
-    assert len(sent) == len(opened.remote.blocks_of(*opened.where(np.arange(300))))
+    assert len(sent) == len(opened.remote.blocks_of(*opened.places(np.arange(300))))
     assert sum(sent.values()) - len(sent) <= 4
 
 

@@ -153,13 +153,13 @@ def test_every_position_resumes_exactly(damaged, kind):
 @QUIET
 def test_what_cannot_be_decoded_is_replaced_too(pack, monkeypatch):
     loader = PackedLoader(pack("jpeg"), 4, on_error="replace", verify=False)
-    where = loader.pack.where
+    places = loader.pack.places
 
     def cut(records):
-        starts, sizes = where(records)
+        starts, sizes = places(records)
         return starts, np.where(records == 5, sizes // 2, sizes)
 
-    monkeypatch.setattr(loader.pack, "where", cut)
+    monkeypatch.setattr(loader.pack, "places", cut)
     images = torch.cat([images for images, _ in loader])
     assert len(images) == RECORDS and loader.stats()["replaced"] == 1
     assert "cannot be decoded" in loader.replaced[0].problem

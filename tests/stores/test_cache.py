@@ -137,7 +137,7 @@ def test_what_is_in_use_stays(home: Path):
     with pack.held(records):
         assert cache.evict(1 << 40) > 0
         assert [bytes(pack._record(i)) for i in range(4)] == [data for data, _ in expected[:4]]
-        blocks = pack.remote.blocks_of(*pack.where(records))
+        blocks = pack.remote.blocks_of(*pack.places(records))
         assert pack.remote.blocks.states[blocks].all()
     held = pack.remote.all_pinned()
     assert cache.evict(1 << 40) == 0

@@ -41,7 +41,7 @@ def home(copied: Any, fast: ModuleType) -> Path:
 def content(pack: Any, records: Any = range(24)) -> list[bytes]:
     found = open_jpeg_indexes(pack)
     assert found is not None
-    where = zip(*(numbers.tolist() for numbers in found.where(np.array(records))), strict=True)
+    where = zip(*(numbers.tolist() for numbers in found.places(np.array(records))), strict=True)
     return [ctypes.string_at(address, size) if address else b"" for address, size in where]
 
 
