@@ -34,6 +34,12 @@ PROGRAMS = {
         'open("imgs/ant/bad.jpg", "wb").close()\nprint(packer.build("imgs", "new.lmdb", max_bad=1))',
         "[<BuildSummary new.lmdb: 7 found, 6 packed, 1 rejected, 0 skipped>]",
     ),
+    "a third": ('packer.build("imgs", "new.lmdb", max_bad=1 / 3)', ""),
+    "no share": ('packer.build("imgs", "new.lmdb", max_bad=0.0, on_bad="skip")', ""),
+    "numbers of numpy": (
+        'packer.build("imgs", "new.lmdb", resize=numpy.int64(8), overwrite=numpy.True_, quality=90.0)',
+        "",
+    ),
     "one kind of labels": (
         'packer.build("imgs", "new.lmdb", labels="folder")\nprint(packer.open_pack("new.lmdb").classes)',
         "['ant', 'bee']",
@@ -117,7 +123,14 @@ WRONG = {
         "classes: must be a file with a name per line, or a pack, got ['ant', 'bee']",
     ),
     'packer.build("imgs", labels=3)': (ValueError, "labels: must be a text, or a list of texts, got 3"),
-    'packer.build("imgs", max_bad=3.5)': (ValueError, "max_bad: must be a number of images, or a share, got 3.5"),
+    'packer.build("imgs", max_bad=1.0)': (
+        ValueError,
+        "max_bad: must be a number of images, or a share below 1, got 1.0",
+    ),
+    'packer.build("imgs", max_bad=3.5)': (
+        ValueError,
+        "max_bad: must be a number of images, or a share below 1, got 3.5",
+    ),
     'packer.build("imgs", shuffle=True)': (
         ValueError,
         "shuffle: must be the seed of an order, a whole number, got True; write shuffle=0",
@@ -161,6 +174,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_program(name: str, run) -> None:
     text, printed = PROGRAMS[name]
     assert run(text) == printed
+
+
+def test_an_error_in_a_sample_ends_no_loop(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def annotation(self, i):
+        raise IndexError
+
+    monkeypatch.setattr(packer.Pack, "annotation", annotation)
+    for text in ("list(pack)", "list(pack[:])"):
+        with pytest.raises(IndexError):
+            run(text)
 
 
 @pytest.mark.parametrize("text", WRONG)

@@ -10,7 +10,7 @@ import click
 from packer.cli.build_report import rejected_lines
 from packer.cli.output import LocalPath, ProgressBar, as_typed, counts_text, echo
 from packer.cli.values import OneOf
-from packer.errors import UsageError, plural, printable, size_text, time_text
+from packer.errors import plural, printable, size_text, time_text
 
 if TYPE_CHECKING:
     from packer.repack.adopt import AdoptReport
@@ -85,24 +85,12 @@ def adopt(files: tuple[str, ...], columns: tuple[str, ...], quiet: bool, as_json
     from packer.repack.adopt import adopt as adopt_files
 
     with ProgressBar(hidden=quiet or as_json) as progress:
-        report = adopt_files(files, progress=progress, columns=_roles(columns), **options)  # type: ignore[arg-type]
+        report = adopt_files(files, progress=progress, columns=columns, **options)  # type: ignore[arg-type]
         progress.close()
         for line in _lines(report):
             progress.note(as_typed(line, [str(options["out"]), *files]))
     if as_json:
         echo(json.dumps(_facts(report)))
-
-
-def _roles(columns: tuple[str, ...]) -> dict[str, str]:
-    roles: dict[str, str] = {}
-    for given in columns:
-        role, equals, name = given.partition("=")
-        if not equals or not name:
-            raise UsageError("--columns", f"{printable(given)} is not of the form ROLE=FIELD", "give label=FIELD")
-        if role in roles:
-            raise UsageError("--columns", f"names the {printable(role)} twice", "name it once")
-        roles[role] = name
-    return roles
 
 
 def _lines(report: AdoptReport) -> list[str]:

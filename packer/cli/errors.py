@@ -164,9 +164,9 @@ def _options_of(command: str) -> set[str]:
 
 
 def _commands() -> Mapping[str, click.Command]:
-    from packer.cli.group import cli
+    from packer.cli.group import ALIASES, cli
 
-    return cli.commands
+    return {**cli.commands, **ALIASES}
 
 
 def _with_extra(words: list[str], extra: str) -> list[str]:
@@ -185,5 +185,8 @@ def _with_extra(words: list[str], extra: str) -> list[str]:
 
 
 def _help_of(given: Sequence[str]) -> str:
-    command = f" {given[0]}" if given and given[0] in _commands() else ""
-    return f"packer{command} --help"
+    commands = _commands()
+    if not given or given[0] not in commands:
+        return "packer --help"
+    has_more = any("--help-all" in parameter.opts for parameter in commands[given[0]].params)
+    return f"packer {given[0]} {'--help-all' if has_more else '--help'}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from packer.cli.output import has_colors
 
@@ -64,6 +65,14 @@ class CommandsInSections(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name, or of another one that people know it by."""
         return super().get_command(ctx, cmd_name) or self._aliases.get(cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete other names of commands, too."""
+        found = super().shell_complete(ctx, incomplete)
+        aliases = [
+            (name, command) for name, command in self._aliases.items() if incomplete and name.startswith(incomplete)
+        ]
+        return found + [CompletionItem(name, help=command.get_short_help_str()) for name, command in aliases]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""

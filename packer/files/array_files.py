@@ -30,27 +30,36 @@ class Chunks(NamedTuple):
     """First byte of each chunk, int64."""
     items: int
     """Items of a chunk along the first axis; the last chunk may have fewer."""
+    fill: Any = 0
+    """What a chunk holds that is not stored: its start is -1."""
 
     @property
     def item_bytes(self) -> int:
         return prod(self.shape[1:]) * int(self.dtype.itemsize)
 
     def offsets(self) -> Any:
-        """Where each item begins, int64 (n,)."""
+        """Where each item begins, int64 (n,). Raise ValueError if a chunk is not stored."""
+        if (self.starts < 0).any():
+            raise ValueError(f"a chunk is not stored, as all of it is {self.fill}: write empty chunks, too")
         numbers = np.arange(self.shape[0])
         return self.starts[numbers // self.items] + numbers % self.items * self.item_bytes
 
     def base(self) -> int:
         """Where the array begins. Raise ValueError if it is not in one piece."""
-        if (np.diff(self.starts) != self.items * self.item_bytes).any():
+        if (self.starts < 0).any() or (np.diff(self.starts) != self.items * self.item_bytes).any():
             raise ValueError("the chunks of an array of bytes do not follow one another")
         return int(self.starts[0]) if len(self.starts) else 0
 
     def read(self, data: memoryview) -> Any:
         """Return the array."""
-        count = prod(self.shape)
-        numbers = np.frombuffer(data, self.dtype, count, self.base()) if count else np.zeros(0, self.dtype)
-        return numbers.reshape(self.shape).astype(self.dtype.newbyteorder("="))
+        each, parts = prod(self.shape[1:]), [np.zeros(0, self.dtype)]
+        for number, start in enumerate(self.starts.tolist()):
+            count = each * min(self.items, self.shape[0] - number * self.items)
+            if start >= 0:
+                parts.append(np.frombuffer(data, self.dtype, count, start))
+            else:
+                parts.append(np.full(count, self.fill, self.dtype))
+        return np.concatenate(parts).reshape(self.shape).astype(self.dtype.newbyteorder("="))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from crc32c import crc32c
 from packer.files.array_files import ArrayFile, Chunks, dtype_of, open_zip
 from packer.files.stored_entries import StoredEntries
 
+FILLED_BYTES = 1 << 20
+"""Of an array, chunks of which are not stored, beyond the size of its file."""
 METADATA = "zarr.json"
 INDEX_CRC = struct.Struct("<I")
 
@@ -34,12 +36,12 @@ def _arrays(entries: StoredEntries, data: memoryview, nodes: dict[str, Any]) -> 
 def _chunks(entries: StoredEntries, data: memoryview, folder: str, node: dict[str, Any]) -> Chunks:
     """Return where an array is. Raise ValueError if it is not stored as it is, in chunks of whole items."""
     shape, outer = tuple(node["shape"]), tuple(node["chunk_grid"]["configuration"]["chunk_shape"])
-    (codec,) = node["codecs"]
+    codec = _only(folder, node["codecs"])
     inner, index_codecs = outer, None
     if codec["name"] == "sharding_indexed":
         sharding = codec["configuration"]
         inner, index_codecs = tuple(sharding["chunk_shape"]), [one["name"] for one in sharding["index_codecs"]]
-        (codec,) = sharding["codecs"]
+        codec = _only(folder, sharding["codecs"])
     if codec["name"] != "bytes" or codec.get("configuration", {}).get("endian", "little") != "little":
         raise ValueError(f"{folder} is stored with the codec {codec['name']}, not as it is")
     if not all(type(side) is int and side >= 0 for side in shape) or not all(
@@ -54,10 +56,18 @@ def _chunks(entries: StoredEntries, data: memoryview, folder: str, node: dict[st
         or outer[0] % inner[0]
     ):
         raise ValueError(f"{folder} is not divided along its first axis only")
-    made = Chunks(shape, dtype_of(node["data_type"]).newbyteorder("<"), np.zeros(0, np.int64), inner[0])
-    size, parts = inner[0] * made.item_bytes, [made.starts]
+    dtype, fill = dtype_of(node["data_type"]).newbyteorder("<"), node.get("fill_value", 0)
+    made = Chunks(shape, dtype, np.zeros(0, np.int64), inner[0], fill if isinstance(fill, int | float) else 0)
+    size, parts, names = inner[0] * made.item_bytes, [made.starts], {*entries.names}
     for number in range(-(-shape[0] // outer[0])):
-        start, stop = entries.place(folder + _key(node["chunk_key_encoding"], number, len(shape)))
+        key = folder + _key(node["chunk_key_encoding"], number, len(shape))
+        if key not in names:  # all of it is the fill value
+            if made.item_bytes * shape[0] > len(data) + FILLED_BYTES:
+                raise ValueError(f"{folder} has no chunk {key}")
+            left = min(outer[0], shape[0] - number * outer[0])
+            parts.append(np.full(-(-left // inner[0]), -1))
+            continue
+        start, stop = entries.place(key)
         if index_codecs is None:
             chunks = np.array([[0, stop - start]])
         else:
@@ -68,6 +78,14 @@ def _chunks(entries: StoredEntries, data: memoryview, folder: str, node: dict[st
             raise ValueError(f"{folder} has a chunk that is empty, or not of {size} bytes")
         parts.append(start + chunks[:, 0])
     return made._replace(starts=np.concatenate(parts))
+
+
+def _only(folder: str, codecs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the codec of an array. Raise ValueError if there are several, of which one compresses."""
+    if len(codecs) != 1:
+        names = " and ".join(str(codec["name"]) for codec in codecs)
+        raise ValueError(f"{folder} is stored with the codecs {names}, not as it is")
+    return codecs[0]
 
 
 def _index(shard: memoryview, count: int, codecs: list[str], location: str) -> Any:

@@ -232,7 +232,10 @@ def _no_pack(folder: str) -> PackNotFound:
 def _pack_of(folder: str) -> str:
     """Return the next step for a folder that is not a pack: the pack that was made of it, else how to make one."""
     name = os.path.basename(os.path.abspath(folder))
-    if any(found.endswith(INDEX_SUFFIX) for found in _names_in(folder)):
+    names = _names_in(folder)
+    if indexes := [found for found in names if found.endswith(INDEX_SUFFIX)]:
+        if len(names) == len(indexes):  # those of packer adopt
+            return f"restore its {MANIFEST_NAME}, or make it again: its images are in other files"
         return f"restore its {MANIFEST_NAME}, or rebuild it: packer repair {shlex.quote(folder)}"
     beside = _names_in(os.path.dirname(os.path.abspath(folder)))
     packs = [os.path.join(os.path.dirname(folder.rstrip("/")), n) for n in beside if os.path.splitext(n)[0] == name]

@@ -272,9 +272,13 @@ class Samples(Sequence[Sample]):
         if isinstance(i, slice):
             return Samples(self._pack, self._records[i])
         try:
-            return self._pack.sample(self._records[i])
+            record = self._records[i]
         except IndexError:
             raise IndexError(f"sample {i} of {len(self)}") from None
+        return self._pack.sample(record)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self._pack.sample, self._records)
 
 
 def _reopen(path: str, digest: str, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> Pack:

@@ -206,6 +206,9 @@ class SentTensor(torch.Tensor):
         number = shared_pool().number_of(plain)
         return (_as_it_is, (plain,)) if number is None else (received, shared_pool().sent(plain, number))
 
+    def __copy__(self) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)  # not by __reduce_ex__, which says that it is sent
+
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         memo[id(self)] = copied = self.as_subclass(torch.Tensor).clone()
         return copied

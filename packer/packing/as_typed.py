@@ -17,7 +17,7 @@ WRITE = {
     "bool": ("True or False", "write one of them"),
     "tuple": ("a text, or a list of texts", 'write labels="coco", or labels=["voc", "list:more.csv"]'),
     "resize": ("a number of pixels, or width x height", 'write resize=64, or resize="640x480"'),
-    "max_bad": ("a number of images, or a share", 'write max_bad=5, or max_bad=0.01 or "1%" for a hundredth'),
+    "max_bad": ("a number of images, or a share below 1", 'write max_bad=5, or max_bad=0.01 or "1%" for a hundredth'),
     "classes": ("a file with a name per line, or a pack", "write the names to a file, and name that"),
     "shuffle": ("the seed of an order, a whole number", "write shuffle=0"),
 }
@@ -55,11 +55,13 @@ def typed_option(name: str, kind: str, value: Any) -> Any:
             return f"{value[0]}x{value[1]}"
         if name == "max_bad" and is_whole:
             return str(value)
-        if name == "max_bad" and is_number and 0 <= value <= 1:
-            return f"{Decimal(str(value)) * 100:f}%"
-    elif (kind.startswith("bool") and isinstance(value, bool)) or (kind.startswith("float") and is_number):
+        if name == "max_bad" and is_number and 0 <= value < 1:
+            return f"{round(Decimal(str(float(value))) * 100, 9).normalize():f}%" if value else "0"
+    elif kind.startswith("bool") and type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    elif kind.startswith("float") and is_number:
         return value
-    elif kind.startswith("int") and is_whole:
+    elif kind.startswith("int") and (is_whole or (is_number and value == int(value))):
         return int(value)
     what, step = WRITE.get(name) or next(WRITE[start] for start in TYPES if kind.startswith(start))
     raise UsageError(f"--{OPTION_NAMES.get(name, name.replace('_', '-'))}", f"must be {what}, got {value!r}", step)

@@ -287,10 +287,11 @@ def _packed(every: Sequence[BuildOptions], progress: Progress, reading: _Reading
     outputs = [output_of(each, progress) for each in every]
     for each in every:
         check_quarantine(each)
-    paths = [output.partial for output in outputs]
+    paths: list[str] = []
     if not is_url(options.source):
         source = os.path.abspath(options.source)
         paths.append(os.fsdecode(archive_of(os.fsencode(source))[0]) or source)  # it may be a folder in an archive
+    paths += [output.partial for output in outputs]
     with _noting_what_is_kept(outputs, progress) as resumes:
         engine = open_engine(
             options.engine, options.workers, options.decode_timeout, PRELOADED, tuple(paths), progress.note

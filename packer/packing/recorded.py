@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
@@ -21,6 +20,9 @@ BELOW_SOURCE = "SRC/"
 WRITTEN = {"shard_bytes": "shard-size"}
 """Options whose name on the command line is another."""
 PARSED = {"shard_bytes": parse_bytes, "decode_timeout": parse_timeout}
+
+
+HELP = "see packer build --help-all"
 
 
 def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> BuildOptions:
@@ -97,7 +99,7 @@ def read_config(path: str) -> dict[str, Any]:
         name = written.replace("-", "_")
         name = {"shard_size": "shard_bytes"}.get(name, name)
         if name not in hints:
-            raise UsageError(path, f"has the option {quoted(written)}, which is not known", "see packer build --help")
+            raise UsageError(path, f"has the option {quoted(written)}, which is not known", HELP)
         try:
             options[name] = _value(hints[name], name, value)
         except ValueError as error:
@@ -153,7 +155,7 @@ def command_of(manifest: Manifest, pack: str) -> str:
         for name, value in manifest.options.get("repack", {}).items():
             words += [f"--{_flag(name)}"] if value is True else [f"--{_flag(name)}", str(value)]
         if words[1] == "convert":
-            return shlex.join([*words, pack, "--format", manifest.container, *_remade(manifest.options)])
+            return shlex.join([*words[:3], pack, "--format", manifest.container]) + _remade(manifest, pack)
         return shlex.join(words if words[1] == "split" else [*words, "-o", pack])
     from packer.packing.sizes import default_shard_bytes
 
@@ -182,12 +184,16 @@ def command_of(manifest: Manifest, pack: str) -> str:
     return shlex.join([*words, "-o", pack])
 
 
-def _remade(options: Mapping[str, Any]) -> list[str]:
-    """Return the options that say how the images of a conversion are stored."""
-    words = ["--encode", options["encode"]] if options.get("encode") not in (None, "copy") else []
-    for name in ("resize", "fit") if options.get("resize") is not None else ():
-        words += [f"--{name}", str(options[name])]
-    return words
+def _remade(manifest: Manifest, pack: str) -> str:
+    """Return the options of a conversion, with a comment: a pack does not say which of them are those of its source."""
+    options = manifest.options
+    names = [*(("encode",) if options.get("encode") not in (None, "copy") else ())]
+    names += ["quality"] if options.get("encode") == "jpeg" else []
+    names += [n for n in ("resize", "fit", "pad_value", "interpolation") if n in options and options.get("resize")]
+    words = [word for name in names for word in (f"--{_flag(name)}", str(options[name]))]
+    for name in (n for n in ("include", "exclude") if n in options):
+        words += [f"--{name}", os.path.join(pack, _file(manifest, name))]
+    return f" {shlex.join(words)}  # or so: {manifest.made_from[0].name} may have had some of these" if words else ""
 
 
 def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:

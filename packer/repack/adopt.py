@@ -37,7 +37,7 @@ class AdoptOptions:
         files: The files, in the order of their records; a folder stands for the files in it.
         out: Path of the new pack.
         columns: Fields of the files by their roles: image, label, text (the name of the class); of tables also what the
-            numbers of boxes are: ``{"boxes": "xmin ymin w h"}``.
+            numbers of boxes are: ``{"boxes": "xmin ymin w h"}``. Also as on the command line: ``["label=FIELD"]``.
         labels: Files with the labels of files that have none, one for each.
         classes: File with the class names in id order, one per line; or a pack.
         missing_labels: An image without a label: error (it is bad), empty (it has no objects) or skip.
@@ -54,7 +54,7 @@ class AdoptOptions:
 
     files: tuple[str, ...]
     out: str
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] | Sequence[str] | str = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     classes: str | None = None
     missing_labels: str = "error"
@@ -70,12 +70,19 @@ class AdoptOptions:
 
         if not self.files:
             raise UsageError("FILES", "names no file", "give the files to adopt")
-        for role in self.columns:
+        object.__setattr__(self, "columns", _by_role(self.columns))
+        for role in self.roles:
             if role not in ROLES:
                 step = f"roles are {', '.join(ROLES)}: --columns label=FIELD"
                 raise UsageError("--columns", f"{printable(role)} is not a role", step)
         check_extension(self.out, "--out ", "")
         _ = self.checked
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """`columns` by role."""
+        assert isinstance(self.columns, Mapping)
+        return self.columns
 
     @property
     def checked(self) -> BuildOptions:
@@ -93,9 +100,24 @@ class AdoptOptions:
     def recorded(self) -> dict[str, Any]:
         """What affects the records, for pack.json."""
         names = ("boxes", "max_pixels", "missing_labels", "on_animation")
-        columns = [f"{role}={name}" for role, name in self.columns.items()]
+        columns = [f"{role}={name}" for role, name in self.roles.items()]
         given = {} if self.classes is None else {"classes": "given"}
         return {"columns": columns, **{name: getattr(self, name) for name in names}, **given}
+
+
+def _by_role(columns: Mapping[str, str] | Sequence[str] | str) -> dict[str, str]:
+    """Return fields by their roles, of ``label=FIELD``, a list of such texts, or a mapping. Raise UsageError."""
+    if isinstance(columns, Mapping):
+        return dict(columns)
+    roles: dict[str, str] = {}
+    for given in (columns,) if isinstance(columns, str) else columns:
+        role, equals, name = given.partition("=")
+        if not equals or not name:
+            raise UsageError("--columns", f"{printable(given)} is not of the form ROLE=FIELD", "give label=FIELD")
+        if role in roles:
+            raise UsageError("--columns", f"names the {printable(role)} twice", "name it once")
+        roles[role] = name
+    return roles
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +133,16 @@ class AdoptReport:
     seconds: float
 
 
-def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = None, **options: Any) -> AdoptReport:
+def adopt(
+    files: AnyPath | Sequence[AnyPath], out: AnyPath, progress: Progress | None = None, **options: Any
+) -> AdoptReport:
     """Make a pack of images in files of other tools, which are read in place.
 
     The pack holds pack.json and an index for each file. It is readable as long as the files stay as they are, at the
     same path; relative to the pack, if they are in its parent folder or below.
 
     Args:
-        files: The files, or folders of them.
+        files: The files, or folders of them; or one.
         out: Path of the new pack.
         progress: Receives the images that were read.
         options: The other fields of `AdoptOptions`.
@@ -142,10 +166,11 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
     started = time.monotonic()
     progress = progress or Progress()
     check_folder(out, "adopt")
-    asked = AdoptOptions(tuple(map(os.fsdecode, files)), os.fsdecode(out).rstrip("/") or os.fsdecode(out), **options)
+    several = (files,) if isinstance(files, str | bytes | os.PathLike) else files
+    asked = AdoptOptions(tuple(map(os.fsdecode, several)), os.fsdecode(out).rstrip("/") or os.fsdecode(out), **options)
     checked = asked.checked
     paths, kind, skipped = foreign_files(asked.files)
-    check_roles(kind, tuple(asked.columns), bool(asked.labels))
+    check_roles(kind, tuple(asked.roles), bool(asked.labels))
     for path in paths:
         output = Output(asked.out, path, asked.overwrite)
     with output:
@@ -161,8 +186,8 @@ def adopt(files: Sequence[AnyPath], out: AnyPath, progress: Progress | None = No
             error = fail(checked, inputs, inputs.asked, False, progress)
             error.listed_by = "--json"
             raise error
-        if asked.columns.get("label") and not any({"label", "boxes", "tags"} & r.fields for r in results):
-            given = printable(asked.columns["label"])
+        if asked.roles.get("label") and not any({"label", "boxes", "tags"} & r.fields for r in results):
+            given = printable(asked.roles["label"])
             raise UsageError("--columns", f'no image has a label in "{given}"', "name another field, or leave it out")
         manifest = manifest_of(asked.recorded, kind, classes, results, inputs)
         manifest = with_shards(manifest, paths, results, tables, output)
@@ -190,7 +215,7 @@ def _jobs(asked: AdoptOptions, paths: list[str], kind: str, folder: str) -> list
         FileJob(
             path=path,
             format=kind,
-            options=FormatOptions(dict(asked.columns), labels),
+            options=FormatOptions(dict(asked.roles), labels),
             table=os.path.join(folder, f"{number:05d}.table"),
             key_prefix=f"{number:0{digits}d}".encode() if digits else b"",
             classes=classes,

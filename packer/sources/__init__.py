@@ -102,10 +102,10 @@ def splits_of_labels(specs: Sequence[str], tree: Tree, options: SourceOptions) -
             return found
         specs = [recognize(tree, options).spec]
     there = {*SOURCES, *plugins(GROUP, tuple(SOURCES))}
-    for spec in specs:
+    for spec, more in joined(specs):
         name, colon, file = spec.partition(":")
         named = getattr(_type_of(name), "splits", None) if name in there else None  # opening it says what is wrong
-        of_file = replace(options, file=file) if colon else options
+        of_file = replace(options, file=file, more_files=more) if colon else options
         if named is not None and (found := tuple(named(tree, of_file))):
             return found
     return ()

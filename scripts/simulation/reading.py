@@ -114,9 +114,9 @@ class Reader:
 
     def _blocks(self, records: Int64) -> Int64:
         reader: Any = self
-        return Remote.blocks_of(reader, *self.places(records)[1:])
+        return Remote.blocks_of(reader, *self.shards_and_places(records)[1:])
 
-    def places(self, records: Int64) -> tuple[Int64, Int64, Int64]:
+    def shards_and_places(self, records: Int64) -> tuple[Int64, Int64, Int64]:
         """Return the shards of records, where they are, and their sizes."""
         shards = self._files.firsts.searchsorted(records, "right") - 1
         offsets = self._files.starts[shards] + (records - self._files.firsts[shards]) * self._files.image_bytes
@@ -128,9 +128,9 @@ class Reader:
         """Yield the pack, of which all records are."""
         yield self, slice(None), records
 
-    def where(self, records: Int64) -> tuple[Int64, Int64]:
+    def places(self, records: Int64) -> tuple[Int64, Int64]:
         """Return where records are, and their sizes; it opens the shards that are new."""
-        shards, offsets, sizes = self.places(records)
+        shards, offsets, sizes = self.shards_and_places(records)
         if setting_is_large(self._setting) and not (opened := self._opened[shards]).all():
             self._new += np.unique(shards[~opened]).tolist()
             self._opened[shards] = True
@@ -169,8 +169,8 @@ def blocks_before(setting: Setting, files: Files, rank: int, begun: float) -> li
     reader: Any = Reader(setting, files, rank, set())
     ends = [runs for start, _, runs in reader.sampler.windows(0) if start < begun * setting.images]
     records = np.concatenate(ends)
-    _, first, _ = reader.places(records[:, 0])
-    _, last, _ = reader.places(records[:, 1] - 1)
+    _, first, _ = reader.shards_and_places(records[:, 0])
+    _, last, _ = reader.shards_and_places(records[:, 1] - 1)
     firsts, lasts = Remote.ends_of(reader, first, last - first + setting.image_bytes)
     edges = np.bincount(firsts, minlength=files.layout.num_blocks + 1)
     edges -= np.bincount(lasts + 1, minlength=files.layout.num_blocks + 1)

@@ -522,6 +522,9 @@ def test_a_copy_of_a_batch_is_plain(pool):
     sent, _ = shared_batch(pool)
     copied = copy.deepcopy([sent, sent])
     assert type(copied[0]) is torch.Tensor and copied[0] is copied[1] and torch.equal(copied[0], sent)
+    shallow = copy.copy(sent)  # it is not sent: nobody is told that it is dropped
+    assert type(shallow) is torch.Tensor and shallow.data_ptr() == sent.data_ptr()
+    assert pool._states.tolist() == [memory.HERE] * pool.MOST
 
 
 class WithoutGradients(torch.utils.data.Dataset[Any]):

@@ -448,6 +448,32 @@ def test_arrays_that_do_not_fit(kind: str, content: Any, message: str, tmp_path:
         adopt([tmp_path / "x"], tmp_path / "pack")
 
 
+@pytest.mark.parametrize("kind", ["hdf5", "pth"])
+def test_names_of_classes_that_are_called_labels(kind: str, tmp_path: Path) -> None:
+    write_arrays(kind, tmp_path / "x", {"images": PIXELS, "labels": ["a", "b", "c"]})
+    assert adopted(tmp_path / "x").annotation(0).label is None
+    write_arrays(kind, tmp_path / "x", {"images": PIXELS, "labels": np.arange(5)})
+    with pytest.raises(
+        UsageError, match='without labels: --columns image=images|without labels: columns="image=images"'
+    ):
+        adopt(tmp_path / "x", tmp_path / "no")
+    pack = adopted(tmp_path / "x", columns="image=images")
+    assert pack.manifest.notes == ("labels (5) is not a class for each image, so that the images have no label",)
+
+
+@pytest.mark.parametrize("value", [1e30, float("nan"), 0.5])
+def test_floats_that_are_no_classes(value: float, tmp_path: Path) -> None:
+    write_arrays("pth", tmp_path / "x", {"images": PIXELS, "labels": np.array([0, 1, value, 1, 0, 1])})
+    pack = adopted(tmp_path / "x")
+    assert pack.annotation(0).label is None and "labels (6) is not a class for each image" in pack.manifest.notes[0]
+
+
+@pytest.mark.parametrize("columns", ["label=kind", ["label=kind"], {"label": "kind"}])
+def test_roles_as_on_the_command_line(columns: Any, tmp_path: Path) -> None:
+    write_arrays("pth", tmp_path / "x", {"images": PIXELS, "kind": np.array(NUMBERS)})
+    assert adopted(tmp_path / "x", columns=columns).annotation(0).label == NUMBERS[0]
+
+
 @pytest.mark.parametrize("container", ["hdf5", "zarr", "n5", "pth"])
 def test_classes_without_an_image_keep_their_names(container: str, tmp_path: Path) -> None:
     for name in "ab":

@@ -136,6 +136,23 @@ def test_zarr_in_chunks(separator: str, tmp_path: Path) -> None:
     assert found_in("zarr", tmp_path / "f") == NUMBERED
 
 
+def test_zarr_labels_in_chunks_of_which_one_is_not_stored(tmp_path: Path) -> None:
+    """As zarr writes them by default: a chunk that is all zeros is left out."""
+    labels = {**zarr_array((5,), (2,)), "data_type": "int64"}  # type: ignore[dict-item]
+    files = {f"images/c/{i}/0/0/0": data for i, data in enumerate(PIXELS)}
+    files |= {"images/zarr.json": zarr_array((5, 5, 4, 3), (1, 5, 4, 3)), "labels/zarr.json": labels}
+    write_zip(tmp_path / "f", {**files, "labels/c/1": struct.pack("<qq", 0, 3), "labels/c/2": struct.pack("<qq", 1, 0)})
+    with ForeignFile(str(tmp_path / "f")) as file:
+        assert [row[3] for row in open_format("zarr", FormatOptions())(file)] == [0, 0, 0, 3, 1]
+    del files["images/c/3/0/0/0"]
+    write_zip(tmp_path / "f", files)
+    with pytest.raises(UsageError, match="a chunk is not stored, as all of it is 0: write empty chunks, too"):
+        found_in("zarr", tmp_path / "f")
+    write_zip(tmp_path / "f", {"images/zarr.json": zarr_array((1 << 40, 5, 4, 3), (1, 5, 4, 3))})
+    with pytest.raises(UsageError, match="has no chunk images/c/0"):
+        found_in("zarr", tmp_path / "f")
+
+
 def sharded(location: str) -> dict[str, object]:
     """Shards of four images in chunks of two, in another order, with gaps."""
     codec = {"chunk_shape": (2, 5, 4, 3), "codecs": [{"name": "bytes"}], "index_codecs": [{"name": "bytes"}]}

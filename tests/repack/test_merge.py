@@ -92,7 +92,8 @@ def test_a_reader_sees_the_joined_classes(build: Build, tmp_path: Path) -> None:
     assert good("info", tmp_path / "all", "--command").out == f"packer merge a b -o {tmp_path / 'all'}\n"
     good("convert", tmp_path / "all", tmp_path / "c", "--format", "hdf5", "--encode", "png", "--resize", "8x8")
     line = good("info", tmp_path / "c", "--command").out
-    assert line == f"packer convert all {tmp_path / 'c'} --format hdf5 --encode png --resize 8x8 --fit stretch\n"
+    so = "--format hdf5 --encode png --resize 8x8 --fit stretch  # or so: all may have had some of these"
+    assert line == f"packer convert all {tmp_path / 'c'} {so}\n"
     assert "12 records" in good("stats", tmp_path / "all").out
 
 

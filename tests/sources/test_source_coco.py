@@ -12,7 +12,7 @@ from drawn import centers_inside, packed_of
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.model.geometry import clip_polygon
-from packer.sources import open_source, recognize
+from packer.sources import open_source, recognize, splits_of_labels
 from packer.sources.base import SourceOptions
 from packer.sources.coco import json_map
 from packer.sources.coco.rle import joined, mask_box, mask_of, outline, read_rle, rle_counts, rle_text
@@ -377,7 +377,10 @@ def test_one_file_that_is_asked_for_is_its_split(make_tree):
     files |= {f"{split}.json": text(coco([image(1, "1.jpg")])) for split in ("train", "val")}
     tree = make_tree(files)
     assert CocoSource.splits(tree, SourceOptions()) == ("train", "val")
-    assert CocoSource.splits(tree, SourceOptions(file=f"{tree.root.decode()}/val.json")) == ()
+    train, val = (f"{tree.root.decode()}/{split}.json" for split in ("train", "val"))
+    assert CocoSource.splits(tree, SourceOptions(file=val)) == ()
+    assert splits_of_labels([f"coco:{val}"], tree, SourceOptions()) == ()
+    assert splits_of_labels([f"coco:{train}", f"coco:{val}"], tree, SourceOptions()) == ("train", "val")
 
 
 def test_a_split_by_folders_of_images(make_tree):

@@ -18,6 +18,7 @@ from packer.repack.formats.packers import packer_rows
 
 IMAGES = ("images", "image", "imgs", "img", "x", "X", "data", "pixels", "0")
 LABELS = (*LABEL_NAMES, "targets", "Y", "1")
+MOST_WHOLE = 1 << 31
 NAMES = ("classes", "class_names", "label_names")
 """Attributes with the names of classes, in the order of their numbers."""
 
@@ -56,7 +57,7 @@ class Arrays:
         labels = self._labels(arrays, images.shape[0])
         shapes = _shapes(arrays, folder)
         if labels is None:
-            self.notes += unread_labels(file, shapes, folder.rstrip("/"), LABELS)
+            self.notes += unread_labels(file, shapes, folder.rstrip("/"), LABELS, "image" in self._columns)
         self.notes += more_images(shapes, folder.rstrip("/"))
         names = next((found for name in NAMES if (found := _texts(arrays.attributes.get(name)))), ())
         if names and all(type(label) is int and -1 <= label < len(names) for label in labels or ()):
@@ -101,7 +102,7 @@ class Arrays:
 def _classes(values: Any) -> list[Any] | None:
     """Return an array of class numbers; they may be floats that are whole. None if it is something else."""
     numbers = values.reshape(-1)
-    if values.dtype.kind == "f" and not (np.isfinite(numbers).all() and (numbers == np.trunc(numbers)).all()):
+    if values.dtype.kind == "f" and not ((np.abs(numbers) < MOST_WHOLE) & (numbers == np.trunc(numbers))).all():
         return None
     found: list[Any] = numbers.astype(np.int64).tolist()
     return found
@@ -117,7 +118,7 @@ def _shapes(arrays: ArrayFile, images: str) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays that are stored as they are, and lengths of lists as those of arrays."""
     lists = {name: value for name, value in arrays.attributes.items() if name in LABELS and isinstance(value, list)}
     shapes: dict[str, tuple[int, ...]] = {
-        name: (len(values),) for name, values in lists.items() if _listed(values, len(values)) is not None
+        name: (len(values),) for name, values in lists.items() if values and all(type(one) is int for one in values)
     }
     for folder in arrays.axes:
         with nullcontext() if folder == images else suppress(ValueError, LookupError):

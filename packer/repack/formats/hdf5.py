@@ -59,10 +59,10 @@ class Hdf5:
         images = self._images(file, content)
         _check_images(file, images)
         labels = self._labels(file, content, images.shape[0] if images.shape else 0)
-        own = {str(name): one.shape for name in content if (one := own_dataset(content, name)) is not None}
-        shapes = {name: shape for name, shape in own.items() if shape}
+        own = {str(name): one for name in content if (one := own_dataset(content, name)) is not None}
+        shapes = {name: one.shape for name, one in own.items() if one.shape}
         if (name := images.name.lstrip("/")) in shapes:
-            self.notes += unread_labels(file, shapes, name, LABELS[:-1]) if labels is None else ()
+            self.notes += self._unread(file, own, shapes, name) if labels is None else ()
             self.notes += more_images(shapes, name)
         names = next((found for name in NAMES if (found := _texts(file, content, name)) is not None), None)
         if names and all(isinstance(label, int) and -1 <= label < len(names) for label in labels or ()):
@@ -78,6 +78,11 @@ class Hdf5:
             return
         for number, (offset, size, pixels) in enumerate(rows):
             yield b"%08d" % number, offset, size, None if labels is None else labels[number], pixels
+
+    def _unread(self, file: ForeignFile, content: Any, shapes: Any, images: str) -> Iterator[str]:
+        """Yield notes of labels that are not read; texts of another number are names of classes."""
+        numbers = {name: shape for name, shape in shapes.items() if content[name].dtype.kind in "iubf"}
+        return unread_labels(file, numbers | {images: shapes[images]}, images, LABELS[:-1], "image" in self._columns)
 
     def _images(self, file: ForeignFile, content: Any) -> Any:
         asked = self._columns.get("image")

@@ -76,30 +76,32 @@ def rows_of(
 
 
 def unread_labels(
-    file: ForeignFile, shapes: Mapping[str, tuple[int, ...]], images: str, names: Sequence[str]
+    file: ForeignFile, shapes: Mapping[str, tuple[int, ...]], images: str, names: Sequence[str], named: bool
 ) -> Iterator[str]:
     """Yield what the user should know of a file of several arrays, of which none is taken for labels.
 
     Args:
         file: The file.
-        shapes: Its arrays.
+        shapes: Its arrays of numbers.
         images: The array of images.
         names: Those that labels have.
+        named: Whether the user has named the array of images.
 
     Raises:
         UsageError: An array that is named as labels are has one for each of another number of images.
     """
     count = shapes[images][0]
-    for name in names:
-        shape = shapes.get(name, ())
-        if shape and shape[0] != count and (len(shape) == 1 or shape[1:] == (1,)):
-            problem = f"has {count} images in {printable(images)}, but {shape[0]} labels in {printable(name)}"
-            raise UsageError(file.path, problem, "name others: --columns image=NAME --columns label=NAME")
     unfit = next((name for name in names if len(shapes.get(name, ())) in (1, 2)), None)
     fit = [name for name, shape in shapes.items() if shape == (count,) and name not in (images, unfit)]
     step = f"; {printable(fit[0])} could be: --columns label={shlex.quote(printable(fit[0]))}" if fit else ""
     if unfit is not None:
-        given = "x".join(map(str, shapes[unfit]))
+        shape = shapes[unfit]
+        if not named and shape[0] != count and (len(shape) == 1 or shape[1:] == (1,)):
+            problem = f"has {count} images in {printable(images)}, but {shape[0]} labels in {printable(unfit)}"
+            image = shlex.quote(f"image={printable(images)}")
+            step = f"name others: --columns label=NAME; without labels: --columns {image}"
+            raise UsageError(file.path, problem, step)
+        given = "x".join(map(str, shape))
         yield f"{printable(unfit)} ({given}) is not a class for each image, so that the images have no label{step}"
     elif fit:
         yield f"no array is named as labels are, so that the images have no label{step}"
