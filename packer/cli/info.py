@@ -137,12 +137,13 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
     """Return the name and value of each line."""
     size = pack_bytes(manifest)
     each = size_text(size / manifest.records) if manifest.records else "0 bytes"
+    kinds = ", ".join(manifest.options["labels"])
     found = [
         ("records", f"{manifest.records:,} in {plural(len(manifest.shards), 'shard')}"),
         ("container", manifest.container),
         ("images", _images(manifest)),
         ("size", f"{size_text(size)} ({each} per record)"),
-        ("labels", f"{', '.join(manifest.options['labels'])}: {_fields(manifest)}"),
+        ("labels", _fields(manifest) if _is_written(manifest) else f"{kinds}: {_fields(manifest)}"),
         ("inputs", counts_text(manifest.counts)),
     ]
     if manifest.classes:
@@ -185,6 +186,11 @@ def _classes(manifest: Manifest) -> str:
     if more > 0:
         parts.append(f"and {more} more")
     return f"{len(manifest.classes):,}, with {of or 'none used'}: {', '.join(parts)}"
+
+
+def _is_written(manifest: Manifest) -> bool:
+    """Return whether a program has given the labels, which are then of no kind."""
+    return bool(manifest.made_from) and manifest.made_from[0].command == "PackWriter"
 
 
 def _origins(manifest: Manifest) -> str:

@@ -216,6 +216,8 @@ class PackWriter:
 
     def _value(self, field: Field, value: Any, where: str) -> Any:
         """Return the value of a field as a `RawAnnotation` has it."""
+        if not field.kind.is_numeric and not isinstance(value, Mapping):
+            raise BadLabel(where, f"has {field.name} that is no mapping", f'write {field.name}={{"name": value}}')
         if not field.kind.is_numeric:
             return {name: tuple(one) if field.per_box else one for name, one in dict(value).items()}
         if field.classes:
@@ -232,7 +234,7 @@ class PackWriter:
                 problem = f'has the class "{printable(label)}", but the pack has no names of classes'
                 raise BadLabel(where, problem, "give them: PackWriter(OUT, classes=[...])")
             return label
-        number = int(label)
+        number = -1 if isinstance(label, bool) else int(label)
         if number != label or number < 0 or (self._classes is not None and number >= len(self._classes)):
             most = "" if self._classes is None else f" to {len(self._classes) - 1}"
             raise BadLabel(where, f"has the class {label}, not one of 0{most or ' and more'}", "correct the label")
@@ -342,6 +344,8 @@ def _pixels(image: Any) -> Any:
     if pixels.dtype.name not in PIXELS or pixels.ndim != 3 or not 0 < pixels.shape[2] <= 4 or 0 in pixels.shape:
         problem = f"an array of {pixels.dtype} {pixels.shape}, not of uint8 or uint16 (height, width, 1 to 4)"
         step = "convert it: (255 * image).astype(uint8)"
+        if isinstance(image, str | os.PathLike):
+            step = "read it: Path(image).read_bytes()"
         if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4):
             step = "move its channels: image.transpose(1, 2, 0)"
         raise BadImage("", problem, step)
@@ -367,7 +371,10 @@ def _per_box(field: Field, value: Any) -> Iterator[Any]:
 
 def _rows(values: Any, shape: tuple[int | None, ...], where: str, name: str) -> Any:
     """Return an array of numbers as tuples. Raise BadLabel if it has another shape."""
-    array = np.asarray(values, np.float64)
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadLabel(where, f"has {name} that are no array of numbers: {error}", "give one row for each") from None
     if not array.size and array.ndim < len(shape):
         return ()
     if array.ndim != len(shape) or any(a not in (None, b) for a, b in zip(shape, array.shape, strict=True)):

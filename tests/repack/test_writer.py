@@ -44,7 +44,8 @@ def test_arrays(container: str, encode: str, images: Any, tmp_path: Path) -> Non
         assert (image == images[number]).all() and annotation.label == number % 3
     assert pack.manifest.shape == ((6, 5, 3) if images is ALIKE else None)
     assert pack.manifest.counts == {"found": len(images), "packed": len(images), "rejected": 0, "skipped": 0}
-    assert "made from  PackWriter: images in memory" in good("info", tmp_path / "p").out
+    said = good("info", tmp_path / "p").out
+    assert "made from  PackWriter: images in memory" in said and "\nlabels     label\n" in said
     good("convert", tmp_path / "p", tmp_path / "c", "--format", "tfrecord")
     assert f"equal: {len(images)} records\n" in good("diff", tmp_path / "p", tmp_path / "c").out
 
@@ -118,6 +119,10 @@ WRONG = [
     ({"bboxes": [[0, 0, 1, 1]]}, TypeError, "unknown field 'bboxes'; did you mean boxes?"),
     ({"tags": [1]}, TypeError, "fields are boxes, box_labels"),
     ({"extras": {"a": float("nan")}}, BadLabel, "finite|JSON"),
+    ({"image": "a.jpg"}, BadImage, r"read it: Path\(image\).read_bytes\(\)"),
+    ({"label": True}, BadLabel, "has the class True"),
+    ({"boxes": "abc"}, BadLabel, "has boxes that are no array of numbers"),
+    ({"extras": 3}, BadLabel, 'has extras that is no mapping; write extras={"name": value}'),
     ({"path": "first"}, UsageError, "first: is no name for a record, or was given before"),
 ]  # fmt: skip
 
