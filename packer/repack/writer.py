@@ -33,6 +33,7 @@ from packer.packing.resolve import ClassIds, Resolver, similar_names
 from packer.packing.sizes import MOST_RECORDS
 from packer.packing.summary import library_versions
 from packer.repack.recount import recount
+from packer.sources.paths import MOST_CLASSES
 from packer.system.atomic import make_own_folder
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp")
@@ -92,7 +93,6 @@ class PackWriter:
         self._paths: set[bytes] = set()
         self._waiting: list[Record] = []
         self._waiting_bytes = self._count = self._unlabelled = 0
-        self._encodings: set[str] = set()
         self._kinds: set[tuple[str, int]] = set()
         self._fields: set[str] = set()
         self._shards: list[ShardEntry] = []
@@ -235,9 +235,9 @@ class PackWriter:
                 raise BadLabel(where, problem, "give them: PackWriter(OUT, classes=[...])")
             return label
         number = -1 if isinstance(label, bool) else int(label)
-        if number != label or number < 0 or (self._classes is not None and number >= len(self._classes)):
-            most = "" if self._classes is None else f" to {len(self._classes) - 1}"
-            raise BadLabel(where, f"has the class {label}, not one of 0{most or ' and more'}", "correct the label")
+        most = (MOST_CLASSES if self._classes is None else len(self._classes)) - 1
+        if number != label or not 0 <= number <= most:
+            raise BadLabel(where, f"has the class {label}, not one of 0 to {most}", "correct the label")
         return str(number) if self._classes is None else self._classes[number]
 
     def _add(self, record: Record, named: bool) -> None:
@@ -246,7 +246,6 @@ class PackWriter:
         annotation = record.annotation
         self._fields.update(listed_fields(annotation))
         self._unlabelled += annotation.label is None and annotation.boxes is None
-        self._encodings.add(record.encoding)
         self._kinds.add((record.dtype, record.channels))
         self._waiting.append(record)
         self._waiting_bytes += len(record.data)

@@ -150,6 +150,14 @@ def test_a_block_that_raises_leaves_nothing(tmp_path: Path) -> None:
         writer.write(ALIKE[0])
 
 
+def test_a_number_that_is_no_class(tmp_path: Path) -> None:
+    with PackWriter(tmp_path / "p") as writer:
+        writer.write(ALIKE[0], label=65535)
+        with pytest.raises(BadLabel, match="has the class 20261126, not one of 0 to 65535"):
+            writer.write(ALIKE[1], label=20261126)
+    assert len(opened(tmp_path / "p").classes) == 65536
+
+
 def test_without_with(tmp_path: Path) -> None:
     writer = PackWriter(tmp_path / "p")
     writer.write(ALIKE[0], label=5)
