@@ -82,6 +82,18 @@ def add_note(error: BaseException, text: str) -> None:
         add(text)
 
 
+def option(name: str, value: object = "") -> str:
+    """Return an option as the text of an error names it: ``--fit=pad``.
+
+    The command line shows it as ``--fit pad``, and Python (`PackerError.__str__`) as ``fit="pad"``.
+
+    Args:
+        name: Its name on the command line, or the parameter: ``pad-value`` or ``pad_value``.
+        value: What to give; may be empty.
+    """
+    return f"--{name.replace('_', '-')}{f'={value}' if value else ''}"
+
+
 def _fill_os_error(error: BaseException, problem: str, where: AnyPath | None) -> None:
     if isinstance(error, OSError):
         error.strerror, error.filename = problem, where
