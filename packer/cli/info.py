@@ -93,13 +93,13 @@ def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
 def content(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: str | None) -> str | None:
     """Return the digest of what the pack holds, as `packer hash`; None if an index is missing or damaged."""
     from packer.format.content import content_digest
-    from packer.format.indexes import Indexes
+    from packer.format.indexes import Indexes, IndexFiles
     from packer.format.pack import open_pack
 
     with suppress(DamagedPack):  # this command describes damaged packs, too
         if is_url(pack):
             return content_digest(open_pack(pack, cache_dir, cache_bytes).indexes, manifest)
-        return content_digest(Indexes(pack, manifest.shards, manifest), manifest)
+        return content_digest(Indexes(IndexFiles(pack, manifest.shards, manifest)), manifest)
     return None
 
 

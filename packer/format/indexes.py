@@ -8,10 +8,12 @@ column: a pack of 100 million records takes no memory for each of them.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -25,6 +27,7 @@ from packer.format.manifest import Manifest, ShardEntry
 from packer.format.mmap import MANY_FILES, Region, check_files, map_files
 from packer.model.annotation import Int64
 from packer.model.columns import Annotations, column
+from packer.model.fields import CLASS_IDS
 from packer.model.parts import COLUMNS, MISSING, column_of, names_in
 from packer.model.ragged import Ragged
 from packer.stores.threads import all_of, pool
@@ -42,29 +45,37 @@ NUMBERS = {
 KEY_BOUNDS = "bounds of keys"
 
 
+class IndexFiles(NamedTuple):
+    """The files of a pack's indexes.
+
+    Attributes:
+        folder: The pack.
+        shards: Its shards.
+        manifest: Its manifest, which the values of each index must fit. None: they have been compared before.
+        content: Fetches an index, again if its second argument is true: returns the bytes of one that is not a file,
+            else None when its file is there. None: the files are not fetched.
+        class_ids: What class ids of the pack are to be read as, and -1 at the end; None: as they are.
+    """
+
+    folder: str
+    shards: Sequence[ShardEntry]
+    manifest: Manifest | None = None
+    content: Callable[[int, bool], Content | None] | None = None
+    class_ids: NDArray[Any] | None = None
+
+
 class Indexes:
     """The indexes of all shards, by shard number. Thread-safe: two threads that open one at once get equal results."""
 
-    def __init__(
-        self,
-        folder: str,
-        shards: Sequence[ShardEntry],
-        manifest: Manifest | None,
-        content: Callable[[int, bool], Content | None] | None = None,
-    ) -> None:
+    def __init__(self, *packs: IndexFiles) -> None:
         """Check only the files. Raise DamagedPack if one is missing or (unless they are many) has another size.
 
         Args:
-            folder: The pack.
-            shards: Its shards.
-            manifest: Its manifest, which the values of each index must fit. None: they have been compared before.
-            content: Fetches an index, again if its second argument is true: returns the bytes of one that is not a
-                file, else None when its file is there. None: the files are not fetched.
+            packs: The pack, or several, whose shards follow one another.
         """
-        self._content = content
-        self._folder = folder
-        self._manifest = manifest
-        self._shards = shards
+        self._packs = packs
+        self._begins = [0, *accumulate(len(pack.shards) for pack in packs)]
+        self._shards = shards = [*chain.from_iterable(pack.shards for pack in packs)]
         self._tables: OrderedDict[int, Any] = OrderedDict()
         self._annotations: OrderedDict[int, Annotations] = OrderedDict()
         self._columns: dict[str, Column] = {}
@@ -73,20 +84,21 @@ class Indexes:
         """Checksums of indexes that were read and not opened yet."""
         self._verified = np.zeros(len(shards), np.bool_)
         files = [(self.path(number), shard.index.bytes) for number, shard in enumerate(shards)]
-        self._mapped = bool(folder) and not PORTABLE
+        self._mapped = all(pack.folder for pack in packs) and not PORTABLE
+        for pack, begin in zip(packs, self._begins, strict=False):
+            if pack.folder and pack.content is None:
+                check_files(files[begin : begin + len(pack.shards)])
         if self._mapped:
-            self._region, self._starts = map_files(files, late=True, check=content is None)
+            self._region, self._starts = map_files(files, late=True, check=False)
         else:
-            if folder and content is None:
-                check_files(files)
             self._region, self._starts = in_memory([size for _, size in files])
         for shard, (path, size) in zip(shards, files, strict=True):
             if shard.records > size:  # checked before anything is allocated per record
                 raise DamagedPack(path, f"has {size} bytes, too few for {shard.records} rows", RESTORE)
         self._bytes = self._region.parts[0]
         self._base = self._bytes.ctypes.data
-        self._parts_of = () if manifest is None else tuple(manifest.parts)
-        self._numbers = NUMBERS | {column_of(part, what): NUMBERS[what] for part in self._parts_of for what in COLUMNS}
+        parts = () if packs[0].manifest is None else tuple(packs[0].manifest.parts)  # joined packs have the same
+        self._numbers = NUMBERS | {column_of(part, what): NUMBERS[what] for part in parts for what in COLUMNS}
         self._views = {name: self._bytes.view(kind) for name, kind in self._numbers.items()}
         self._views[KEY_BOUNDS] = self._bytes.view(np.int32)
         self._firsts = np.cumsum([0, *(shard.records for shard in shards)])[:-1]
@@ -96,9 +108,14 @@ class Indexes:
         self.spans = np.zeros((len(shards), 2), np.int64)
         """Where the first record of each shard that `prepare` has opened begins in its container, and the last ends."""
 
+    def _pack_of(self, number: int) -> tuple[IndexFiles, int]:
+        """Return the pack of a shard, and the number of the shard there."""
+        pack = bisect_right(self._begins, number) - 1
+        return self._packs[pack], number - self._begins[pack]
+
     def path(self, number: int) -> str:
         """Return the file of a shard's index."""
-        return os.path.join(self._folder, self._shards[number].index.name)
+        return os.path.join(self._pack_of(number)[0].folder, self._shards[number].index.name)
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -109,25 +126,25 @@ class Indexes:
             try:
                 table = self._tables[number] = self._open(number)
             except DamagedPack as error:
-                error.with_location(self._folder, self._shards[number].container.name)
+                error.with_location(self._pack_of(number)[0].folder, self._shards[number].container.name)
                 raise
             _forget_first(self._tables)
         return table
 
     def _open(self, number: int) -> Any:
-        path, shard = self.path(number), self._shards[number]
+        path, shard, (pack, _) = self.path(number), self._shards[number], self._pack_of(number)
         known = bool(self._verified[number])
         if not known:
             found = self._found.pop(number, None)
             found = self._read(number) if found is None else found
-            if found != shard.index.crc32c and self._content is not None:
+            if found != shard.index.crc32c and pack.content is not None:
                 found = self._read(number, again=True)
             if found != shard.index.crc32c:
                 raise DamagedPack(path, "was altered: it does not match its checksum", RESTORE)
         table = read_index(path, self._data(number), known)
         if len(table) != shard.records:
             raise DamagedPack(path, f"has {len(table)} rows, but the pack says {shard.records}", RESTORE)
-        for row, problem in () if known or self._manifest is None else value_problems(table, self._manifest):
+        for row, problem in () if known or pack.manifest is None else value_problems(table, pack.manifest):
             keys: Any = column(table, "key")
             key = bytes(keys[row]).decode("ascii", "backslashreplace")
             raise DamagedPack(path, f"record {key} (row {row}) {problem}", RESTORE)
@@ -142,8 +159,8 @@ class Indexes:
 
     def _read(self, number: int, again: bool = False) -> int:
         """Map an index, `again` if its file is to be replaced, and return its checksum."""
-        data, path = self._data(number), self.path(number)
-        content = None if self._content is None else self._content(number, again)
+        data, path, (pack, own) = self._data(number), self.path(number), self._pack_of(number)
+        content = None if pack.content is None else pack.content(own, again)
         if self._mapped:
             self._region.map(number, again)
             # not from the map: an error of the disk is then an exception, and does not kill the process
@@ -179,7 +196,7 @@ class Indexes:
         if outside.any() or overlaps.any():
             problem = "has offsets outside its shard" if outside.any() else "has overlapping records"
             error = DamagedPack(self.path(number), problem, RESTORE)
-            raise error.with_location(self._folder, shard.container.name)
+            raise error.with_location(self._pack_of(number)[0].folder, shard.container.name)
         for row in () if record_bytes is None else np.flatnonzero(sizes != record_bytes)[:1].tolist():
             raise DamagedPack(self.path(number), f"row {row} is of {sizes[row]} bytes, not of {record_bytes}", RESTORE)
         return offsets
@@ -211,7 +228,13 @@ class Indexes:
 
     def values(self, name: str, shards: Int64, records: Int64) -> NDArray[Any]:
         """Return the numbers of `records`, which are in these `shards`, in a column of numbers, (n,)."""
-        return self._views[name].take(self._shifts[name].take(shards) + records)
+        found: NDArray[Any] = self._views[name].take(self._shifts[name].take(shards) + records)
+        if name in CLASS_IDS:
+            for number, pack in enumerate(self._packs):
+                if pack.class_ids is not None:
+                    its = (shards >= self._begins[number]) & (shards < self._begins[number + 1])
+                    found[its] = pack.class_ids[found[its]]
+        return found
 
     def value(self, name: str, shard: int, record: int) -> int:
         """Return the number of one record in a column of numbers."""
@@ -242,17 +265,27 @@ class Indexes:
             return part  # nothing, or what an index need not have
         return self._bytes[start : start + part.nbytes].view(part.dtype).reshape(part.shape)
 
+    def with_class_ids(self, name: str, number: int, values: Any) -> Any:
+        """Return values of a column of a shard; class ids as those that they are read as."""
+        ids = self._pack_of(number)[0].class_ids
+        if ids is None or name not in CLASS_IDS:
+            return values
+        if isinstance(values, Ragged):
+            return Ragged(self.with_class_ids(name, number, values.values), values.offsets)
+        return ids[values].astype(values.dtype)
+
     def parts(self, name: str) -> Iterator[Column]:
         """Yield the column of each shard (`part`)."""
-        return (self.part(name, number) for number in range(len(self)))
+        return (self.with_class_ids(name, number, self.part(name, number)) for number in range(len(self)))
 
     def column(self, name: str) -> Column:
         """Return a column over all shards (`packer.model.columns.column`)."""
         found = self._columns.get(name)
         if found is None:
-            if self._content is not None and not self._verified.all():  # from a store, many at a time
+            from_stores = [n for n in np.flatnonzero(~self._verified).tolist() if self._pack_of(n)[0].content]
+            if from_stores:  # many at a time
                 with pool(FETCHED_AT_ONCE) as threads:
-                    all_of([threads.submit(self.read, number) for number in range(len(self))])
+                    all_of([threads.submit(self.read, number) for number in from_stores])
             parts = list(self.parts(name))
             if ragged := [part for part in parts if isinstance(part, Ragged)]:
                 found = Ragged.concat(ragged)

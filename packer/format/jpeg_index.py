@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,13 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, StorageError, UsageError
+from packer.format.entries import IndexEntry
 from packer.format.index import one_batch
 from packer.format.indexes import FETCHED_AT_ONCE, in_memory
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, list_text, make_again, parse_jpeg_index_list
-from packer.format.mmap import MANY_FILES, map_files
+from packer.format.mmap import MANY_FILES, check_files, map_files
 from packer.format.pack import Pack
+from packer.format.pack_files import PackFiles
 from packer.model.annotation import Int64
 from packer.stores import join_url
 from packer.stores.threads import all_of, pool
@@ -49,39 +51,47 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
         DamagedPack: The index was altered, a file is missing, or it was made of other containers.
         StorageError: A file cannot be opened or fetched.
     """
-    if len(pack.packs) > 1:
-        parts = [open_jpeg_indexes(part) for part in pack.packs]
-        return JoinedJpegIndexes(pack, parts) if any(part is not None for part in parts) else None
-    pack = pack.packs[0]
-    if pack.remote is not None:
-        return _fetched(pack, pack.remote)
-    while (text := list_text(pack.folder)) is not None:
-        problem = None
+    while True:
+        texts = [None if one.remote else list_text(one.folder) for one in pack.files]
+        problem, found = None, None
         try:
-            path = os.path.join(pack.folder, JPEG_INDEX_NAME)
-            found = JpegIndexes(pack, parse_jpeg_index_list(path, text, pack.manifest, make_again(pack.folder)))
+            listed = [_listed(*each) for each in zip(pack.files, texts, strict=True)]
+            if any(listed):
+                found = JpegIndexes(pack, listed)
         except DamagedPack as error:
-            problem = error.with_location(pack.path)
-        if list_text(pack.folder) == text:  # whoever replaces an index removes its list before its files
+            problem = error
+        # whoever replaces an index removes its list before its files
+        if texts == [None if one.remote else list_text(one.folder) for one in pack.files]:
             if problem is not None:
                 raise problem
             return found
-    return None
 
 
-def _fetched(pack: Pack, remote: Remote) -> JpegIndexes | None:
-    """Return the index of a pack at a URL."""
+def _listed(files: PackFiles, text: bytes | None) -> JpegIndexList | None:
+    """Return the list of the index files of a pack, whose `text` it is if the pack is in a folder."""
+    if files.remote is not None:
+        return _fetched(files, files.remote)
+    try:
+        path, again = os.path.join(files.folder, JPEG_INDEX_NAME), make_again(files.folder)
+        return None if text is None else parse_jpeg_index_list(path, text, files.manifest, again)
+    except DamagedPack as error:
+        error.with_location(files.path)
+        raise
+
+
+def _fetched(files: PackFiles, remote: Remote) -> JpegIndexList | None:
+    """Return the list of the index files of a pack at a URL; None if its cache has no room for them."""
     from packer.format.objects import jpeg_index_at
 
     try:
-        listed = jpeg_index_at(remote.store, pack.manifest)
+        listed = jpeg_index_at(remote.store, files.manifest)
     except DamagedPack as error:
-        raise error.with_location(pack.path) from None
+        raise error.with_location(files.path) from None
     except (StorageError, UsageError) as error:
         # a store may refuse to say that there is no such object, and a forked process may not ask
         warnings.warn(f"JPEGs are decoded without an index, if there is one: {error}", stacklevel=2)
         return None
-    return JpegIndexes(pack, listed) if listed is not None and remote.fits(listed.bytes) else None
+    return listed if listed is not None and remote.fits(listed.bytes) else None
 
 
 class JpegIndexes:
@@ -91,35 +101,45 @@ class JpegIndexes:
 
     Args:
         pack: The open pack.
-        listed: The list of its index files.
+        listed: The list of the index files of each of `Pack.files`; None for one without an index.
     """
 
-    def __init__(self, pack: Pack, listed: JpegIndexList) -> None:
+    def __init__(self, pack: Pack, listed: Sequence[JpegIndexList | None]) -> None:
         """Map the files. Raise DamagedPack if one is missing or has another size."""
         self._pack, self._listed = pack, listed
-        folder, shards, here = pack.folder, listed.shards, pack.remote is None
-        files = [(os.path.join(folder, shard.index.name), shard.index.bytes) for shard in shards]
-        self._mapped = bool(folder) and not PORTABLE
-        try:
-            if self._mapped:
-                # the maps stay those of the files that were there when another index replaces them
-                self._region, self._starts = map_files(files, late=not here or len(files) > MANY_FILES, check=here)
-            else:
-                self._maps, self._places = map_files(files if here else [])
-                self._region, self._starts = in_memory([size for _, size in files])
-        except DamagedPack as error:
-            raise self._damage(os.path.basename(os.fsdecode(error.where)), error.problem) from None
-        self._files = files
+        self._entries: list[IndexEntry | None] = []
+        self._files: list[tuple[str, int]] = []
+        for files, its in zip(pack.files, listed, strict=True):
+            entries = [None] * len(files.shards) if its is None else [shard.index for shard in its.shards]
+            paths = [(os.path.join(files.folder, one.name), one.bytes) if one else ("", 0) for one in entries]
+            if files.remote is None:
+                try:
+                    check_files([path for path in paths if path[0]])
+                except DamagedPack as error:
+                    name = os.path.basename(os.fsdecode(error.where))
+                    raise self._damage(files, name, error.problem) from None
+            self._entries += entries
+            self._files += paths
+        self._mapped = all(files.folder for files in pack.files) and not PORTABLE
+        if self._mapped:
+            is_late = pack.is_remote or len(self._files) > MANY_FILES
+            # the maps stay those of the files that were there when another index replaces them
+            self._region, self._starts = map_files(self._files, late=is_late, check=False)
+        else:
+            local = [path if pack.files_of(n).remote is None else ("", 0) for n, path in enumerate(self._files)]
+            self._maps, self._places = map_files(local, check=False)
+            self._region, self._starts = in_memory([size for _, size in self._files])
         self._bytes = self._region.parts[0]
         self._base = self._bytes.ctypes.data
         self._bounds = self._bytes.view(np.int64)
         counts = [shard.records for shard in pack.shards]
         self._firsts = np.cumsum([0, *counts], dtype=np.int64)
         self._ends = self._firsts[1:].view(np.uint64)  # a negative number, as an unsigned one, is beyond them
-        self._open = np.zeros(len(shards), np.bool_)
+        self._has = np.array([entry is not None for entry in self._entries])
+        self._open = ~self._has
         # by how much the place of a record's bounds in the view differs from the number of the record
-        self._shifts = np.zeros(len(shards), np.int64)
-        self._data = np.zeros(len(shards), np.int64)
+        self._shifts = np.zeros(len(counts), np.int64)
+        self._data = np.zeros(len(counts), np.int64)
         """Address of the indexes of each shard."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -128,12 +148,12 @@ class JpegIndexes:
     @property
     def interval(self) -> int:
         """Blocks (MCUs) between two entries of an index; 0: an entry per row of blocks."""
-        return self._listed.interval
+        return next(one.interval for one in self._listed if one is not None)
 
     @property
     def indexed(self) -> int:
         """Number of records with an index."""
-        return self._listed.indexed
+        return sum(one.indexed for one in self._listed if one is not None)
 
     def places(self, records: Int64) -> tuple[Addresses, Addresses]:
         """Return where the indexes of `records`, int64 (n,), are in memory. It stays mapped as long as this object.
@@ -149,13 +169,19 @@ class JpegIndexes:
         if not (opened := self._open.take(shards)).all():
             self._open_new(np.unique(shards[~opened]).tolist())
         places = self._shifts.take(shards) + records
-        starts = self._bounds.take(places)
-        sizes = self._bounds.take(places + 1) - starts
+        if self._has.all():
+            starts = self._bounds.take(places)
+            sizes = self._bounds.take(places + 1) - starts
+        else:
+            has = self._has.take(shards)
+            places *= has
+            starts = self._bounds.take(places)
+            sizes = (self._bounds.take(places + 1) - starts) * has
         addresses = (self._data.take(shards) + starts) * (sizes > 0)
         return addresses.view(np.uint64), sizes.view(np.uint64)
 
     def _open_new(self, numbers: list[int]) -> None:
-        if self._pack.remote is None or len(numbers) == 1:
+        if not self._pack.is_remote or len(numbers) == 1:
             for number in numbers:
                 self._verify(number)
         else:
@@ -165,12 +191,14 @@ class JpegIndexes:
     def _content(self, number: int, again: bool) -> NDArray[np.uint8]:
         """Return the content of the file of a shard, which is fetched `again` if it came wrong."""
         size, start = self._files[number][1], int(self._starts[number])
-        fetched, shards = None, self._listed.shards
-        if self._pack.remote is not None:
+        fetched, files, entry = None, self._pack.files_of(number), self._entries[number]
+        assert entry is not None
+        if files.remote is not None:
+            lock = len(files.shards) + number - files.first_shard
             try:
-                fetched = self._pack.remote.file(shards[number].index, len(shards) + number, again)
+                fetched = files.remote.file(entry, lock, again)
             except DamagedPack as error:
-                raise self._damage(shards[number].index.name, error.problem) from None
+                raise self._damage(files, entry.name, error.problem) from None
         if self._mapped:
             self._region.map(number, again)
         else:
@@ -182,58 +210,32 @@ class JpegIndexes:
 
     def _verify(self, number: int) -> None:
         """Verify the file of a shard, and note where its column is."""
-        path, entry = self._files[number][0], self._listed.shards[number].index
+        path, entry, files = self._files[number][0], self._entries[number], self._pack.files_of(number)
+        assert entry is not None
         data = self._content(number, again=False)
-        if crc32c(data) != entry.crc32c and self._pack.remote is not None:
+        if crc32c(data) != entry.crc32c and files.remote is not None:
             data = self._content(number, again=True)
         if crc32c(data) != entry.crc32c:
-            raise self._damage(entry.name, "was altered: it does not match its checksum")
+            raise self._damage(files, entry.name, "was altered: it does not match its checksum")
         try:
             column = index_column(path, data)
         except DamagedPack as error:
-            raise self._damage(entry.name, error.problem) from None
+            raise self._damage(files, entry.name, error.problem) from None
         rows = self._pack.shards[number].records
         if len(column) != rows:
-            raise self._damage(entry.name, f"has {len(column):,} rows, but the pack says {rows:,}")
+            raise self._damage(files, entry.name, f"has {len(column):,} rows, but the pack says {rows:,}")
         _, bounds, values = column.buffers()
         place = bounds.address - self._base
         if place % 8:
-            raise self._damage(entry.name, "has a column that is not aligned")
+            raise self._damage(files, entry.name, "has a column that is not aligned")
         # two threads that do this at once write the same numbers
         self._shifts[number] = place // 8 - self._firsts[number]
         self._data[number] = self._base if values is None else values.address
         self._open[number] = True
 
-    def _damage(self, name: str, problem: str) -> DamagedPack:
-        path = self._pack.path
-        where = join_url(path, name) if self._pack.is_remote else os.path.join(path, name)
-        return DamagedPack(where, problem, make_again(path)).with_location(path)
-
-
-class JoinedJpegIndexes(JpegIndexes):
-    """The indexes of several packs that are read as one."""
-
-    def __init__(self, pack: Pack, parts: list[JpegIndexes | None]) -> None:
-        self._pack = pack
-        self._of = dict(zip(pack.packs, parts, strict=True))
-
-    def _parts(self) -> Iterator[JpegIndexes]:
-        return (part for part in self._of.values() if part is not None)
-
-    @property
-    def interval(self) -> int:
-        return next(self._parts()).interval
-
-    @property
-    def indexed(self) -> int:
-        return sum(part.indexed for part in self._parts())
-
-    def places(self, records: Int64) -> tuple[Addresses, Addresses]:
-        addresses, sizes = np.zeros(len(records), np.uint64), np.zeros(len(records), np.uint64)
-        for pack, rows, inside in self._pack.by_pack(records):
-            if (part := self._of[pack]) is not None:
-                addresses[rows], sizes[rows] = part.places(inside)
-        return addresses, sizes
+    def _damage(self, files: PackFiles, name: str, problem: str) -> DamagedPack:
+        where = join_url(files.path, name) if files.remote else os.path.join(files.path, name)
+        return DamagedPack(where, problem, make_again(files.path)).with_location(files.path)
 
 
 def index_column(path: str, data: NDArray[np.uint8]) -> Any:

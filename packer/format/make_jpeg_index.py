@@ -21,7 +21,7 @@ from crc32c import crc32c
 from packer.errors import BadInput, DamagedPack
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import write_index
-from packer.format.indexes import RESTORE, Indexes
+from packer.format.indexes import RESTORE, Indexes, IndexFiles
 from packer.format.jpeg_index import MADE_OF, SCHEMA, index_column
 from packer.format.jpeg_index_list import VERSION, JpegIndexList, ShardJpegIndex, index_file_of
 from packer.format.manifest import IndexEntry, ShardEntry
@@ -196,7 +196,7 @@ def index_rows(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked)
     """
     native = load_native("", INSTALL)
     container, shard = job.container, job.shard
-    indexes = Indexes(job.folder, [shard], None)
+    indexes = Indexes(IndexFiles(job.folder, [shard]))
     offsets, table = indexes.offsets(0), indexes[0]
     data = map_files([(container, shard.container.bytes)])[0].parts[0]
     numbers = (offsets, *(np.asarray(column(table, name)) for name in ("size", "crc32c", "encoding")))

@@ -163,27 +163,29 @@ class Region:
             yield start, stop
 
 
-class JoinedRegion(Region):
-    """The regions of several packs as one part, at the addresses at which they lie: one call gathers from all of them.
+def joined_region(parts: Sequence[tuple[Region, Int64]]) -> tuple[Region, Int64]:
+    """Return several regions as one, at the addresses at which they lie: one call gathers from all of them.
 
     Between them nothing may be read.
+
+    Args:
+        parts: Each region, and the offsets in it at which its files begin.
+
+    Returns:
+        The region, and the offsets in it of all files.
     """
-
-    def __init__(self, regions: Sequence[Region]) -> None:
-        addresses = [np.array([part.ctypes.data for part in region.parts], np.int64) for region in regions]
-        begin = min(int(some.min()) for some in addresses)
-        ends = (base + len(part) for bases, r in zip(addresses, regions, strict=True)
-                for base, part in zip(bases.tolist(), r.parts, strict=True))  # fmt: skip
-        memory: Any = (ctypes.c_uint8 * (max(ends) - begin)).from_address(begin)
-        memory.regions = regions  # they stay mapped for as long as an array over the memory is there
-        super().__init__([np.frombuffer(memoryview(memory).toreadonly(), np.uint8)], [0])
-        self._starts = [np.array(region.starts, np.int64) for region in regions]
-        self._moves: list[Int64] = [a - begin - s for a, s in zip(addresses, self._starts, strict=True)]
-
-    def moved(self, number: int, offsets: Int64) -> Int64:
-        """Return where these offsets of a region are in this one."""
-        moved: Int64 = offsets + self._moves[number][np.searchsorted(self._starts[number], offsets, "right") - 1]
-        return moved
+    bases = [[part.ctypes.data for part in region.parts] for region, _ in parts]
+    begin = min(min(some) for some in bases)
+    end = max(base + len(part) for some, (region, _) in zip(bases, parts, strict=True)
+              for base, part in zip(some, region.parts, strict=True))  # fmt: skip
+    memory: Any = (ctypes.c_uint8 * (end - begin)).from_address(begin)
+    memory.regions = [region for region, _ in parts]  # they stay mapped as long as an array over the memory is there
+    starts = []
+    for some, (region, offsets) in zip(bases, parts, strict=True):
+        begins = np.array(region.starts, np.int64)
+        which = np.searchsorted(begins, offsets, "right") - 1
+        starts.append(offsets - begins[which] + np.array(some, np.int64)[which] - begin)
+    return Region([np.frombuffer(memoryview(memory).toreadonly(), np.uint8)], [0]), np.concatenate(starts)
 
 
 def map_files(

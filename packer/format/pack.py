@@ -9,6 +9,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
@@ -18,8 +19,11 @@ import numpy as np
 from packer.errors import AnyPath, BadImage, DamagedPack, UsageError, plural, printable
 from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE
+from packer.format.manifest import Manifest
+from packer.format.pack_files import open_files
 from packer.format.records import Records
 from packer.model.annotation import Annotation, Image, Int64, Sample
+from packer.model.fields import CLASS_IDS, with_class_ids
 from packer.model.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -61,11 +65,37 @@ class Pack(Records):
         cache_bytes: As for `open_pack`.
     """
 
+    def __init__(self, path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> None:
+        files = open_files(path, cache_dir, cache_bytes)
+        super().__init__([files], files.manifest)
+        self._packs: tuple[Pack, ...] = (self,)
+
+    @classmethod
+    def _joined(cls, packs: Sequence[Pack], manifest: Manifest) -> Pack:
+        """Return the packs as one, whose manifest is this (`packer.join_packs`)."""
+        pack, ids = cls.__new__(cls), {name: number for number, name in enumerate(manifest.classes)}
+        files, shard, record = [], 0, 0
+        for [one], classes in ((its.files, its.classes) for its in packs):
+            class_ids = np.array([*(ids[name] for name in classes), -1])  # -1 picks the last one: none
+            own = None if classes == list(manifest.classes[: len(classes)]) else class_ids
+            remote = None if one.remote is None else one.remote.for_another()
+            files.append(replace(one, remote=remote, first_shard=shard, first_record=record, class_ids=own))
+            shard, record = shard + len(one.shards), record + one.manifest.records
+        Records.__init__(pack, files, manifest)
+        pack._packs = tuple(packs)
+        return pack
+
     def __repr__(self) -> str:
+        if len(self.packs) > 1:
+            return f"<Pack: {plural(len(self), 'record')} of {', '.join(map(repr, self.packs))}>"
         how = f"{self.manifest.container} {self.manifest.encoding}"
         return f"<Pack {printable(self.path)}: {plural(len(self), 'record')}, {how}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if len(self.packs) > 1:
+            from packer.format.joined import join_packs
+
+            return join_packs, (self.packs,)
         return _reopen, (self.path, self.manifest.digest, *self.cache_options)
 
     # -- as a sequence of samples
@@ -141,14 +171,16 @@ class Pack(Records):
     @property
     def packs(self) -> tuple[Pack, ...]:
         """The packs that this one is joined from (`packer.join_packs`): itself if it is one."""
-        return (self,)
+        return self._packs
 
-    def by_pack(self, records: Int64) -> Iterator[tuple[Pack, Any, Int64]]:
-        """Yield (pack of `packs`, which of `records` are in it, their numbers there) for each pack that has any."""
-        yield self, slice(None), records
+    def part_of(self, i: int) -> tuple[int, int]:
+        """Return (number of the pack in `packs`, number of the record in it) of record `i`."""
+        number = self._of[self.locate(i)[0]]
+        return number, i - self.files[number].first_record
 
     def shape_of(self, i: int) -> tuple[int, int, int]:
         """Return (height, width, channels) of the decoded image of record `i`."""
+        self._require(i)
         if self.manifest.shape is not None:
             return self.manifest.shape
         height, width, channels = (self._value(name, i) for name in ("height", "width", "channels"))
@@ -156,10 +188,12 @@ class Pack(Records):
 
     def dtype_of(self, i: int) -> str:
         """Return the dtype of the decoded image of record `i`, uint8 or uint16."""
+        self._require(i)
         return self.manifest.dtype or self._named("dtype", DTYPES, i)
 
     def encoding_of(self, i: int) -> str:
         """Return the encoding of record `i`: raw, or the format of an image file."""
+        self._require(i)
         encoding = self.manifest.encoding
         return encoding if encoding != "copy" else self._named("encoding", ENCODINGS, i)
 
@@ -207,11 +241,13 @@ class Pack(Records):
     def annotation(self, i: int) -> Annotation:
         """Return the annotation of record `i`; its arrays are read-only views of the index."""
         shard, row = self.locate(i)
+        files = self.files_of(shard)
         try:
-            return self.indexes.annotations(shard)[row]
+            found = self.indexes.annotations(shard)[row]
         except DamagedPack as error:
-            error.with_location(self.path, self.shards[shard].container.name, self.key(i))
+            error.with_location(files.path, self.shards[shard].container.name, self.key(i))
             raise
+        return found if files.class_ids is None else with_class_ids(found, files.class_ids)
 
     def shard_columns(self, name: str) -> Iterator[Any]:
         """Yield the column `name` of each shard, not copied."""
@@ -225,7 +261,10 @@ class Pack(Records):
             parts: dict[int, Any] = {shard: self.indexes.part(name, shard) for shard, _ in places}
             # not parts[shard][row], whose checks would be half of the time
             cut = {shard: (part.values, part.offsets) for shard, part in parts.items()}
-            found.append([cut[s][0][cut[s][1][row] : cut[s][1][row + 1]] for s, row in places])
+            rows = [cut[s][0][cut[s][1][row] : cut[s][1][row + 1]] for s, row in places]
+            if name in CLASS_IDS and len(self.files) > 1:
+                rows = [self.indexes.with_class_ids(name, s, row) for (s, _), row in zip(places, rows, strict=True)]
+            found.append(rows)
         return found
 
     @cached_property

@@ -1,31 +1,27 @@
-"""Where the records of a pack lie: its manifest, indexes and mapped containers, and lookups in them."""
+"""Where the records of a pack, or of several, lie: indexes and mapped containers, and lookups in them."""
 
 from __future__ import annotations
 
 import math
-import os
 from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, DamagedPack, UsageError
+from packer.errors import DamagedPack
 from packer.format.indexes import FETCHED_AT_ONCE, Indexes
-from packer.format.manifest import Manifest, ShardEntry, read_manifest
-from packer.format.mmap import MANY_FILES, map_files
+from packer.format.manifest import Manifest, ShardEntry
+from packer.format.mmap import MANY_FILES, joined_region
+from packer.format.pack_files import PackFiles
 from packer.model.annotation import Int64
 from packer.model.parts import IMAGE, column_of
 from packer.model.ragged import Ragged
-from packer.stores import clean_url, is_url, join_url
-from packer.stores.cache import origin_of
 from packer.stores.threads import all_of, pool
-
-if TYPE_CHECKING:
-    from packer.format.remote import Remote
 
 FILES_AT_ONCE = 8
 """On a file server, each file takes a while."""
@@ -37,20 +33,35 @@ class Places:
     """The files of an open pack, and where its records lie in them.
 
     Args:
-        path: The directory of the pack, or its URL.
-        cache_dir: The folder where packs at URLs are kept.
-        cache_bytes: The size of that folder at most.
+        files: Those of the pack, or of several whose records follow one another.
+        manifest: What it holds.
     """
 
-    def __init__(self, path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> None:
-        self.remote: Remote | None = None
-        """What fetches a pack at a URL; None: it is in a directory."""
-        self.cache_options: tuple[AnyPath | None, int | str | None] = cache_dir, cache_bytes
-        """As they were given, to open the pack again."""
+    def __init__(self, files: Sequence[PackFiles], manifest: Manifest) -> None:
+        self.files = tuple(files)
+        self.manifest = manifest
+        self.path = " + ".join(one.path for one in files)
+        self.shards: tuple[ShardEntry, ...] = tuple(chain.from_iterable(one.shards for one in files))
+        one = files[0] if len(files) == 1 else None
+        self.remote = one.remote if one else None
+        """What fetches a pack at a URL; None: it is in a directory, or joined."""
+        self.folder = one.folder if one else ""
+        """Where its files are on this machine; "" if they are in memory, or in the folders of several packs."""
+        self.cache_options = one.cache_options if one else (None, None)
+        self._of = [number for number, its in enumerate(files) for _ in its.shards]
+        """Which of `files` each shard is in."""
+        self._moves: Int64 | None = None
+        """By how much the bytes of each shard lie elsewhere in `region` than in that of its pack; None: they do not."""
+        self.region, self._starts = files[0].region, files[0].starts
+        """The bytes of all container files, and the offset at which each begins."""
+        if one is None:
+            self.region, self._starts = joined_region([(its.region, its.starts) for its in files])
+            self._moves = self._starts - np.concatenate([its.starts for its in files])
         try:
-            self._open(path)
+            self.indexes = Indexes(*(its.index_files() for its in files))
         except DamagedPack as error:
-            error.with_location(self.path, self._shard_at(error.where))
+            if one is not None:
+                error.with_location(one.path, one.shard_at(error.where))
             raise
         self._bounds = [0, *accumulate(shard.records for shard in self.shards)]
         self._firsts = np.array(self._bounds, np.int64)
@@ -58,45 +69,13 @@ class Places:
         self._ends = self._firsts[1:].view(np.uint64)  # a negative number, as an unsigned one, is beyond them
         self._open_shards = np.zeros(len(self.shards), np.bool_)
 
-    def _open(self, path: AnyPath) -> None:
-        if is_url(path):
-            from packer.format.remote import open_remote
-
-            self.path = clean_url(path)
-            self.remote = open_remote(path, *self.cache_options)
-            self.folder = self.remote.folder
-            """Where its files are on this machine; "" if they are in memory, or in the folders of several packs."""
-            self.manifest: Manifest = self.remote.manifest
-            self.shards: tuple[ShardEntry, ...] = self.manifest.shards
-            self.region, self._starts = self.remote.region, self.remote.starts
-            self.indexes = Indexes(self.folder, self.shards, self.manifest, self.remote.index)
-        else:
-            self.path = self.folder = os.path.abspath(os.fsdecode(path))
-            if (origin := origin_of(self.path)) is not None:
-                raise UsageError(self.path, "is packer's cache of a pack at a URL", f"open {origin['url']}")
-            self.manifest = read_manifest(self.path)
-            self.shards = self.manifest.shards
-            files = [(self.manifest.path_of(self.path, s.container.name), s.container.bytes) for s in self.shards]
-            self.region, self._starts = map_files(files, late=self._is_large)
-            """The bytes of all container files, and the offset at which each begins."""
-            self.indexes = Indexes(self.folder, self.shards, self.manifest)
-
-    def _file(self, name: str) -> str:
-        return join_url(self.path, name) if self.remote else self.manifest.path_of(self.path, name)
-
-    def _shard_at(self, file: AnyPath) -> str | None:
-        """Return the shard that a file of this pack belongs to; None for the manifest."""
-        name = os.path.basename(os.fsdecode(file))
-        names = (s.container.name for s in getattr(self, "shards", ()) if name in (s.container.name, s.index.name))
-        return next(names, None)
-
     def __len__(self) -> int:
         return self.manifest.records
 
     @property
     def is_remote(self) -> bool:
         """Whether records are fetched from a store, and may be evicted again."""
-        return self.remote is not None
+        return any(one.remote is not None for one in self.files)
 
     # -- where things lie
 
@@ -124,12 +103,12 @@ class Places:
 
         Both are int64 (n,); the size is -1 for a record that lacks the part.
         """
-        if name == IMAGE and (joined := self._joined) is not None:
-            return joined[0].take(records), joined[1].take(records)
+        if name == IMAGE and (found := self._all_at_hand) is not None:
+            return found[0].take(records), found[1].take(records)
         return self._looked_up(records, name)
 
     @cached_property
-    def _joined(self) -> tuple[Int64, Int64] | None:
+    def _all_at_hand(self) -> tuple[Int64, Int64] | None:
         """The places of all records, if they are few: it saves a tenth of the time that tiny images take."""
         return self._looked_up(np.arange(len(self))) if self._has_few_records else None
 
@@ -152,7 +131,12 @@ class Places:
     def _shards_of(self, records: Int64) -> Int64:
         """Return the shard of each record, and open those that are new."""
         shards = self._ends.searchsorted(records.view(np.uint64), "right")
-        if not (opened := self._open_shards.take(shards)).all():
+        try:
+            opened = self._open_shards.take(shards)
+        except IndexError:
+            self._require(int(records[shards == len(self.shards)][0]))
+            raise
+        if not opened.all():
             self._open_new(np.unique(shards[~opened]) if self._is_large else np.flatnonzero(~self._open_shards))
         return shards
 
@@ -172,22 +156,30 @@ class Places:
 
     def _open_new(self, shards: Int64) -> None:
         if self._is_large and len(shards) > 1:
-            with pool(FETCHED_AT_ONCE if self.remote else FILES_AT_ONCE) as threads:
+            with pool(FETCHED_AT_ONCE if self.is_remote else FILES_AT_ONCE) as threads:
                 all_of([threads.submit(self._read_files, number) for number in shards.tolist()])
         for number in shards.tolist():
             try:
                 if self._is_large:
-                    self.region.map(number)
+                    self._map(number)
                 self.indexes.prepare(number, self._one_size)
             except DamagedPack as error:
-                error.with_location(self.path, self.shards[number].container.name)
+                error.with_location(self.files_of(number).path, self.shards[number].container.name)
                 raise
             self._open_shards[number] = True
 
     def _read_files(self, number: int) -> None:
         with suppress(DamagedPack):  # raised again when the shard is opened
-            self.region.map(number)
+            self._map(number)
         self.indexes.read(number)
+
+    def _map(self, number: int) -> None:
+        files = self.files_of(number)
+        files.region.map(number - files.first_shard)
+
+    def files_of(self, number: int) -> PackFiles:
+        """Return the files of the pack that a shard is from."""
+        return self.files[self._of[number]]
 
     def about(self, runs: Int64) -> tuple[Int64, Int64]:
         """Return the places (`places`) of all records in runs; in a large pack, of each run, as if its records had even

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, DamagedPack, UsageError, printable
+from packer.errors import DamagedPack, UsageError, printable
 from packer.format.bits import Bits
 from packer.format.indexes import RESTORE
+from packer.format.manifest import Manifest
+from packer.format.pack_files import PackFiles
 from packer.format.places import Places
 from packer.model.annotation import Int64
 from packer.model.parts import IMAGE, column_of, key_of
@@ -28,15 +29,16 @@ class Records(Places):
     """The records of an open pack. Its `packer.format.pack.Pack` makes images and annotations of them.
 
     Args:
-        path: The directory of the pack, or its URL.
-        cache_dir: The folder where packs at URLs are kept.
-        cache_bytes: The size of that folder at most.
+        files: The files of the pack, or of several whose records follow one another.
+        manifest: What it holds.
     """
 
-    def __init__(self, path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> None:
-        super().__init__(path, cache_dir, cache_bytes)
+    def __init__(self, files: Sequence[PackFiles], manifest: Manifest) -> None:
+        super().__init__(files, manifest)
         self._checked = {IMAGE: Bits(len(self)), **{name: Bits(len(self)) for name in self.manifest.parts}}
         """Which records this process has verified, of the image and of each part."""
+        self._is_remote = self.is_remote
+        self._needed_of: dict[PackFiles, NDArray[np.uint8]] = {}
 
     def record(self, i: int) -> memoryview:
         """Return the bytes of record `i`, mapped and read-only.
@@ -45,7 +47,7 @@ class Records(Places):
             DamagedPack: They do not match their checksum, which is verified when this process first reads the record.
         """
         self._require(i)
-        if self.remote is not None:
+        if self._is_remote:
             with self.held(np.array([i])):
                 return memoryview(bytes(self._record(i)))  # a copy: its block may be evicted
         return self._record(i)
@@ -81,7 +83,7 @@ class Records(Places):
         start = int(self._starts[shard]) + self.indexes.value(column_of(name, "offset"), shard, i)
         return start, start + self.indexes.value(column_of(name, "size"), shard, i)
 
-    def held(self, records: Int64, names: Sequence[str] = (IMAGE,)) -> AbstractContextManager[None]:
+    def held(self, records: Int64, names: Sequence[str] = (IMAGE,)) -> AbstractContextManager[Any]:
         """Return a context in which the bytes of `records`, int64 (n,), are in `region`; only a remote pack needs it.
 
         Args:
@@ -91,71 +93,107 @@ class Records(Places):
         Raises:
             StorageError: They cannot be fetched.
         """
-        return _HERE if self.remote is None else self._held(self.remote, records, names)
+        if not self._is_remote:
+            return _HERE
+        if self.remote is not None:
+            return self._held(self.files[0], self.remote, records, names)
+        with ExitStack() as stack:
+            for files, its in self.by_files(records):
+                if files.remote is not None:
+                    stack.enter_context(self._held(files, files.remote, its, names))
+            return stack.pop_all()
 
-    def _held(self, remote: Remote, records: Int64, names: Sequence[str]) -> AbstractContextManager[None]:
+    def by_files(self, records: Int64) -> Iterator[tuple[PackFiles, Int64]]:
+        """Yield (one of `files`, those of `records` that are in them) for each that has any."""
+        if len(self.files) == 1:
+            yield self.files[0], records
+            return
+        for files in self.files:
+            if len(its := records[(records >= files.first_record) & (records < files.end)]):
+                yield files, its
+
+    def _held(
+        self, files: PackFiles, remote: Remote, records: Int64, names: Sequence[str]
+    ) -> AbstractContextManager[None]:
         if (whole := remote.whole()) is not None:
             return whole
-        blocks = remote.blocks_of(*self._ranges(records, names))
+        blocks = remote.blocks_of(*self.own_places(records, names))
         try:
             held = remote.held(blocks)
         except DamagedPack as error:
-            error.with_location(self.path, self._shard_at(error.where))
+            error.with_location(files.path, files.shard_at(error.where))
             raise
-        self._forget_evicted(remote, blocks)
+        self._forget_evicted(files, remote, blocks)
         return held
 
-    def note_whole(self, remote: Remote) -> bool:
-        """Return whether all records are here, and stay while all are pinned; from then on reading costs nothing."""
+    def note_whole(self, files: PackFiles) -> bool:
+        """Return whether all records in `files`, which are remote, are here, and stay while all are pinned.
+
+        From then on reading them costs nothing.
+        """
+        remote = files.remote
+        assert remote is not None
         if remote.is_whole():
             return True
         if not self._is_large:
             self.open_all()
         # records of a shard that is not open may be absent
-        known = self._open_shards.all() and not remote.is_fetching()
-        if known and (remote.blocks.states >= self._needed).all():
-            self._forget_evicted(remote, np.arange(remote.blocks.layout.num_blocks))
-            remote.note_whole(self._needed)
+        opened = self._open_shards[files.first_shard :][: len(files.shards)].all()
+        if opened and not remote.is_fetching():
+            needed = self._needed(files, remote)
+            if (remote.blocks.states >= needed).all():
+                self._forget_evicted(files, remote, np.arange(remote.blocks.layout.num_blocks))
+                remote.note_whole(needed)
         return remote.is_whole()
 
-    @cached_property
-    def _needed(self) -> NDArray[np.uint8]:
-        """Whether a record lies in each block of a remote pack: a container has others, too."""
-        assert self.remote is not None
-        layout = self.remote.blocks.layout
-        edges = np.zeros(layout.num_blocks + 1, np.int64)
-        for places in self._all_places():
-            first, last = self.remote.ends_of(*places)
-            edges += np.bincount(first, minlength=len(edges)) - np.bincount(last + 1, minlength=len(edges))
-        return (np.cumsum(edges[:-1]) > 0).astype(np.uint8)
+    def _needed(self, files: PackFiles, remote: Remote) -> NDArray[np.uint8]:
+        """Return whether a record lies in each block of a remote pack: a container has others, too."""
+        if (found := self._needed_of.get(files)) is None:
+            layout = remote.blocks.layout
+            edges = np.zeros(layout.num_blocks + 1, np.int64)
+            for places in self._all_places(files):
+                first, last = remote.ends_of(*places)
+                edges += np.bincount(first, minlength=len(edges)) - np.bincount(last + 1, minlength=len(edges))
+            found = self._needed_of[files] = (np.cumsum(edges[:-1]) > 0).astype(np.uint8)
+        return found
 
-    def _all_places(self) -> Iterator[tuple[Int64, Int64]]:
-        """Yield where all records begin, and their sizes; of each of many shards, that of all its records together."""
+    def _all_places(self, files: PackFiles) -> Iterator[tuple[Int64, Int64]]:
+        """Yield where all records begin in the region of their pack, and their sizes.
+
+        Of each of many shards, that of all its records together.
+        """
         if self._is_large:
-            shards = np.flatnonzero(self.indexes.spans[:, 1])
-            begins, ends = self.indexes.spans[shards].T
-            yield self._starts[shards] + begins, ends - begins
+            spans = self.indexes.spans[files.first_shard :][: len(files.shards)]
+            shards = np.flatnonzero(spans[:, 1])
+            begins, ends = spans[shards].T
+            yield files.starts[shards] + begins, ends - begins
         else:
-            for start in range(0, len(self), 1 << 20):  # in pieces, to save memory
-                yield self._ranges(np.arange(start, min(start + (1 << 20), len(self))), [*self._checked])
+            step = 1 << 20  # in pieces, to save memory
+            for start in range(files.first_record, files.end, step):
+                yield self.own_places(np.arange(start, min(start + step, files.end)), [*self._checked])
 
-    def _ranges(self, records: Int64, names: Sequence[str]) -> tuple[Int64, Int64]:
-        """Return where these parts of records begin, and their sizes, without those that records lack."""
+    def own_places(self, records: Int64, names: Sequence[str] = (IMAGE,)) -> tuple[Int64, Int64]:
+        """Return where these parts of `records`, all of one pack, begin in the region of that pack, and their sizes.
+
+        Those that records lack are left out.
+        """
+        moved = 0 if self._moves is None else self._moves.take(self._shards_of(records))
+        found = [self.places(records, name) for name in names]
         if tuple(names) == (IMAGE,):
-            return self.places(records)
-        offsets, sizes = (
-            np.concatenate(every) for every in zip(*(self.places(records, n) for n in names), strict=True)
-        )
-        return offsets[sizes >= 0], sizes[sizes >= 0]
+            [(starts, sizes)] = found
+            return (starts if self._moves is None else starts - moved), sizes
+        offsets, every = np.concatenate([starts - moved for starts, _ in found]), np.concatenate([s for _, s in found])
+        return offsets[every >= 0], every[every >= 0]
 
-    def _forget_evicted(self, remote: Remote, blocks: Int64) -> None:
+    def _forget_evicted(self, files: PackFiles, remote: Remote, blocks: Int64) -> None:
         """Verify the records of (held) blocks that were evicted again: they were fetched again."""
         for start, stop, extent in remote.evicted(blocks):
-            shard = int(np.searchsorted(self._starts, start, "right")) - 1
+            shard = files.first_shard + int(np.searchsorted(files.starts, start, "right")) - 1
             if self._open_shards[shard]:
                 records = np.arange(*self._bounds[shard : shard + 2])
                 for name, checked in self._checked.items():
                     offsets, sizes = self.places(records, name)
+                    offsets = offsets - (0 if self._moves is None else self._moves[shard])
                     checked.clear(records[(offsets < stop) & (offsets + sizes > start)])
             remote.seen(extent)
 
@@ -180,9 +218,11 @@ class Records(Places):
 
     def _repair(self, i: int, name: str) -> None:
         """Fetch a remote record again that does not match its checksum. Raise DamagedPack if that does not help."""
-        if self.remote is not None:
+        shard = self._shard_of(i)
+        if (remote := self.files_of(shard).remote) is not None:
             start, stop = self.span(i, name)
-            self.remote.repair(start, stop, lambda data: self._matches(i, name, data))
+            moved = 0 if self._moves is None else int(self._moves[shard])
+            remote.repair(start - moved, stop - moved, lambda data: self._matches(i, name, data))
             if self._matches(i, name, self.region.data[start:stop]):
                 return
         what = "does not match its checksum"
@@ -195,9 +235,9 @@ class Records(Places):
     def damage(self, i: int, problem: str) -> DamagedPack:
         """Return the error that record `i` has this `problem`."""
         number, row = self.locate(i)
-        shard, key = self.shards[number].container.name, self.key(i)
-        error = DamagedPack(self._file(shard), f"record {key} (row {row}) {problem}", RESTORE)
-        return error.with_location(self.path, shard, key)
+        files, shard, key = self.files_of(number), self.shards[number].container.name, self.key(i)
+        error = DamagedPack(files.file(shard), f"record {key} (row {row}) {problem}", RESTORE)
+        return error.with_location(files.path, shard, key)
 
     def _damaged(self, i: int, problem: str) -> NoReturn:
         raise self.damage(i, problem)

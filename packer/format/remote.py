@@ -13,6 +13,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -111,15 +112,24 @@ class Remote:
             self.region = Region([memory.content], [0])
             self._fetcher = Fetcher(memory, objects.read, Cache(""))
         self.blocks = self._fetcher.blocks
+        self._begin_reading()
+        self._indexes: list[NDArray[np.uint8] | None] = []
+        if not self._is_late:
+            with pool(FETCHED_AT_ONCE) as threads:
+                self._indexes = all_of([threads.submit(self.index, number, False) for number in range(len(containers))])
+
+    def _begin_reading(self) -> None:
         self._seen: NDArray[np.uint64] = self.blocks.generations.copy()
         self._whole_since = -1
         """The period of pins for which all blocks are known to be there."""
         self._last = -2
         """The last block that was missing."""
-        self._indexes: list[NDArray[np.uint8] | None] = []
-        if not self._is_late:
-            with pool(FETCHED_AT_ONCE) as threads:
-                self._indexes = all_of([threads.submit(self.index, number, False) for number in range(len(containers))])
+
+    def for_another(self) -> Remote:
+        """Return the same for another pack that reads its records, and has to see by itself what was evicted."""
+        other = copy(self)
+        other._begin_reading()
+        return other
 
     def room(self) -> float:
         """Return how many bytes of containers the cache may hold beside the indexes of its packs; may be negative."""

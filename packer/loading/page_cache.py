@@ -15,6 +15,7 @@ import numpy as np
 
 from packer.errors import UsageError, size_text
 from packer.format.pack import Pack
+from packer.format.pack_files import PackFiles
 from packer.loading.windows import Closable, InWindows
 from packer.model.annotation import Int64
 from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler
@@ -38,7 +39,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
     Blocks from a store stay until they are used; if the cache can hold the pack, those of a block shuffle are requested
     window by window. Do nothing for packs that are in the page cache already, which is checked once, at the start.
     """
-    ahead_of: dict[Pack, _Ahead] = {}
+    ahead_of: dict[PackFiles, _Ahead] = {}
     source = iter(batches)
     waiting: deque[tuple[Int64, int, list[Closable]]] = deque()
     used: deque[tuple[int, list[Closable]]] = deque()
@@ -47,17 +48,17 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
     def ask(records: Int64, later: bool = False) -> tuple[int, list[Closable]]:
         """Ask for records; return their bytes, and what holds them."""
         size, held = 0, list[Closable]()
-        for one, _, inside in pack.by_pack(records):
-            if not later or ahead_of[one].takes_windows:
-                places = one.places(inside)
+        for files, its in pack.by_files(records):
+            if not later or ahead_of[files].takes_windows:
+                places = pack.own_places(its)
                 size += int(places[1].sum())
-                held += ahead_of[one].ask(*places, later)
+                held += ahead_of[files].ask(*places, later)
         return size, held
 
     windows = batches.ahead(lambda records: ask(records, later=True)[1]) if isinstance(batches, InWindows) else None
     try:
-        for one in pack.packs:
-            ahead_of[one] = _Ahead(one)
+        for one in pack.files:
+            ahead_of[one] = _Ahead(pack, one)
         if all(each.has_nothing_to_do for each in ahead_of.values()):
             yield from source
             return
@@ -93,14 +94,15 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
             _close(held)
 
 
-def _share_in_memory(pack: Pack) -> float:
-    """Return the approximate share of a pack's records that is in memory."""
-    return pack.region.share_in_memory(pack.places(_sample(pack))[0])
+def _share_in_memory(pack: Pack, files: PackFiles) -> float:
+    """Return the approximate share of the records in `files` that is in memory."""
+    return files.region.share_in_memory(pack.own_places(_sample(files))[0])
 
 
-def _sample(pack: Pack) -> Int64:
-    """Return an even sample of a pack's records."""
-    return np.linspace(0, len(pack) - 1, min(SAMPLED_RECORDS, len(pack))).astype(np.int64)
+def _sample(files: PackFiles) -> Int64:
+    """Return an even sample of the records in the files of a pack."""
+    count = min(SAMPLED_RECORDS, files.manifest.records)
+    return np.linspace(files.first_record, files.end - 1, count).astype(np.int64)
 
 
 def _close(held: Iterable[Closable]) -> None:
@@ -109,10 +111,10 @@ def _close(held: Iterable[Closable]) -> None:
 
 
 class _Ahead:
-    """Asks for the bytes of one pack in advance."""
+    """Asks for the bytes in the files of one pack in advance."""
 
-    def __init__(self, pack: Pack) -> None:
-        self._pack, self._remote = pack, pack.remote
+    def __init__(self, pack: Pack, files: PackFiles) -> None:
+        self._pack, self._files, self._remote = pack, files, files.remote
         self._everything: Held | None = None
         self._is_here = self._remote is None
         self._is_cold: bool | None = None
@@ -130,9 +132,9 @@ class _Ahead:
     def look(self) -> None:
         """Look whether the pack is on this machine now, and if it is, once whether it is in memory."""
         if self._remote is not None:
-            self._is_here = self._everything is not None and self._pack.note_whole(self._remote)
+            self._is_here = self._everything is not None and self._pack.note_whole(self._files)
         if self._is_here and self._is_cold is None:
-            self._is_cold = _share_in_memory(self._pack) < WARM
+            self._is_cold = _share_in_memory(self._pack, self._files) < WARM
 
     @property
     def takes_windows(self) -> bool:
@@ -147,7 +149,7 @@ class _Ahead:
             self._remote.announce(blocks, later)
             return held
         if self._is_cold:
-            self._pack.region.fetch(offsets, sizes)
+            self._files.region.fetch(offsets, sizes)
         return []
 
     def close(self) -> None:
@@ -160,7 +162,7 @@ class _Ahead:
 
 def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
     """Raise UsageError if the cache of remote packs cannot hold what an order needs at once: of several, all."""
-    remotes = [one.remote for one in pack.packs if one.remote is not None and one.remote.limit]
+    remotes = [one.remote for one in pack.files if one.remote is not None and one.remote.limit]
     total = sum(sum(remote.blocks.layout.sizes) for remote in remotes)
     room = int(min((remote.room() for remote in remotes), default=0))
     if total <= room or not remotes:
@@ -169,7 +171,7 @@ def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
         problem = f"leaves {size_text(max(0, room))} for images, but these packs have {size_text(total)}"
         raise UsageError("cache_bytes", problem, f"pass cache_bytes={total + (remotes[0].limit or 0) - room} or more")
     remote = pack.remote
-    each = int(pack.about(_sample(pack)[:, None] + np.arange(2))[1].mean())
+    each = int(pack.about(_sample(pack.files[0])[:, None] + np.arange(2))[1].mean())
     batches = 2 * (LEAD_BATCHES + BEHIND_BATCHES) * batch_size * each
     span = 2 * AHEAD_BYTES + batches
     if (need := _needed(pack, remote, sampler, span)) > room:

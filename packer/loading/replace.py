@@ -131,7 +131,7 @@ class Replacer(Locked):
             known = pack.manifest.digest, one.record
             if known not in _warned:
                 _warned.add(known)
-                [(of, _, _)] = pack.by_pack(np.array([one.record]))
+                of = pack.packs[pack.part_of(one.record)[0]]
                 text = f"{printable(of.path)}: {one.problem}; replaced with another record"
                 warnings.warn(text, DamagedRecordWarning, stacklevel=2)
 

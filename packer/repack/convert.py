@@ -13,7 +13,7 @@ from typing import Any, cast
 import packer
 from packer.containers import container_names, container_of
 from packer.errors import AnyPath, TooManyBad, UsageError, plural, printable
-from packer.format.indexes import Indexes
+from packer.format.indexes import Indexes, IndexFiles
 from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import MOST_IN_MANIFEST, Listing, lists_of, selection_file
 from packer.format.manifest import Manifest, Origin, Rejected, read_manifest
@@ -87,7 +87,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     remake = _remake(options, old, given)
     output = output_of(options, progress, indexes=True)
     _check_links(old, folder, output.path)
-    indexes = Indexes(folder, old.shards, old)
+    indexes = Indexes(IndexFiles(folder, old.shards, old))
     listings, selections = lists_of(folder, old)
     selected = select(options, old, indexes)
     selections.update(selected.files)
@@ -223,4 +223,4 @@ def _counted(
     counts.update(rejected=len(rejected) - counts["rejected"], skipped=len(listings["skipped"]) - counts["skipped"])
     kept = {name: count for name, count in counts.items() if count or name in manifest.counts}
     manifest = replace(manifest, counts=kept, rejected=tuple(islice(rejected, MOST_IN_MANIFEST)))
-    return recount(manifest, shards, (Indexes(folder, [shard], None)[0] for shard in shards))
+    return recount(manifest, shards, (Indexes(IndexFiles(folder, [shard]))[0] for shard in shards))

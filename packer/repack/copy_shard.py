@@ -14,7 +14,7 @@ import numpy as np
 from crc32c import crc32c
 
 from packer.errors import BadImage, BadInput, DamagedPack, printable
-from packer.format.indexes import Indexes
+from packer.format.indexes import Indexes, IndexFiles
 from packer.format.manifest import ShardEntry
 from packer.format.mmap import map_files
 from packer.format.schema import DTYPES, ENCODINGS
@@ -159,7 +159,7 @@ class _Source:
 
     def __init__(self, job: CopyJob, decoding: Decoding) -> None:
         self._job, self._decoding = job, decoding
-        indexes = Indexes(job.pack, [job.entry], None)
+        indexes = Indexes(IndexFiles(job.pack, [job.entry]))
         table = indexes[0]
         # lists of Python numbers: numpy scalars would take longer than copying a small image
         self._offsets = indexes.offsets(0).tolist()

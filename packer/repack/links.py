@@ -14,7 +14,7 @@ from packer.containers import CONTAINERS, open_container
 from packer.errors import AnyPath, DamagedPack, PackerError, StorageError, plural
 from packer.format.digests import sha256_of
 from packer.format.index import INDEX_SUFFIX, write_index
-from packer.format.indexes import Indexes
+from packer.format.indexes import Indexes, IndexFiles
 from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry, read_manifest
 from packer.format.mmap import check_size
 from packer.model.annotation import Int64, Progress
@@ -44,7 +44,7 @@ class Source:
         try:
             for shard in self.manifest.shards:
                 check_size(self.file_of(shard), shard.container.bytes)
-            self.indexes = Indexes(self.path, self.manifest.shards, self.manifest)
+            self.indexes = Indexes(IndexFiles(self.path, self.manifest.shards, self.manifest))
         except DamagedPack as error:
             error.with_location(self.path)
             raise

@@ -154,8 +154,7 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
         ("source XXH3", bytes(np.asarray(pack.column("source_xxh3")[record])).hex()),
     ]
     if len(pack.packs) > 1:
-        [(part, _, _)] = pack.by_pack(np.array([record]))
-        stored.insert(0, ("pack", part.path))
+        stored.insert(0, ("pack", pack.packs[pack.part_of(record)[0]].path))
     if annotation.tags is not None:
         names = [name for name, has in zip(pack.manifest.tags, annotation.tags.tolist(), strict=True) if has]
         stored.append(("tags", ", ".join(names) or "none"))

@@ -79,8 +79,8 @@ class Originals:
 
     def _one(self, record: int) -> tuple[Pack, int]:
         """Return the pack that a record is from, and its number there."""
-        ((pack, _, inside),) = self._pack.by_pack(np.array([record]))
-        return pack, int(inside[0])
+        number, inside = self._pack.part_of(record)
+        return self._pack.packs[number], inside
 
     def _path(self, pack: Pack, record: int) -> bytes | None:
         folder, relative = self._folders[pack.path], bytes(pack.column("path")[record])

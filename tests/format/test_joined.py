@@ -12,16 +12,14 @@ from large_packs import large_pack
 from packs import MakePack
 
 from packer import join_packs, open_pack
-from packer.errors import UsageError
-from packer.format.joined import JoinedPack
 from packer.format.mmap import MANY_FILES
 from packer.format.pack import Pack
 from packer.model.ragged import Ragged
 from packer.system import PORTABLE
 
 ONE_OF_ITS_OWN = {
-    "by_pack", "cache_options", "classes", "folder", "indexes", "is_remote", "manifest", "note_whole", "open_all",
-    "packs", "path", "record_bytes", "region", "remote", "shards",
+    "by_files", "cache_options", "classes", "files", "files_of", "folder", "indexes", "is_remote", "manifest",
+    "note_whole", "open_all", "own_places", "packs", "part_of", "path", "record_bytes", "region", "remote", "shards",
 }  # fmt: skip
 """What a test of its own shows."""
 OF_A_RECORD = {
@@ -32,7 +30,7 @@ COLUMNS = {"column", "keys", "paths", "shard_columns"}
 
 
 @pytest.fixture(params=["boxes", "raw", "copy", "ragged", "gray16"])
-def joined(request: pytest.FixtureRequest, make_pack: Callable[[str, str], Path]) -> JoinedPack:
+def joined(request: pytest.FixtureRequest, make_pack: Callable[[str, str], Path]) -> Pack:
     return join_packs([make_pack(request.param, "tfrecord"), make_pack(request.param, "lmdb")])
 
 
@@ -40,15 +38,11 @@ def public(pack: Pack) -> set[str]:
     return {name for name in {*dir(type(pack)), *vars(pack)} if not name.startswith("_")}
 
 
-def test_all_that_a_pack_has_is_here(joined: JoinedPack) -> None:
+def test_all_that_a_pack_has_is_here(joined: Pack) -> None:
     of_a_pack = public(joined.packs[0])
     shown = ONE_OF_ITS_OWN | OF_A_RECORD | OF_RECORDS | COLUMNS | {"part", "where"}
     assert of_a_pack == shown  # anything new belongs in a test here
-    assert public(joined) == of_a_pack | {"part_of"}
-    for name in of_a_pack - {"indexes"}:
-        getattr(joined, name)
-    with pytest.raises(UsageError, match="is joined and has no indexes of its own; use those of its packs"):
-        _ = joined.indexes
+    assert public(joined) == of_a_pack
 
 
 def same(a: Any, b: Any) -> bool:
@@ -66,7 +60,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def test_a_record_is_that_of_its_pack(joined: JoinedPack) -> None:
+def test_a_record_is_that_of_its_pack(joined: Pack) -> None:
     arguments = {"damage": ("is bad",)}
     assert joined.classes == joined.packs[0].classes  # and so class ids are the same
     for i in range(len(joined)):
@@ -85,7 +79,7 @@ def test_a_record_is_that_of_its_pack(joined: JoinedPack) -> None:
                 getattr(joined, name)(outside, *arguments.get(name, ()))
 
 
-def test_records_are_those_of_their_packs(joined: JoinedPack) -> None:
+def test_records_are_those_of_their_packs(joined: Pack) -> None:
     records = np.random.default_rng(0).permutation(len(joined))
     joined.check(records)
     starts, sizes = joined.places(records)
@@ -102,18 +96,17 @@ def test_records_are_those_of_their_packs(joined: JoinedPack) -> None:
     assert same(joined.places(none), (none, none)) and not len(joined.values("label", none))
     joined.check(none)
     for outside in (-1, len(joined)):
-        for call in (joined.places, joined.check, lambda some: joined.values("label", some)):
-            with pytest.raises(IndexError, match=f"record {outside} of {len(joined)}"):
-                call(np.array([0, outside]))
+        with pytest.raises(IndexError, match=f"record {outside} of {len(joined)}"):
+            joined.own_places(np.array([0, outside]))
 
 
-def test_runs_are_those_of_their_packs(joined: JoinedPack) -> None:
+def test_runs_are_those_of_their_packs(joined: Pack) -> None:
     middle = len(joined.packs[0])
     runs = np.array([[middle, middle + 1], [middle - 1, middle], [0, 1], [middle + 1, middle + 2]])
     assert same(joined.about(runs), joined.places(runs[:, 0]))
 
 
-def test_columns_are_those_of_all_packs(joined: JoinedPack) -> None:
+def test_columns_are_those_of_all_packs(joined: Pack) -> None:
     assert joined.keys == [key for pack in joined.packs for key in pack.keys]
     assert joined.paths == [path for pack in joined.packs for path in pack.paths]
     for name in ("label", "offset", "path", "boxes", "box_labels"):
@@ -126,7 +119,7 @@ def test_columns_are_those_of_all_packs(joined: JoinedPack) -> None:
     assert isinstance(labels, np.ndarray) and not labels.flags.writeable
 
 
-def test_what_it_is(joined: JoinedPack) -> None:
+def test_what_it_is(joined: Pack) -> None:
     first, second = joined.packs
     assert len(joined) == joined.manifest.records == 2 * len(first)
     assert joined.path == f"{first.path} + {second.path}" and joined.shards == first.shards + second.shards
@@ -134,9 +127,9 @@ def test_what_it_is(joined: JoinedPack) -> None:
     assert joined.remote is None and not joined.is_remote and not joined.folder
     fresh = join_packs([open_pack(pack.path) for pack in joined.packs])
     fresh.open_all()
-    assert all(pack._open_shards.all() for pack in fresh.packs)
-    found = [(pack, inside.tolist()) for pack, _, inside in joined.by_pack(np.array([0, len(first), 1]))]
-    assert found == [(first, [0, 1]), (second, [0])]
+    assert fresh._open_shards.all()
+    found = [(files.path, its.tolist()) for files, its in joined.by_files(np.array([0, len(first), 1]))]
+    assert found == [(first.path, [0, 1]), (second.path, [len(first)])]
 
 
 def test_packs_at_urls(make_pack: Callable[[str, str], Path]) -> None:
@@ -145,11 +138,14 @@ def test_packs_at_urls(make_pack: Callable[[str, str], Path]) -> None:
     assert joined.cache_options == (None, None) and joined.packs[1].cache_options == (None, 0)
     assert joined.is_remote and first.remote is not None and second.remote is not None
     assert bytes(joined.record(len(first) + 3)) == bytes(own.record(3))
-    with first.remote.all_pinned(), second.remote.all_pinned():
-        assert not joined.note_whole(second.remote)
+    ours, theirs = joined.files
+    assert ours.remote is not None and theirs.remote is not None
+    with ours.remote.all_pinned(), theirs.remote.all_pinned():
+        assert not joined.note_whole(theirs)
         with joined.held(np.arange(len(joined))):
             pass
-        assert joined.note_whole(second.remote) and second.remote.is_whole() and not first.remote.is_whole()
+        assert joined.note_whole(theirs) and theirs.remote.is_whole() and not ours.remote.is_whole()
+        assert not second.remote.is_whole()  # which has not looked yet
 
 
 @pytest.mark.skipif(PORTABLE, reason="each file has a map and a descriptor there")
@@ -163,7 +159,7 @@ def test_packs_of_many_shards(tmp_path: Path, shards: tuple[int, int]) -> None:
     assert int(sizes.sum()) == 6 * 48 and {*places.tolist()} <= {*starts}
     assert joined.span(last) == (starts[2], starts[2] + 48) and joined.key(last) == "00000002"
     joined.open_all()
-    assert all(pack._open_shards.all() for pack in joined.packs)
+    assert joined._open_shards.all()
 
 
 @pytest.mark.parametrize(("kind", "which"), [("boxes", "box_label"), ("raw", "label")])

@@ -169,7 +169,7 @@ def test_a_loader_pickles_and_its_state_is_for_these_shares(pack, turned):
     begun = list(islice(loader, 5))
     again = pickle.loads(pickle.dumps(loader))
     assert alike(begun + list(again), expected)
-    assert "JoinedPack: 54 records of <Pack" in repr(loader) and "MixtureSampler" in repr(again)
+    assert "<Pack: 54 records of <Pack" in repr(loader) and "MixtureSampler" in repr(again)
     with pytest.raises(UsageError, match="weights is '7,3' in the state, '1,1' here"):
         PackedLoader(dict.fromkeys(packs, 1), 4, **OPTIONS).load_state_dict(loader.state_dict())
     with pytest.raises(UsageError, match="pack is '"):

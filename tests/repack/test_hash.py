@@ -15,7 +15,7 @@ from running import good, refused
 
 from packer import BuildOptions, build_pack
 from packer.format.content import content_digest, deep_digest
-from packer.format.indexes import Indexes
+from packer.format.indexes import Indexes, IndexFiles
 from packer.format.manifest import read_manifest
 from packer.format.pack import open_pack
 
@@ -57,7 +57,7 @@ def test_any_change_shows(name: str, make_pack: MakePack, copied: MakePack) -> N
     edit_index(pack / read_manifest(pack).shards[1].index.name, name, CHANGES[name])
     vouch(pack)
     manifest = read_manifest(pack)
-    unchecked = Indexes(str(pack), manifest.shards, None)  # some changes do not fit the rest of the pack
+    unchecked = Indexes(IndexFiles(str(pack), manifest.shards))  # some changes do not fit the rest of the pack
     assert content_digest(unchecked, manifest) != both(make_pack("raw", "tfrecord"))[0]
 
 
