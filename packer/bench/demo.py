@@ -87,7 +87,7 @@ def make_demo(
             for one in value if isinstance(value, tuple) else (value,):
                 words += [f"--{name}", one]
         pack = open_pack(out)
-        files = [os.path.getsize(os.path.join(os.fsencode(source), path)) for path in pack.paths]
+        files = [os.path.getsize(os.path.join(source, path)) for path in pack.paths]
         return Demo(source, words, summary, sum(files))
 
 
@@ -115,7 +115,7 @@ def _sampled(source: str, images: int, seed: int) -> list[bytes] | None:
 def before_and_after(demo: Demo, progress: Progress) -> list[Row]:
     """Read the plain files and the pack as a training script does, in turns; needs torch."""
     pack = open_pack(demo.summary.path)
-    files = tuple(os.fsdecode(os.path.join(os.fsencode(demo.source), path)) for path in pack.paths)
+    files = tuple(os.path.join(demo.source, path) for path in pack.paths)
     job = Job("folder-pil", (MOST_SIDE, MOST_SIDE), BATCH, usable_cores(), SECONDS, files=files, images=len(files))
     stored = demo.summary.pack_bytes / len(files)
     rows = [

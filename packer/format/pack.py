@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
 import numpy as np
 
 from packer.errors import AnyPath, BadImage, DamagedPack, UsageError, plural, printable
+from packer.format.annotation_table import annotation_table
 from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE
 from packer.format.manifest import Manifest
@@ -152,7 +153,7 @@ class Pack(Records):
             chosen &= np.isin(np.arange(len(self)), found)
         if path is not None:
             like = re.compile(fnmatch.translate(path)).match
-            chosen &= np.array([like(os.fsdecode(one)) is not None for one in self.paths], np.bool_)
+            chosen &= np.array([like(one) is not None for one in self.paths], np.bool_)
         return np.flatnonzero(chosen)
 
     def _ids_of(self, classes: int | str | Sequence[int | str]) -> list[int]:
@@ -273,9 +274,24 @@ class Pack(Records):
         return [bytes(key).decode("ascii", "replace") for key in self.column("key")]
 
     @cached_property
-    def paths(self) -> list[bytes]:
-        """The path of each record's source file, relative to the source, as bytes."""
-        return [bytes(path) for path in self.column("path")]
+    def paths(self) -> list[str]:
+        """The path of each record's source file, relative to the source, as `os.listdir` names files.
+
+        `os.fsencode` returns its bytes, of whatever encoding.
+        """
+        return [os.fsdecode(bytes(path)) for path in self.column("path")]
+
+    def to_arrow(self) -> Any:
+        """Return what the index says of all records as a pyarrow.Table, a row per record. No image is read.
+
+        ``pack.to_arrow().to_pandas()``
+
+        Returns:
+            The columns `key`, `path` (text; bytes that are not UTF-8 with backslashes), `height`, `width`, `channels`,
+            `dtype` and `encoding`, and those of the annotation fields that the pack has (docs/formats.md); with
+            `label` also `label_name`. What an image lacks is null; `box_fields` and `extras` are JSON.
+        """
+        return annotation_table(self.indexes, self.manifest)
 
     @property
     def classes(self) -> list[str]:

@@ -251,7 +251,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return self.pack.keys
 
     @property
-    def paths(self) -> list[bytes]:
+    def paths(self) -> list[str]:
         """The path of every sample's source file, relative to the source folder."""
         return self.pack.paths
 

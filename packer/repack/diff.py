@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, AnyStr
 
 import numpy as np
 import pyarrow as pa
@@ -141,14 +140,14 @@ class _Diff:
                 if other >= 0:
                     number = alone[place]
                     partner[number] = left[other]
-                    self.report.moved.add(self.limit, path=_text(paths[0][number]), now=_text(paths[1][left[other]]))
+                    self.report.moved.add(self.limit, path=paths[0][number], now=paths[1][left[other]])
             taken = {left[other] for other in again if other >= 0}
             left = [number for number in left if number not in taken]
         for number, other in enumerate(partner):
             if other < 0:
-                self.report.only_a.add(self.limit, path=_text(paths[0][number]), key=self.a.key(number))
+                self.report.only_a.add(self.limit, path=paths[0][number], key=self.a.key(number))
         for number in left:
-            self.report.only_b.add(self.limit, path=_text(paths[1][number]), key=self.b.key(number))
+            self.report.only_b.add(self.limit, path=paths[1][number], key=self.b.key(number))
         found = np.array(partner, np.int64)
         rows_a = np.flatnonzero(found >= 0)
         return rows_a, found[rows_a]
@@ -184,7 +183,7 @@ class _Diff:
         for place in sorted(differing):
             number = int(rows_a[place])
             self.report.labels.add(
-                self.limit, path=_text(self.a.paths[number]), key=self.a.key(number), fields=differing[place]
+                self.limit, path=self.a.paths[number], key=self.a.key(number), fields=differing[place]
             )
 
     # -- pixels
@@ -231,7 +230,7 @@ class _Diff:
         if psnr is not None:
             low, high = self.report.psnr or (psnr, psnr)
             self.report.psnr = min(low, psnr), max(high, psnr)
-        path, key = _text(self.a.paths[number]), self.a.key(number)
+        path, key = self.a.paths[number], self.a.key(number)
         self.report.pixels.add(self.limit, path=path, key=key, psnr=psnr and round(psnr, 2))
 
 
@@ -243,9 +242,9 @@ def _names(a: Sequence[str], b: Sequence[str], prefix: str = "") -> dict[str, li
     return {prefix + name: names for name, names in found.items() if names}
 
 
-def _matched(a: Sequence[bytes], b: Sequence[bytes]) -> tuple[list[int], list[int]]:
+def _matched(a: Sequence[AnyStr], b: Sequence[AnyStr]) -> tuple[list[int], list[int]]:
     """Return the place of each item of `a` in `b` (-1 if there is none), each used once, and the places left over."""
-    places: dict[bytes, deque[int]] = defaultdict(deque)
+    places: dict[AnyStr, deque[int]] = defaultdict(deque)
     for number, item in enumerate(b):
         places[item].append(number)
     found = [places[item].popleft() if places.get(item) else -1 for item in a]
@@ -297,7 +296,3 @@ def _value(name: str, value: Any, pack: Pack | None) -> Any:
     names = pack.manifest.classes
     ids = value if isinstance(value, list) else [value]
     return [names[i] if 0 <= i < len(names) else i for i in ids]
-
-
-def _text(path: bytes) -> str:
-    return os.fsdecode(path)

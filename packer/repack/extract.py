@@ -203,7 +203,7 @@ def safe(path: bytes, extensions: tuple[bytes, ...]) -> bytes:
 
 def _chosen(pack: Pack, asked: ExtractOptions) -> tuple[list[int], list[str]]:
     """Return the numbers of the records to write, and notes about lines that name none."""
-    paths, notes = pack.paths, []
+    paths, notes = [os.fsencode(path) for path in pack.paths], []
     chosen = list(range(len(pack)))
     for file, wanted in ((asked.include, True), (asked.exclude, False)):
         if file is not None:

@@ -112,7 +112,8 @@ def split(
     stem, extension = os.path.splitext(source.name)
     paths = [os.path.join(folder, f"{stem}-{name}{'.txt' if asked.lists else extension}") for name in shares]
     if asked.lists:
-        made = _write_lists(opened.paths, numbers, paths, (overwrite, progress or Progress()))
+        of_images = [os.fsencode(path) for path in opened.paths]
+        made = _write_lists(of_images, numbers, paths, (overwrite, progress or Progress()))
     else:
         made = _write_packs(source, asked, numbers, paths, (overwrite, progress or Progress()))
     parts = tuple(Part(*each) for each in zip(shares, paths, counts, made, strict=True))

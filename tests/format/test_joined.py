@@ -26,7 +26,7 @@ OF_A_RECORD = {
     "annotation", "damage", "dtype_of", "encoding_of", "image", "key", "locate", "record", "sample", "shape_of", "span",
 }  # fmt: skip
 OF_RECORDS = {"about", "check", "held", "places", "rows", "values"}
-COLUMNS = {"column", "keys", "paths", "shard_columns"}
+COLUMNS = {"column", "keys", "paths", "shard_columns", "to_arrow"}
 
 
 @pytest.fixture(params=["boxes", "raw", "copy", "ragged", "gray16"])

@@ -148,7 +148,7 @@ def _content(pack: Path) -> tuple[object, object]:
 @wide
 def test_convert_some_with_other_images(pack: Path, tmp_path: Path) -> None:
     opened = open_pack(pack)
-    (tmp_path / "not").write_bytes(opened.paths[1] + b"\n")
+    (tmp_path / "not").write_text(opened.paths[1] + "\n")
     good("convert", pack, tmp_path / "new", "--resize", "8x8", "--encode", "png", "--exclude", tmp_path / "not")
     kept = [i for i in range(len(opened)) if i != 1]
     check_parts(open_pack(tmp_path / "new"), kept)

@@ -82,7 +82,7 @@ def test_a_pack_has_what_pycocotools_reads(tmp_path: Path, layout: str) -> None:
     pack = open_pack(str(tmp_path / "pack"))
     assert len(pack) == 12 * len(files)
     for i, path in enumerate(pack.paths):
-        folder, _, name = path.decode().rpartition("/")
+        folder, _, name = path.rpartition("/")
         read = files[folder + "/"]
         (image,) = [one for one in read.imgs.values() if one["file_name"] == name]
         theirs, ours = read.loadAnns(read.getAnnIds(image["id"])), pack.annotation(i)

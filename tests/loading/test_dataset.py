@@ -58,7 +58,7 @@ def same(a, b) -> bool:
 
 def test_pixels_are_those_of_pillow(data):
     assert len(data) == len(data.keys) == len(data.paths) > 8
-    jpeg = data.pack.manifest.encoding in ("jpeg", "copy") or data.paths[0].endswith(b".jpg")
+    jpeg = data.pack.manifest.encoding in ("jpeg", "copy") or data.paths[0].endswith(".jpg")
     for i in range(len(data)):
         image, _ = data[i]
         expected = pillow(data, i)

@@ -41,7 +41,7 @@ def test_class_labels_are_as_in_image_folder(labelled):
     assert type(labelled.targets) is list and type(labelled.targets[0]) is int
     assert labelled.labels.dtype == np.int64 and labelled.labels.tolist() == labelled.targets
     assert labelled.keys == [f"{i:08d}" for i in range(24)]
-    assert labelled.paths[9] == b"bee/1.png"
+    assert labelled.paths[9] == "bee/1.png"
     assert not labelled.pack._checked["image"]._bytes.any()
 
 

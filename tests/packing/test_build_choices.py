@@ -27,7 +27,7 @@ from packer.packing.select import read_selection
 
 
 def paths(pack: Path) -> list[str]:
-    return [path.decode() for path in open_pack(pack).paths]
+    return open_pack(pack).paths
 
 
 # -- how images are stored
@@ -150,7 +150,7 @@ def test_keys_are_those_of_like(tmp_path: Path) -> None:
     gone = {pack.paths[1], pack.paths[3]}
     assert set(open_pack(tmp_path / "q").paths) == set(pack.paths) - gone
     # the copy in the pack has paths: keys of another pack would mean nothing
-    assert set((tmp_path / "q" / "exclude.txt").read_bytes().split()) == gone
+    assert set((tmp_path / "q" / "exclude.txt").read_text().split()) == gone
     good("verify", tmp_path / "q")
 
 
@@ -284,7 +284,7 @@ def test_one_label_is_missing_and_the_other_does_not_fit(voc: Path, tmp_path: Pa
     options = ["--labels", "voc", "--labels", f"list:{tmp_path}/days.txt", "--classes", tmp_path / "classes.txt"]
     good("build", voc, "-o", tmp_path / "p", *options, "--missing-labels", "empty", "--max-bad", "2")
     pack = open_pack(tmp_path / "p")
-    assert pack.paths == [b"JPEGImages/000.jpg", b"JPEGImages/001.jpg", b"JPEGImages/003.jpg"]
+    assert pack.paths == ["JPEGImages/000.jpg", "JPEGImages/001.jpg", "JPEGImages/003.jpg"]
     assert pack.manifest.counts.get("missing_labels", 0) == 0
 
 

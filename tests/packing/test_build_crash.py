@@ -78,7 +78,7 @@ def test_each_signal_costs_one_image(source: Path) -> None:
         (f"{i:03d}.jpg", "crashed", f"crashed the decoder twice (killed by {way}); re-save it with an image editor")
         for i, way in ways.items()
     ]
-    assert open_pack(source.parent / "p").paths == [b"%03d.jpg" % i for i in range(IMAGES) if i not in ways]
+    assert open_pack(source.parent / "p").paths == [f"{i:03}.jpg" for i in range(IMAGES) if i not in ways]
 
 
 @pytest.mark.parametrize(("workers", "shard_bytes"), [(2, FOUR_SHARDS), (4, ONE_SHARD)])
@@ -91,7 +91,7 @@ def test_many_in_any_shards_with_any_threads(source: Path, workers: int, shard_b
     build_pack(options(source, on_bad="skip", shard_bytes=shard_bytes, workers=workers), counts)
     pack = open_pack(source.parent / "p")
     assert reasons(source.parent / "p") == {f"{i:03d}.jpg": "crashed" for i in bad}
-    assert pack.paths == [b"%03d.jpg" % i for i in range(IMAGES) if i not in bad]
+    assert pack.paths == [f"{i:03}.jpg" for i in range(IMAGES) if i not in bad]
     assert pack.manifest.counts["found"] == pack.manifest.counts["packed"] + pack.manifest.counts["rejected"] == IMAGES
     assert all(done <= IMAGES and crashed <= len(bad) for done, crashed in counts.reported)
     assert counts.reported[-1] == (IMAGES, len(bad))

@@ -76,11 +76,11 @@ def test_splits_and_one_file(parts: Path) -> None:
     good("build", parts / "set", "--split", "train", "--encode", "copy")
     every = facts(parts / "set-train.lmdb")
     assert [path for path, *_ in every] == [
-        b"data/train-0000%d-of-00002/%03d.jpg" % (k, 7 + 7 * k + i) for k in range(2) for i in range(7)
+        f"data/train-0000{k}-of-00002/{7 + 7 * k + i:03}.jpg" for k in range(2) for i in range(7)
     ]
     file = parts / "set" / "data" / "train-00001-of-00002.parquet"
     good("build", file, "--encode", "copy", "-o", parts / "one.lmdb")
-    assert [(path.rpartition(b"/")[2], *rest) for path, *rest in every[7:]] == facts(parts / "one.lmdb")
+    assert [(path.rpartition("/")[2], *rest) for path, *rest in every[7:]] == facts(parts / "one.lmdb")
     good("build", file, "--labels", "none", "--encode", "copy", "-o", parts / "none.lmdb")
     assert open_pack(str(parts / "none.lmdb")).manifest.fields == ()
 
@@ -96,4 +96,4 @@ def test_rows_without_an_image_are_listed(parts: Path) -> None:
     assert done.code != 0
     assert "001.jpg" in done.err and 'x.parquet (row 2): has no class in "label"' in done.err
     good("build", parts / "one" / "x.parquet", "--encode", "copy", "--max-bad", 2, "-o", parts / "x.lmdb")
-    assert list(open_pack(str(parts / "x.lmdb")).paths) == [b"000.jpg"]
+    assert list(open_pack(str(parts / "x.lmdb")).paths) == ["000.jpg"]

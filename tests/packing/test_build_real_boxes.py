@@ -42,8 +42,8 @@ def voc_boxes(file: Path) -> list[tuple[str, list[int]]]:
     return found
 
 
-def stem(path: bytes) -> str:
-    return path.decode().rpartition("/")[2].partition(".")[0]
+def stem(path: str) -> str:
+    return path.rpartition("/")[2].partition(".")[0]
 
 
 def boxes_of(pack: Pack, i: int) -> list[tuple[str, list[float]]]:
@@ -82,7 +82,7 @@ def test_bccd_whole_has_every_box_but_the_two_without_area(bccd: Path, folder: P
         written = voc_boxes(bccd / "Annotations" / f"{stem(path)}.xml")
         total += len(written)
         assert boxes_of(pack, i) == in_our_frame(written, stem(path))
-        assert bytes(pack.record(i)) == (bccd / path.decode()).read_bytes()
+        assert bytes(pack.record(i)) == (bccd / path).read_bytes()
     assert total == 4888
 
 
@@ -120,7 +120,7 @@ def test_bccd_padded_to_300_moves_boxes_and_pixels(bccd: Path, folder: Path) -> 
         found = boxes_of(pack, i)
         assert [c for c, _ in found] == [c for c, _ in expected]
         np.testing.assert_allclose([b for _, b in found], moved, rtol=0, atol=1e-3)
-    with Image.open(bccd / pack.paths[0].decode()) as file:
+    with Image.open(bccd / pack.paths[0]) as file:
         small = np.asarray(file.convert("RGB").resize((300, 225), Image.Resampling.BOX), np.int16)
     image = pack.image(0)
     assert image.shape == (300, 300, 3)
@@ -173,9 +173,9 @@ def test_coco_names_and_boxes(coco: Path, packed_coco: tuple[Ran, Pack]) -> None
     assert pack.classes == [names[i] for i in range(80)]
     boxes = 0
     for i, path in enumerate(pack.paths):
-        with Image.open(coco / path.decode()) as image:
+        with Image.open(coco / path) as image:
             size = image.size
-        expected = yolo_boxes(coco / path.decode().replace("images", "labels").replace(".jpg", ".txt"), size)
+        expected = yolo_boxes(coco / path.replace("images", "labels").replace(".jpg", ".txt"), size)
         annotation = pack.annotation(i)
         assert annotation.box_labels is not None and annotation.boxes is not None
         assert annotation.box_labels.tolist() == [c for c, _ in expected]

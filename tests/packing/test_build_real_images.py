@@ -38,7 +38,7 @@ def test_landmarks(real_data: Path, tmp_path: Path) -> None:
     for i, path in enumerate(pack.paths):
         landmarks = pack.annotation(i).landmarks
         assert landmarks is not None
-        np.testing.assert_array_equal(landmarks, expected[path.decode()])
+        np.testing.assert_array_equal(landmarks, expected[path])
         negative += bool((landmarks < 0).any())
     assert negative >= 1
     assert pack.paths == sorted(pack.paths)
@@ -51,13 +51,13 @@ def test_classes(real_data: Path, tmp_path: Path) -> None:
     pack = open_pack(out)
     names = sorted(p.name for p in root.iterdir() if p.is_dir())
     assert pack.classes == names and len(names) == 10
-    files = sorted(str(p.relative_to(root)).encode() for p in root.rglob("*.jpg"))
+    files = sorted(str(p.relative_to(root)) for p in root.rglob("*.jpg"))
     assert pack.paths == files and len(files) == 2000
     labels = np.asarray(pack.column("label")).tolist()
-    assert labels == [names.index(f.partition(b"/")[0].decode()) for f in files]
+    assert labels == [names.index(f.partition("/")[0]) for f in files]
     assert pack.manifest.class_counts == {"label": [sum(label == c for label in labels) for c in range(10)]}
     for i in range(0, 2000, 97):
-        assert np.abs(pack.image(i) - by_pillow(root / files[i].decode())).max() <= 2
+        assert np.abs(pack.image(i) - by_pillow(root / files[i])).max() <= 2
 
 
 def test_photos(real_data: Path, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_photos(real_data: Path, tmp_path: Path) -> None:
     good("build", root, "--labels", "none", "-o", out)
     pack = open_pack(out)
     files = sorted(p for p in root.iterdir() if p.suffix == ".JPEG")
-    assert [p.decode() for p in pack.paths] == [p.name for p in files] and len(files) == 125
+    assert pack.paths == [p.name for p in files] and len(files) == 125
     shapes = set()
     gray = 0
     for i, file in enumerate(files):
@@ -94,7 +94,7 @@ def test_odd_images_are_packed_right_or_rejected_with_a_reason(real_data: Path, 
     broken = {f"pngsuite/{p.name}" for p in (root / "pngsuite").glob("x*.png")}
     truncated = {f"corrupt/{n}" for n in ("truncated.jpg", "truncated.png", "truncated_jpeg.jpg")}
     assert broken | truncated <= set(rejected)
-    packed = {path.decode(): i for i, path in enumerate(pack.paths)}
+    packed = {path: i for i, path in enumerate(pack.paths)}
     assert {f"exif/{p.name}" for p in (root / "exif").iterdir()} <= set(packed)
     wrong = []
     for path, i in packed.items():
@@ -110,7 +110,7 @@ def test_every_orientation_shows_the_same_scene(real_data: Path, tmp_path: Path)
     good("build", real_data / "odd" / "exif", "--labels", "none", "--resize", "60", "-o", out)
     pack = open_pack(out)
     for name in ("Landscape", "Portrait"):
-        images = [pack.image(i) for i, path in enumerate(pack.paths) if path.startswith(name.encode())]
+        images = [pack.image(i) for i, path in enumerate(pack.paths) if path.startswith(name)]
         assert len(images) == 9
         plain = images[0].astype(np.int16)
         for image in images[1:]:
@@ -135,7 +135,7 @@ def test_unchanged_keeps_sixteen_bits_and_alpha(real_data: Path, tmp_path: Path,
     options = ["--mode", "unchanged", "--encode", encode, "--labels", "none", "--max-bad", "30"]
     good("build", real_data / "odd" / "pngsuite", *options, "-o", out)
     pack = open_pack(out)
-    at = {path.decode(): i for i, path in enumerate(pack.paths)}
+    at = {path: i for i, path in enumerate(pack.paths)}
     assert pack.image(at["basn0g16.png"]).dtype == np.uint16
     with Image.open(real_data / "odd" / "pngsuite" / "basn0g16.png") as file:
         gray = np.asarray(file).astype(np.uint16)

@@ -175,7 +175,7 @@ def test_bad_inputs_do_not_move_the_others(sources: Path, tmp_path: Path) -> Non
     assert digests(tmp_path / "1") == digests(tmp_path / "2")
     pack = open_pack(tmp_path / "1")
     assert len(pack) == 11 and [r.path for r in pack.manifest.rejected] == ["005.jpg"]
-    assert pack.paths == [b"%03d.jpg" % i for i in range(12) if i != 5]
+    assert pack.paths == [f"{i:03}.jpg" for i in range(12) if i != 5]
     assert pack.keys[5] == "00000006"  # a key is the number of the input
 
 

@@ -67,7 +67,7 @@ def test_a_shard_for_each_image(sources: Path, tmp_path: Path, format: str) -> N
     assert containers(tmp_path / "p") == [f"shard-{i:05d}{SUFFIXES[format]}" for i in range(12)]
     pack = open_pack(tmp_path / "p")
     assert [shard.records for shard in pack.shards] == [1] * 12
-    assert pack.paths == [b"%03d.jpg" % i for i in range(12)]
+    assert pack.paths == [f"{i:03}.jpg" for i in range(12)]
     assert [pack.image(i).shape for i in range(12)] == [(30, 40, 3)] * 12
 
 

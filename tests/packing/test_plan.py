@@ -75,7 +75,7 @@ def test_no_class_is_not_the_first_class(tmp_path: Path) -> None:
     good("build", source, "-o", tmp_path / "p", "--labels", "folder", "--missing-labels", "empty", "--shuffle", 2)
     pack = open_pack(tmp_path / "p")
     assert {path: int(label) for path, label in zip(pack.paths, pack.column("label"), strict=True)} == {
-        path: -1 if b"/" not in path else int(path[:1] == b"y") for path in pack.paths
+        path: -1 if "/" not in path else int(path[:1] == "y") for path in pack.paths
     }
 
 

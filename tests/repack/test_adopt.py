@@ -51,7 +51,7 @@ def test_the_pack_refers_to_the_files(tars: list[Path], tmp_path: Path) -> None:
     for i in range(15):
         assert bytes(pack.record(i)) == image_file(i)
         assert pack.annotation(i).label == i % 3
-        assert pack.paths[i] == b"%06d.jpg" % i
+        assert pack.paths[i] == f"{i:06}.jpg"
         assert pack.key(i) == f"{i // 5}{i % 5:08d}"
     assert (pack.column("source_xxh3")[3] == np.frombuffer(xxh3_128_digest(image_file(3)), np.uint8)).all()
     assert pack.manifest.shape == (30, 40, 3) and pack.manifest.encoding == "copy" and pack.manifest.mode == "rgb"
@@ -150,7 +150,7 @@ def test_a_jpeg_like_the_last_ones_is_checked_as_any_other(tmp_path: Path) -> No
     images = {"a": whole, "b": whole, "c": whole, "short": whole[:7000], "lossless": lossless, "d": whole}
     tar = write_tar(tmp_path / "a.tar", [(f"x.y/{name}.jpg", data) for name, data in images.items()])
     adopt([tar], tmp_path / "pack", max_bad="2")
-    assert open_pack(tmp_path / "pack").paths[:] == [b"x.y/%c.jpg" % name for name in b"abcd"]
+    assert open_pack(tmp_path / "pack").paths[:] == [f"x.y/{name}.jpg" for name in "abcd"]
     problems = {row.path: row.problem for row in read_list(tmp_path / "pack", "rejected")}
     assert "2000x2000 pixels in 7000 bytes" in problems["x.y/short.jpg"]
     assert "lossless JPEG (SOF3)" in problems["x.y/lossless.jpg"]

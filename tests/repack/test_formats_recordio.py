@@ -35,7 +35,7 @@ def test_classes(tmp_path: Path) -> None:
     pack = open_pack(tmp_path / "pack")
     assert verify(tmp_path / "pack", deep=True).problems == ()
     assert [pack.annotation(i).label for i in range(3)] == labels and pack.classes == ["0", "1", "2", "3"]
-    assert pack.paths == [b"00000007", b"00000008", b"00000009"]
+    assert pack.paths == ["00000007", "00000008", "00000009"]
     assert all(bytes(pack.record(i)) == image_file(i + 7) for i in range(3))
 
 
@@ -113,7 +113,7 @@ def test_objects_that_are_none(numbers: tuple[float, ...], tmp_path: Path) -> No
     with pytest.raises(TooManyBad, match="an object has a class that is none of 0 to 65535, or a box"):
         adopt([tmp_path / "a.rec"], tmp_path / "pack")
     adopt([tmp_path / "a.rec"], tmp_path / "pack", max_bad="1")
-    assert open_pack(tmp_path / "pack").paths == [b"00000001"]
+    assert open_pack(tmp_path / "pack").paths == ["00000001"]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def table(named: bool = True, images: list[bytes | None] | None = None) -> pa.Ta
 def check(pack: Pack, named: bool = True) -> None:
     assert pack.classes == (["ant", "bee", "cat"] if named else ["0", "1", "2"])
     for i, data in enumerate(IMAGES):
-        assert bytes(pack.record(i)) == data and pack.annotation(i).label == i % 3 and pack.paths[i] == b"%d.jpg" % i
+        assert bytes(pack.record(i)) == data and pack.annotation(i).label == i % 3 and pack.paths[i] == f"{i}.jpg"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_lmdb(tmp_path: Path) -> None:
     pack = adopted(write_lmdb(tmp_path / "a.lmdb", {**values, b"99_datum": datum, b"__len__": b"8"}))
     assert [pack.annotation(i).label for i in range(8)] == [0, 1, 2, 0, 1, 2, 0, 1]
     assert [bytes(pack.record(i)) for i in range(8)] == [*IMAGES, image_file(9)]
-    assert pack.paths[0] == b"00000000.jpg"
+    assert pack.paths[0] == "00000000.jpg"
 
 
 def test_pickled_values_are_refused_and_not_read(tmp_path: Path) -> None:

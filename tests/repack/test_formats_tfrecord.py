@@ -37,7 +37,7 @@ def test_classification(tmp_path: Path) -> None:
     pack = adopted(write_tfrecord(tmp_path / "a.tfrecord", rows))
     assert pack.classes == ["n0", "n1", "n2"] and [pack.annotation(i).label for i in range(3)] == [0, 1, 2]
     assert [bytes(pack.record(i)) for i in range(3)] == [image_file(i) for i in range(3)]
-    assert pack.paths == [b"00000000", b"00000001", b"00000002"]
+    assert pack.paths == ["00000000", "00000001", "00000002"]
 
 
 def test_detection(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_detection(tmp_path: Path) -> None:
     assert annotation.boxes is not None and annotation.box_labels is not None
     np.testing.assert_allclose(annotation.boxes, [[10, 15, 30, 30], [0, 3, 40, 27]], atol=1e-5)
     assert annotation.box_labels.tolist() == [2, 1] and annotation.box_fields == {"difficult": (0, 1)}
-    assert pack.paths == [b"0.jpg", b"1.jpg"] and set(pack.manifest.fields) >= {"boxes", "box_labels"}
+    assert pack.paths == ["0.jpg", "1.jpg"] and set(pack.manifest.fields) >= {"boxes", "box_labels"}
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_groups_stay_together(tmp_path: Path) -> None:
         split(pack, SplitOptions("a=0.5,b=0.5", group=group, stratify=group == "text"), tmp_path, overwrite=True)
         a, b = (open_pack(tmp_path / f"p-{name}.lmdb") for name in "ab")
         assert len(a) + len(b) == 24 and abs(len(a) - len(b)) <= 5
-        for name, value in (("folder", lambda p, i: p.paths[i].rpartition(b"/")[0]),
+        for name, value in (("folder", lambda p, i: p.paths[i].rpartition("/")[0]),
                             ("source", lambda p, i: bytes(p.column("source_xxh3")[i])),
                             ("text", lambda p, i: p.annotation(i).extras["text"])):  # fmt: skip
             if name == group:
@@ -116,7 +116,7 @@ def test_groups_stay_together(tmp_path: Path) -> None:
 def test_lists(pack: Path, tmp_path: Path) -> None:
     report = json.loads(good("split", pack, "--parts", "a=0.9,b=0.1", "--lists", "-o", tmp_path, "--json").out)
     assert [part["records"] for part in report["parts"]] == [27, 3]
-    paths = [line for name in "ab" for line in (tmp_path / f"set-{name}.txt").read_bytes().splitlines()]
+    paths = [line for name in "ab" for line in (tmp_path / f"set-{name}.txt").read_text().splitlines()]
     assert sorted(paths) == open_pack(pack).paths
     out = tmp_path / "b.lmdb"
     good("build", tmp_path / "src", "-o", out, "--include", tmp_path / "set-b.txt", "--resize", "8x8")

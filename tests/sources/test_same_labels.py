@@ -86,7 +86,7 @@ def labels_of(root: Path, name: str) -> list[Any]:
 
 def test_packs_have_equal_labels(sets: Path) -> None:
     expected = [
-        (f"images/{name}.jpg".encode(), [list(map(float, box)) for _, *box in boxes],
+        (f"images/{name}.jpg", [list(map(float, box)) for _, *box in boxes],
          [draw.CLASSES.index(cls) for cls, *_ in boxes])
         for name, boxes in draw.BOXES.items()
     ]  # fmt: skip
