@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/index.md", "docs/llms.txt")
+PAGES = ("README.md", "docs/index.md", "docs/install.md", "docs/llms.txt")
 LINK = re.compile(r"(\]\(|^\[[^]\n]+\]: )(?![a-z]+://|#)([^)\s]+)", re.MULTILINE)
 CLONED = re.compile(r"""pip install (--no-deps )?(?:\.|"\.(\[\w+\])")(?: +#.*$|(?=\n|`))""", re.MULTILINE)
 
@@ -35,7 +35,7 @@ def released(page: str, text: str, tag: str) -> str:
         return f"pip install {command[1] or ''}{name}"
 
     text = CLONED.sub(by_name, text).replace(" packer is not on a package index yet; in a clone of it:", "")
-    return LINK.sub(absolute, text) if page != "docs/index.md" else text
+    return LINK.sub(absolute, text) if page in ("README.md", "docs/llms.txt") else text
 
 
 def main() -> None:

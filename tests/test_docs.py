@@ -93,16 +93,25 @@ def test_until_there_is_a_release_packer_is_installed_from_a_clone() -> None:
     assert [name for name, text in texts.items() if f"/{address}" in text] == ["pyproject.toml"]
     named = re.compile(r"pip install [^\n`]*dataset-packer")
     assert [name for name, text in texts.items() if named.search(text)] == []
-    assert "\npip install . " in texts["README.md"] and "\npip install .\n" in texts["docs/index.md"]
+    assert "\npip install . " in texts["README.md"] and "\npip install .\n" in texts["docs/install.md"]
 
 
 def test_a_release_is_installed_by_its_name() -> None:
-    for page, count in (("README.md", 1), ("docs/index.md", 3)):
+    for page, count in (("README.md", 1), ("docs/index.md", 1), ("docs/install.md", 3)):
         text = write_release.released(page, (ROOT / page).read_text(), "v9.8.7")
         assert len(re.findall(r"pip install (?:--no-deps )?\"?dataset-packer(?:\[remote\]\")?[`\n]", text)) == count
         assert "pip install ." not in text.replace("pip install ./packer-fast", "") and "index yet" not in text
     wheel = (ROOT / ".github" / "workflows" / "tests.yml").read_text().partition("\n  wheel:")[2]
     assert wheel.index('write_release.py "$GITHUB_REF_NAME"') < wheel.index("scripts/test_wheel.sh dist")
+
+
+def test_the_home_page_is_the_first_screen_of_the_readme() -> None:
+    screen, links = ((ROOT / "README.md").read_text().partition("\n## Develop")[0], (ROOT / "README.md").read_text())
+    page = (DOCS / "index.md").read_text()
+    shown, _, own_links = page.partition("\n[all figures]: ")
+    assert shown.strip() == screen.replace("](docs/", "](").strip()
+    for name, target in re.findall(r"^\[([^]]+)\]: (.*)$", "[all figures]: " + own_links, re.MULTILINE):
+        assert f"[{name}]: docs/{target}\n" in links or target == "changelog.md", name
 
 
 def test_every_link_that_the_readme_names_is_used() -> None:

@@ -82,7 +82,7 @@ def test_commands_that_need_torch_say_so(tmp_path: Path) -> None:
 def test_the_docs_name_what_to_install_without_torch() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     needed = re.findall(r'^    "([\w-]+)', text.partition("\ndependencies = [")[2].partition("\n]")[0], re.MULTILINE)
-    section = (ROOT / "docs" / "index.md").read_text().partition("### Without torch")[2].replace("\\\n", "")
+    section = (ROOT / "docs" / "install.md").read_text().partition("## Without torch")[2].replace("\\\n", "")
     (listed,) = re.findall(r"^pip install (click .*)$", section, re.MULTILINE)
     assert sorted(listed.split()) == sorted(set(needed) - {"torch", "jpeg4py"})
     assert "pip install --no-deps .\n" in section
