@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from packer.packing.resume import asked_of
 OTHER: dict[str, Any] = {
     "source": "other", "labels": ("folder",), "columns": ("path label",), "fit": "pad", "resize": "20x20",
     "encode": "png", "missing_labels": "skip", "format": "hdf5", "part": "1/2", "max_bad": "3", "decode_timeout": 9.0,
-    "engine": "dask", "scratch": ".",
+    "engine": "dask", "scratch": ".", "interpolation": "bilinear",
 }  # fmt: skip
 """Another value than the default, where `other_value` finds none that goes."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -118,7 +119,7 @@ def test_a_free_option_leaves_the_shards_as_they_are(row: Option, tmp_path: Path
     if row.name == "jpeg_index":
         pytest.importorskip("packer_fast")
     good(*build_of, "-o", tmp_path / "p")
-    good(*build_of, "-o", tmp_path / "q", f"--{row.flag}" if value is True else f"--{row.flag}={row.text(value)}")
+    good(*build_of, "-o", tmp_path / "q", row.label if value is True else f"{row.label}={row.text(value)}")
     first, second = (
         {name: of for name, of in digests(pack).items() if name.startswith("shard-")}
         for pack in (tmp_path / "p", tmp_path / "q")
@@ -139,18 +140,19 @@ def test_an_option_survives_a_config(row: Option, tmp_path: Path) -> None:
 def test_a_manifest_has_what_the_table_says(tmp_path: Path) -> None:
     source = draw_classes(tmp_path / "src", each=2)
     always = {row.name for row in OPTIONS if row.recorded == "always"}
+    changed = [row for row in OPTIONS if row.recorded == "changed"]
     good("build", source, "-o", tmp_path / "p")
     assert read_manifest(tmp_path / "p").options.keys() == always
-    (tmp_path / "some.txt").write_text("*\n")
-    (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
-    given = ["--resize", "9x9", "--fit", "pad", "--pad-value", 5, "--interpolation", "bilinear", "--follow-links"]
-    given += ["--on-animation", "first", "--missing-labels", "skip", "--rle", "polygons"]
-    given += ["--include", tmp_path / "some.txt", "--classes", tmp_path / "names.txt"]
-    (tmp_path / "none.txt").write_text("bee/\n")
-    given += ["--exclude", tmp_path / "none.txt"]
+    texts = {"include": "*", "exclude": "bee/", "classes": "ant\nbee\ncat"}
+    given: list[Any] = ["--resize", "9x9", "--fit", "pad"]
+    for row in changed:
+        (tmp_path / row.name).write_text(texts.get(row.name, ""))
+        value = tmp_path / row.name if row.takes in ("file", "names") else other_value(row)
+        given.append(row.label if value is True else f"{row.label}={value}")
     good("build", source, "-o", tmp_path / "q", *given)
-    changed = {row.name for row in OPTIONS if row.recorded == "changed"}
-    assert read_manifest(tmp_path / "q").options.keys() == always | changed
+    assert read_manifest(tmp_path / "q").options.keys() == always | {row.name for row in changed}
+    words = shlex.split(good("info", tmp_path / "q", "--command").out)
+    assert {row.label for row in changed} <= {*words}
 
 
 @every_option
