@@ -193,13 +193,14 @@ class BuildOptions:
             return clean_url(self.out) if self.to_store else self.out.rstrip("/") or self.out
         from packer.sources.paths import archive_of, archive_stem
 
+        say_where = "say where: --out=PACK"
         if is_url(self.source):
-            raise UsageError("--out", "a source in an object store needs an output", "say where: --out PACK")
+            raise UsageError(option("out"), "a source in an object store needs an output", say_where)
         source = os.path.normpath(self.source)
         if os.path.basename(source) in ("", ".", ".."):
             source = os.path.abspath(source)
         if os.path.basename(source) == "":
-            raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
+            raise UsageError(option("out"), "a source without a name needs an output", say_where)
         archive, inside = archive_of(os.fsencode(source))
         if inside:
             source = os.path.join(os.path.dirname(os.fsdecode(archive)), os.path.basename(source))
@@ -208,22 +209,22 @@ class BuildOptions:
         return f"{os.fsdecode(stem or source)}{split}.{self.container}"
 
 
-def check_extension(out: str, option: str = "", container: str | None = None) -> None:
+def check_extension(out: str, before: str = "", container: str | None = None) -> None:
     """Raise UsageError if the name of a pack has the extension of a file format that is not a container.
 
     Others are part of a name: `.v2`, `.2026-01`, `.pack`.
 
     Args:
         out: The path of the pack.
-        option: What is written before it.
+        before: What is written before it.
         container: The container of the pack, if nobody can choose it; empty: not known yet.
     """
     name, extension = os.path.splitext(out.rstrip("/"))
     if container_of(out) is None and re.fullmatch(r"\.(?!pack$)(?:[A-Za-z]{2,7}|7z)", extension):
         problem = f"{extension} is not the extension of a format that packer writes"
         if container is None:
-            raise UsageError(out, problem, f"write {option}{name}.{DEFAULT_CONTAINER}, or choose a --format")
-        raise UsageError(out, problem, f"write {option}{name}{container and f'.{container}'}")
+            raise UsageError(out, problem, f"write {before}{name}.{DEFAULT_CONTAINER}, or choose a --format")
+        raise UsageError(out, problem, f"write {before}{name}{container and f'.{container}'}")
 
 
 def not_in_split(split: str) -> str:
@@ -263,7 +264,7 @@ def _recheck_is_for_what_is_not_verified(options: BuildOptions) -> None:
 
 def _extension_means_the_format(options: BuildOptions) -> None:
     if options.format is None:
-        check_extension(options.out or "", "--out ")
+        check_extension(options.out or "", f"{option('out')}=")
     elif (meant := container_of(options.out)) not in (None, options.format):
         name = printable(options.out or "")
         problem = f"the extension of {name} means {meant}, but --format is {options.format}"
@@ -272,8 +273,8 @@ def _extension_means_the_format(options: BuildOptions) -> None:
 
 def _copies_keep_their_size(options: BuildOptions) -> None:
     if options.encode == "copy" and options.resize is not None:
-        step = "leave out --resize, or choose --encode jpeg"
-        raise UsageError("--encode copy", "keeps each file's bytes and cannot resize", step)
+        step = "leave out --resize, or choose --encode=jpeg"
+        raise UsageError(option("encode", "copy"), "keeps each file's bytes and cannot resize", step)
 
 
 def _size_can_be_reached(options: BuildOptions) -> None:
@@ -290,7 +291,7 @@ def _resizing_needs_a_size(options: BuildOptions) -> None:
         problem = f"{options.fit} says how to resize, but there is no size"
         raise UsageError(option("fit"), problem, "add --resize")
     if options.pad_value is not None:
-        raise UsageError(option("pad_value"), "is for images that are resized", "add --resize and --fit pad")
+        raise UsageError(option("pad_value"), "is for images that are resized", "add --resize and --fit=pad")
     if options.interpolation is not None:
         raise UsageError(option("interpolation"), "is for images that are resized", "add --resize")
 
@@ -301,7 +302,7 @@ def _columns_are_those_of_lists(options: BuildOptions) -> None:
         raise UsageError(option("columns"), f"is given {given} times for {lists} lists", "give one for each list")
     if given and not lists and options.labels != ("auto",):
         problem = "is for lists, but the labels include no list"
-        raise UsageError(option("columns"), problem, "add --labels list:FILE")
+        raise UsageError(option("columns"), problem, "add --labels=list:FILE")
 
 
 def _labels_go_together(options: BuildOptions) -> None:
@@ -317,7 +318,7 @@ def _parts_are_built_in_a_folder(options: BuildOptions) -> None:
         raise UsageError(option("part"), "excludes --finish", "leave out one of them")
     if (options.part is not None or options.finish) and options.to_store:
         step = "build to a folder that the machines share, and packer push the pack"
-        raise UsageError(option("finish" if options.finish else "part"), "is not for --out URL", step)
+        raise UsageError(option("finish" if options.finish else "part"), "is not for --out=URL", step)
 
 
 def _bad_inputs_are_counted_once(options: BuildOptions) -> None:

@@ -158,7 +158,7 @@ def command_of(manifest: Manifest, pack: str) -> str:
         for name, value in manifest.options.get("repack", {}).items():
             words += [label_of(name)] if value is True else [label_of(name), str(value)]
         if words[1] == "convert":
-            return shlex.join([*words[:3], pack, "--format", manifest.container]) + _remade(manifest, pack)
+            return shlex.join([*words[:3], pack, option("format"), manifest.container]) + _remade(manifest, pack)
         return shlex.join(words if words[1] == "split" else [*words, "-o", pack])
     from packer.packing.sizes import default_shard_bytes
 
@@ -206,8 +206,9 @@ def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:
     for kind, file in zip(kinds, files, strict=True):
         if source is not None and file and kind != "datumaro":  # which has a format instead
             if not file.startswith(BELOW_SOURCE):
-                problem = f"was made with --labels {kind}:{printable(file)}, which is not below its source"
-                every = (f"--labels {k}:FILE" if f else f"--labels {k}" for k, f in zip(kinds, files, strict=True))
+                made_with = option("labels", f"{kind}:{printable(file)}")
+                every = (option("labels", f"{k}:FILE" if f else k) for k, f in zip(kinds, files, strict=True))
+                problem = f"was made with {made_with}, which is not below its source"
                 raise UsageError(pack, problem, f"pass {' '.join(every)} as well")
             specs.append(f"{kind}:{os.path.join(source, file.removeprefix(BELOW_SOURCE))}")
         else:
