@@ -13,14 +13,9 @@ from packer.packing.option_table import ARGUMENT, OPTIONS, TABLE
 from packer.packing.options import DEFAULTS, KINDS
 
 PATHS: dict[str, tuple[Any, str | None]] = {
-    "file": (LocalPath(), "FILE"),
-    "names": (LocalPath(), "FILE"),
-    "folder": (LocalPath(), "DIR"),
-    "path": (click.Path(), None),
-    "pack": (PackPath(), "PACK"),
-    "labels": (LabelKind(), None),
-    "": (None, None),
-}
+    "file": (LocalPath(), "FILE"), "names": (LocalPath(), "FILE"), "folder": (LocalPath(), "DIR"),
+    "path": (click.Path(), None), "pack": (PackPath(), "PACK"), "labels": (LabelKind(), None), "": (None, None),
+}  # fmt: skip
 """What the text of an option names -> its type here, and what help shows for it."""
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -39,8 +39,6 @@ def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> Bui
     manifest = read_manifest(folder)
     names = [row.name for row in OPTIONS if row.recorded != "never" and row.name in manifest.options]
     recorded = {name: manifest.options[name] for name in names}
-    if "columns" in recorded:
-        recorded["columns"] = tuple(recorded["columns"])
     out = given.get("out")
     if out is None or container_of(os.fspath(out)) is None:  # else the extension chooses
         recorded["format"] = manifest.container
