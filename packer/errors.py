@@ -32,6 +32,9 @@ OPTION = re.compile(
 PARAMETERS = {None: "source", "shard-size": "shard_bytes", "json": "rejected"}
 """Names of options that are not those of the parameters: `None` is SRC; --json lists what `rejected` holds."""
 
+GIVEN = re.compile(r"(?<![\w-])(--[a-z]+(?:-[a-z]+)*)=(?=[^\s])")
+"""An option with its value, as `option` returns it."""
+
 AnyPath = str | bytes | os.PathLike[str]
 
 
@@ -129,6 +132,8 @@ class PackerError(Exception):
             self._many_lines = True  # the worker's traceback is in it
         # `args` holds all arguments, for pickling; OSError would take the first for an error number
         Exception.__init__(self, where, problem, next_step)
+        problem, next_step = (GIVEN.sub(r"\1 ", text) for text in (problem, next_step))
+        where = GIVEN.sub(r"\1 ", where) if isinstance(where, str) and where.startswith(option("")) else where
         _fill_os_error(self, problem, where or None)
         self.where = where
         self.problem = problem

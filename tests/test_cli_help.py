@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
@@ -94,17 +95,23 @@ def test_help_shows_the_options_of_the_issue() -> None:
 
 def test_choices_in_the_help_are_those_that_are_taken() -> None:
     from packer.containers import CONTAINERS
+    from packer.format.jpeg_index_list import INTERVALS
+    from packer.images.decode import DECODERS
+    from packer.images.encode import Encoding
+    from packer.images.header import Mode
     from packer.images.resample import ANTIALIASED
-    from packer.packing.options import BAD_POLICIES, BOX_POLICIES, DECODERS, ENCODINGS, FITS, MODES, BuildOptions
+    from packer.images.resize import FITS
+    from packer.packing.option_table import TABLE
+    from packer.packing.options import BuildOptions
     from packer.sources import CHOICES
 
     printable = {p.name: p.make_metavar(click.Context(build)) for p in build.params if isinstance(p, click.Option)}
-    choices = {
-        "format": CONTAINERS, "encode": ENCODINGS, "fit": FITS, "mode": MODES, "decoder": DECODERS,
-        "boxes": BOX_POLICIES, "on_bad": BAD_POLICIES, "interpolation": ANTIALIASED,
-    }  # fmt: skip
+    choices = {row.name: row.choices for row in TABLE.values() if row.choices}
+    assert choices["format"] == CONTAINERS and choices["decoder"] == DECODERS and choices["mode"] == get_args(Mode)
+    assert choices["fit"] == FITS and choices["interpolation"] == ANTIALIASED
+    assert choices["encode"] == (*get_args(Encoding), "copy") and choices["jpeg_index"] == tuple(INTERVALS)
     for name, values in choices.items():
-        assert set(printable[name].split("|")) == set(values)
+        assert printable[name].removeprefix("[").removesuffix("]").split("|") == list(values)
     labels = next(p.help for p in build.params if isinstance(p, click.Option) and p.name == "labels")
     assert labels.partition(".")[0] == f"Kind of labels: {', '.join(CHOICES)}"
     defaults = BuildOptions("src")

@@ -22,7 +22,7 @@ from packer import bench, errors, samplers, stats
 from packer.cli.group import cli
 from packer.errors import PackerError
 from packer.format import salvage
-from packer.packing.options import BOX_POLICIES
+from packer.packing.option_table import TABLE
 from packer.sources import CHOICES
 from packer.sources.lists.columns import parse_columns
 from packer.sources.parquet.objects import FORMATS
@@ -310,7 +310,7 @@ def test_the_labels_page_has_every_kind_and_policy() -> None:
     headings = {word for line in re.findall(r"^## (.*)", text, re.MULTILINE) for word in line.split()}
     assert {kind.partition("[")[0] for kind in CHOICES} <= {name.partition("[")[0] for name in named | headings}
     policies = re.findall(r"^\| `(\w+)`", text.partition("| `--boxes` |")[2].partition("\n\n")[0], re.MULTILINE)
-    assert set(policies) == set(BOX_POLICIES)
+    assert set(policies) == set(TABLE["boxes"].choices)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

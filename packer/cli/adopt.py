@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from packer.cli.build_report import rejected_lines
+from packer.cli.options import build_option
 from packer.cli.output import LocalPath, ProgressBar, as_typed, counts_text, echo
-from packer.cli.values import OneOf
 from packer.errors import plural, printable, size_text, time_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=LocalPath(), metavar="FILES...")
-@click.option("-o", "--out", required=True, type=click.Path(), metavar="PACK", help="Path of the new pack.")
+@build_option("out", required=True, metavar="PACK", help="Path of the new pack.")
 @click.option(
     "--columns",
     multiple=True,
@@ -32,42 +32,18 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Labels of a file that has none: .npy, or IDX. Once for each of FILES.",
 )
-@click.option("--classes", type=LocalPath(), metavar="FILE", help="Class names in id order, one per line; or a pack.")
-@click.option(
-    "--missing-labels",
-    type=OneOf(("error", "empty", "skip")),
-    default="error",
-    show_default=True,
-    help="An image without a label, if others have one: it is bad, has no objects, or is left out.",
+@build_option("classes", help="Class names in id order, one per line; or a pack.")
+@build_option(
+    "missing_labels", help="An image without a label, if others have one: it is bad, has no objects, or is left out."
 )
-@click.option(
-    "--boxes",
-    type=OneOf(("fail", "clip", "drop")),
-    default="fail",
-    show_default=True,
-    help="Boxes outside the image: the image is bad, or clip or drop them.",
+@build_option("boxes", help="Boxes outside the image: the image is bad, or clip or drop them.")
+@build_option(
+    "max_bad", metavar="N|P%", help="Maximum number (or share) of bad images to leave out before the command fails."
 )
-@click.option(
-    "--max-bad",
-    default="0",
-    show_default=True,
-    metavar="N|P%",
-    help="Maximum number (or share) of bad images to leave out before the command fails.",
-)
-@click.option(
-    "--on-animation",
-    type=OneOf(("fail", "first")),
-    default="fail",
-    show_default=True,
-    help="An animation, or several pages: it is bad, or its first frame counts.",
-)
-@click.option(
-    "--max-pixels", type=int, default=64_000_000, show_default=True, metavar="N", help="Larger images are bad."
-)
-@click.option(
-    "--workers", type=int, metavar="N", help="Number of worker processes.  [default: the number of usable cores]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
+@build_option("on_animation", help="An animation, or several pages: it is bad, or its first frame counts.")
+@build_option("max_pixels", metavar="N", help="Larger images are bad.")
+@build_option("workers")
+@build_option("overwrite")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def adopt(files: tuple[str, ...], columns: tuple[str, ...], quiet: bool, as_json: bool, **options: object) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from packer.cli.output import LocalPath, ProgressBar, as_typed, echo, echo_error
-from packer.cli.values import OneOf, PackPath
-from packer.containers import CONTAINERS, container_names
-from packer.errors import EXIT_BAD_DATA, PackerError, plural, printable, size_text, time_text
-from packer.packing.options import ENCODINGS, FITS
+from packer.cli.options import build_option
+from packer.cli.output import ProgressBar, as_typed, echo, echo_error
+from packer.cli.values import PackPath
+from packer.errors import EXIT_BAD_DATA, PackerError, option, plural, printable, size_text, time_text
 
 SHOWN_REJECTED = 20
 
@@ -20,44 +19,24 @@ SHOWN_REJECTED = 20
 @click.command()
 @click.argument("pack", type=PackPath())
 @click.argument("out", type=click.Path())
-@click.option(
-    "--format",
-    type=OneOf(CONTAINERS, container_names),
-    metavar="NAME",
-    help="Container format of the shards.  [default: by the extension of OUT, else as PACK]",
+@build_option(
+    "format", metavar="NAME", help="Container format of the shards.  [default: by the extension of OUT, else as PACK]"
 )
-@click.option(
-    "--encode",
-    type=OneOf(ENCODINGS),
+@build_option(
+    "encode",
     metavar="raw|jpeg|png|bmp",
     help="Decode every image and encode it like this.  [default: the bytes stay as they are]",
 )
-@click.option("--quality", type=int, help="JPEG quality, 1 to 100.  [default: 90]")
-@click.option("--resize", metavar="N|WxH", help="Size of the new images in pixels.")
-@click.option(
-    "--fit",
-    type=OneOf(FITS),
-    help="How to reach that size, as in packer build.  [default: short for N, stretch for WxH]",
-)
-@click.option("--pad-value", type=int, metavar="N", help="Gray level of the border of --fit pad, 0 to 255.")
-@click.option("--interpolation", type=OneOf(("area", "bilinear")), help="Filter of --resize.  [default: area]")
-@click.option(
-    "--include",
-    type=LocalPath(),
-    metavar="FILE",
-    help="Take only the records in FILE: one path, name, glob or key per line.",
-)
-@click.option("--exclude", type=LocalPath(), metavar="FILE", help="Leave out the records in FILE, in the same form.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
-@click.option(
-    "--scratch",
-    type=LocalPath(),
-    metavar="DIR",
-    help="With a URL as OUT: folder for unfinished shards.  [default: that for temporary files]",
-)
-@click.option(
-    "--workers", type=int, metavar="N", help="Number of worker processes.  [default: the number of usable cores]"
-)
+@build_option("quality", help="JPEG quality, 1 to 100.  [default: 90]")
+@build_option("resize", help="Size of the new images in pixels.")
+@build_option("fit", help="How to reach that size, as in packer build.  [default: short for N, stretch for WxH]")
+@build_option("pad_value", help="Gray level of the border of --fit pad, 0 to 255.")
+@build_option("interpolation", help="Filter of --resize.  [default: area]")
+@build_option("include", help="Take only the records in FILE: one path, name, glob or key per line.")
+@build_option("exclude", help="Leave out the records in FILE, in the same form.")
+@build_option("overwrite")
+@build_option("scratch", help="With a URL as OUT: folder for unfinished shards.  [default: that for temporary files]")
+@build_option("workers")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, also after an error.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> None:
@@ -81,7 +60,7 @@ def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> No
         with ProgressBar(hidden=quiet or as_json) as progress:
             report = convert_pack(pack, out, progress, **given)
     except PackerError as error:
-        error.next_step = error.next_step.replace("--out", "OUT")  # which is no option here
+        error.next_step = error.next_step.replace(option("out"), "OUT")  # which is no option here
         raise
     if as_json:
         echo(json.dumps(asdict(report)))

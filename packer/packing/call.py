@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
 from packer.errors import AnyPath
 from packer.model.annotation import Progress
 from packer.packing.build import BuildSummary, build_packs
-from packer.packing.options import BuildOptions
+from packer.packing.options import KINDS, BuildOptions
 
 
 def build(
@@ -33,9 +32,8 @@ def build(
         TypeError: There is no option of this name.
         PackerError: The build failed; a subclass such as UsageError, TooManyBad or StorageError says why.
     """
-    names = [field.name for field in fields(BuildOptions)]
-    for name in options.keys() - {*names}:
-        near = get_close_matches(name, names, 1)
+    for name in options.keys() - KINDS.keys():
+        near = get_close_matches(name, KINDS, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise TypeError(f"packer.build got an unknown option {name!r}{hint}")
     return build_packs(

@@ -6,28 +6,14 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass, fields, replace
-from fractions import Fraction
 
-from packer.containers import container_names, container_of
-from packer.containers.plugins import choose
-from packer.errors import UsageError, printable
+from packer.containers import container_of
+from packer.errors import UsageError, option, printable
 from packer.packing.as_typed import typed_option
+from packer.packing.option_table import TABLE
+from packer.packing.option_values import bad_allowed
 from packer.stores import clean_url, is_url
 
-ENCODINGS = ("raw", "jpeg", "png", "bmp", "copy")
-FITS = ("stretch", "short", "long", "crop", "pad")
-MODES = ("rgb", "gray", "unchanged")
-DECODERS = ("auto", "simplejpeg", "opencv", "jpeg4py", "lenient")
-ANIMATION_POLICIES = ("fail", "first")
-BOX_POLICIES = ("fail", "clip", "drop")
-RLE_POLICIES = ("text", "polygons")
-BAD_POLICIES = ("fail", "skip")
-MISSING_POLICIES = ("error", "empty", "skip")
-CHOICES = {
-    "encode": ENCODINGS, "mode": MODES, "decoder": DECODERS, "on_animation": ANIMATION_POLICIES,
-    "fit": FITS, "boxes": BOX_POLICIES, "rle": RLE_POLICIES, "on_bad": BAD_POLICIES, "missing_labels": MISSING_POLICIES,
-}  # fmt: skip
-"""Option -> its values."""
 NO_BAD = "0"
 ALL_SPLITS = "all"
 NOT_IN_SPLIT = "not in this split"
@@ -38,8 +24,6 @@ BY_SIZE = 0
 """As `shard_bytes`: the plan chooses."""
 DEFAULT_MAX_PIXELS = 64_000_000
 DEFAULT_DECODE_TIMEOUT_S = 60.0
-LONGEST_TIMEOUT_S = 1e6
-MOST_WORKERS = 1024  # each is a process of about 100 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,89 +128,17 @@ class BuildOptions:
     jpeg_index: str | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = typed_option(field.name, str(field.type), getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
-        if not self.source or self.out == "":
-            raise UsageError("--out" if self.source else "SRC", "is empty", "name a folder")
-        if self.inventory is not None and not is_url(self.source):
-            raise UsageError("--inventory", "is for a source in an object store", "leave it out")
-        if not self.to_store and self.scratch is not None:
-            raise UsageError("--scratch", "is for builds to a store", "leave it out, or give a URL as --out")
-        if not self.to_store and self.recheck and not self.finish:
-            problem = "is for builds to a store, and for --finish"
-            raise UsageError("--recheck", problem, "leave it out: other builds verify their finished shards anyway")
-        if self.format is not None:
-            self._choose("format", container_names())
-            if (meant := container_of(self.out)) not in (None, self.format):
-                problem = f"the extension of {printable(self.out or '')} means {meant}, but --format is {self.format}"
-                raise UsageError("--out", problem, "leave out --format, or choose another name")
-        else:
-            check_extension(self.out or "", "--out ")
-        for name, choices in CHOICES.items():
-            self._choose(name, choices)
+        for name, kind in KINDS.items():
+            value = TABLE[name].checked(typed_option(name, kind, getattr(self, name)))
+            object.__setattr__(self, name, value)
         if self.encode is None and self.resize is not None:
             object.__setattr__(self, "encode", "raw")
         if self.labels != ("auto",):
             from packer.sources import known_kind
 
             object.__setattr__(self, "labels", tuple(map(known_kind, self.labels)))
-        if self.fit is not None and self.resize is None:
-            raise UsageError("--fit", f"{self.fit} says how to resize, but there is no size", "add --resize")
-        if self.encode == "copy" and self.resize is not None:
-            raise UsageError(
-                "--encode copy", "keeps each file's bytes and cannot resize",
-                "leave out --resize, or choose --encode jpeg",
-            )  # fmt: skip
-        if self.resize is not None:
-            from packer.images.resize import Resize
-
-            Resize.of(self.resize, self.fit, self.pad_value, self.interpolation)  # raises UsageError
-        elif self.pad_value is not None:
-            raise UsageError("--pad-value", "is for images that are resized", "add --resize and --fit pad")
-        elif self.interpolation is not None:
-            raise UsageError("--interpolation", "is for images that are resized", "add --resize")
-        if self.workers is not None and self.workers < 1:
-            raise UsageError("--workers", f"must be at least 1, got {self.workers}")
-        if self.workers is not None and self.workers > MOST_WORKERS:
-            raise UsageError("--workers", f"must be at most {MOST_WORKERS}, got {self.workers}")
-        if self.shuffle is not None and self.shuffle < 0:
-            raise UsageError("--shuffle", f"must be at least 0, got {self.shuffle}")
-        if not 1 <= self.quality <= 100:
-            raise UsageError("--quality", f"must be 1 to 100, got {self.quality}")
-        if self.max_pixels < 1:
-            raise UsageError("--max-pixels", f"must be at least 1, got {self.max_pixels}")
-        if self.shard_bytes is not None and self.shard_bytes < BY_SIZE:
-            raise UsageError("--shard-size", f"must be a number of bytes, got {self.shard_bytes}")
-        lists = [spec for spec in self.labels if spec.startswith("list:")]
-        if self.columns and len(self.columns) not in (1, len(lists)):
-            raise UsageError(
-                "--columns", f"is given {len(self.columns)} times for {len(lists)} lists", "give one for each list"
-            )
-        if self.columns and not lists and self.labels != ("auto",):
-            raise UsageError("--columns", "is for lists, but the labels include no list", "add --labels list:FILE")
-        if len(self.labels) > 1 and {"auto", "none"} & set(self.labels):
-            raise UsageError("--labels", "auto and none cannot be combined with other kinds", "name each kind of label")
-        if len(set(self.labels)) != len(self.labels):
-            raise UsageError("--labels", "names the same labels twice")
-        if self.part is not None and self.finish:
-            raise UsageError("--part", "excludes --finish", "leave out one of them")
-        if (self.part is not None or self.finish) and self.to_store:
-            step = "build to a folder that the machines share, and packer push the pack"
-            raise UsageError("--part" if self.part is not None else "--finish", "is not for --out URL", step)
-        bad_allowed(self.max_bad, 0)
-        if self.on_bad == "skip" and self.max_bad != NO_BAD:
-            problem = f"skip allows any number of bad inputs, but --max-bad only {self.max_bad}"
-            raise UsageError("--on-bad", problem, "give one of the two")
-        if self.quarantine == "":
-            raise UsageError("--quarantine", "is empty", "name a folder")
-        if self.decode_timeout is not None and not 0 < self.decode_timeout <= LONGEST_TIMEOUT_S:
-            allowed = f"more than 0 and at most {LONGEST_TIMEOUT_S:.0f} seconds"
-            raise UsageError("--decode-timeout", f"must be {allowed}, got {self.decode_timeout:g}")
-
-    def _choose(self, name: str, choices: tuple[str, ...]) -> None:
-        if (value := getattr(self, name)) is not None:
-            object.__setattr__(self, name, choose(f"--{name.replace('_', '-')}", value, choices))
+        for rule in RULES:
+            rule(self)
 
     @property
     def plans_without_headers(self) -> bool:
@@ -281,13 +193,14 @@ class BuildOptions:
             return clean_url(self.out) if self.to_store else self.out.rstrip("/") or self.out
         from packer.sources.paths import archive_of, archive_stem
 
+        say_where = "say where: --out=PACK"
         if is_url(self.source):
-            raise UsageError("--out", "a source in an object store needs an output", "say where: --out PACK")
+            raise UsageError(option("out"), "a source in an object store needs an output", say_where)
         source = os.path.normpath(self.source)
         if os.path.basename(source) in ("", ".", ".."):
             source = os.path.abspath(source)
         if os.path.basename(source) == "":
-            raise UsageError("--out", "a source without a name needs an output", "say where: --out PACK")
+            raise UsageError(option("out"), "a source without a name needs an output", say_where)
         archive, inside = archive_of(os.fsencode(source))
         if inside:
             source = os.path.join(os.path.dirname(os.fsdecode(archive)), os.path.basename(source))
@@ -296,22 +209,22 @@ class BuildOptions:
         return f"{os.fsdecode(stem or source)}{split}.{self.container}"
 
 
-def check_extension(out: str, option: str = "", container: str | None = None) -> None:
+def check_extension(out: str, before: str = "", container: str | None = None) -> None:
     """Raise UsageError if the name of a pack has the extension of a file format that is not a container.
 
     Others are part of a name: `.v2`, `.2026-01`, `.pack`.
 
     Args:
         out: The path of the pack.
-        option: What is written before it.
+        before: What is written before it.
         container: The container of the pack, if nobody can choose it; empty: not known yet.
     """
     name, extension = os.path.splitext(out.rstrip("/"))
     if container_of(out) is None and re.fullmatch(r"\.(?!pack$)(?:[A-Za-z]{2,7}|7z)", extension):
         problem = f"{extension} is not the extension of a format that packer writes"
         if container is None:
-            raise UsageError(out, problem, f"write {option}{name}.{DEFAULT_CONTAINER}, or choose a --format")
-        raise UsageError(out, problem, f"write {option}{name}{container and f'.{container}'}")
+            raise UsageError(out, problem, f"write {before}{name}.{DEFAULT_CONTAINER}, or choose a --format")
+        raise UsageError(out, problem, f"write {before}{name}{container and f'.{container}'}")
 
 
 def not_in_split(split: str) -> str:
@@ -327,32 +240,101 @@ def default_encoding(same_size: bool) -> str:
     return "raw" if same_size else "copy"
 
 
-def bad_allowed(max_bad: str, found: int) -> int:
-    """Return how many of `found` inputs ``--max-bad`` allows to be bad: ``5`` or ``0.5%``."""
-    match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", max_bad.strip(), re.ASCII)
-    if match is None or (match[2] and Fraction(match[2]) > 100):
-        raise UsageError("--max-bad", f"must be a number or a percentage such as 0.5%, got {printable(max_bad)}")
-    return int(match[1]) if match[1] else int(found * Fraction(match[2]) / 100)  # 0.57% of 10,000 is 57, not 56
+def _names_its_places(options: BuildOptions) -> None:
+    for name in ("source", "out", "quarantine"):
+        if getattr(options, name) == "":
+            raise UsageError(TABLE[name].label, "is empty", "name a folder")
 
 
-def parse_timeout(text: str) -> float | None:
-    """Convert ``60`` or ``0.5`` to seconds, and ``none`` to None (no limit)."""
-    if text.strip().lower() == "none":
-        return None
-    if re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?\s*", text, re.ASCII) is None:
-        raise UsageError("--decode-timeout", f"must be a number of seconds, or none, got {printable(text)}")
-    return float(text)
+def _inventory_is_of_a_store(options: BuildOptions) -> None:
+    if options.inventory is not None and not is_url(options.source):
+        raise UsageError(option("inventory"), "is for a source in an object store", "leave it out")
 
 
-def parse_bytes(text: str) -> int | None:
-    """Convert ``128MB``, ``1.5GiB`` or ``4096`` to bytes, and ``none`` to None (no limit).
+def _scratch_is_for_a_store(options: BuildOptions) -> None:
+    if options.scratch is not None and not options.to_store:
+        raise UsageError(option("scratch"), "is for builds to a store", "leave it out, or give a URL as --out")
 
-    KB, MB and GB are powers of 1024: a shard of 128MB is 128 MiB.
-    """
-    if text.strip().lower() == "none":
-        return None
-    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)i?b?\s*", text, re.ASCII | re.IGNORECASE)
-    size = int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")) if match else 0
-    if size < 1:
-        raise UsageError("--shard-size", f"must be a size such as 128MB, or none, got {printable(text)}")
-    return size
+
+def _recheck_is_for_what_is_not_verified(options: BuildOptions) -> None:
+    if options.recheck and not options.to_store and not options.finish:
+        problem = "is for builds to a store, and for --finish"
+        raise UsageError(option("recheck"), problem, "leave it out: other builds verify their finished shards anyway")
+
+
+def _extension_means_the_format(options: BuildOptions) -> None:
+    if options.format is None:
+        check_extension(options.out or "", f"{option('out')}=")
+    elif (meant := container_of(options.out)) not in (None, options.format):
+        name = printable(options.out or "")
+        problem = f"the extension of {name} means {meant}, but --format is {options.format}"
+        raise UsageError(option("out"), problem, "leave out --format, or choose another name")
+
+
+def _copies_keep_their_size(options: BuildOptions) -> None:
+    if options.encode == "copy" and options.resize is not None:
+        step = "leave out --resize, or choose --encode=jpeg"
+        raise UsageError(option("encode", "copy"), "keeps each file's bytes and cannot resize", step)
+
+
+def _size_can_be_reached(options: BuildOptions) -> None:
+    if options.resize is not None:
+        from packer.images.resize import Resize
+
+        Resize.of(options.resize, options.fit, options.pad_value, options.interpolation)  # raises UsageError
+
+
+def _resizing_needs_a_size(options: BuildOptions) -> None:
+    if options.resize is not None:
+        return
+    if options.fit is not None:
+        problem = f"{options.fit} says how to resize, but there is no size"
+        raise UsageError(option("fit"), problem, "add --resize")
+    if options.pad_value is not None:
+        raise UsageError(option("pad_value"), "is for images that are resized", "add --resize and --fit=pad")
+    if options.interpolation is not None:
+        raise UsageError(option("interpolation"), "is for images that are resized", "add --resize")
+
+
+def _columns_are_those_of_lists(options: BuildOptions) -> None:
+    given, lists = len(options.columns), sum(spec.startswith("list:") for spec in options.labels)
+    if given and given not in (1, lists):
+        raise UsageError(option("columns"), f"is given {given} times for {lists} lists", "give one for each list")
+    if given and not lists and options.labels != ("auto",):
+        problem = "is for lists, but the labels include no list"
+        raise UsageError(option("columns"), problem, "add --labels=list:FILE")
+
+
+def _labels_go_together(options: BuildOptions) -> None:
+    if len(options.labels) > 1 and {"auto", "none"} & set(options.labels):
+        problem = "auto and none cannot be combined with other kinds"
+        raise UsageError(option("labels"), problem, "name each kind of label")
+    if len(set(options.labels)) != len(options.labels):
+        raise UsageError(option("labels"), "names the same labels twice")
+
+
+def _parts_are_built_in_a_folder(options: BuildOptions) -> None:
+    if options.part is not None and options.finish:
+        raise UsageError(option("part"), "excludes --finish", "leave out one of them")
+    if (options.part is not None or options.finish) and options.to_store:
+        step = "build to a folder that the machines share, and packer push the pack"
+        raise UsageError(option("finish" if options.finish else "part"), "is not for --out=URL", step)
+
+
+def _bad_inputs_are_counted_once(options: BuildOptions) -> None:
+    bad_allowed(options.max_bad, 0)  # raises UsageError
+    if options.on_bad == "skip" and options.max_bad != NO_BAD:
+        problem = f"skip allows any number of bad inputs, but --max-bad only {options.max_bad}"
+        raise UsageError(option("on_bad"), problem, "give one of the two")
+
+
+RULES = (
+    _names_its_places, _inventory_is_of_a_store, _scratch_is_for_a_store, _recheck_is_for_what_is_not_verified,
+    _extension_means_the_format, _copies_keep_their_size, _size_can_be_reached, _resizing_needs_a_size,
+    _columns_are_those_of_lists, _labels_go_together, _parts_are_built_in_a_folder, _bad_inputs_are_counted_once,
+)  # fmt: skip
+"""What options must be together: each raises UsageError. What a single one must be is in its row of the table."""
+KINDS = {field.name: str(field.type) for field in fields(BuildOptions)}
+"""Option -> its annotation."""
+DEFAULTS = {field.name: field.default for field in fields(BuildOptions)}
+"""Option -> its default; that of the source is none of its values."""

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any
 
 from packer.containers import container_of
-from packer.errors import PackerError, UsageError, printable
+from packer.errors import PackerError, UsageError, option, printable
 from packer.format.lists import selection_file
 from packer.format.manifest import Manifest, read_manifest
-from packer.packing.options import DEFAULT_CONTAINER, BuildOptions, default_encoding, parse_bytes, parse_timeout
+from packer.packing.option_table import OPTIONS, TABLE, label_of
+from packer.packing.options import DEFAULT_CONTAINER, DEFAULTS, KINDS, BuildOptions, default_encoding
 from packer.sources.paths import as_bytes, quoted
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo.config import parse_yaml
 
 BELOW_SOURCE = "SRC/"
-WRITTEN = {"shard_bytes": "shard-size"}
-"""Options whose name on the command line is another."""
-PARSED = {"shard_bytes": parse_bytes, "decode_timeout": parse_timeout}
-
-
 HELP = "see packer build --help-all"
 
 
@@ -40,11 +35,10 @@ def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> Bui
     """
     folder = os.fsdecode(pack)
     if not folder:
-        raise UsageError("--like", "is empty", "name a pack")
+        raise UsageError(option("like"), "is empty", "name a pack")
     manifest = read_manifest(folder)
-    recorded = {name: value for name, value in manifest.options.items() if name in _names()}
-    if "columns" in recorded:
-        recorded["columns"] = tuple(recorded["columns"])
+    names = [row.name for row in OPTIONS if row.recorded != "never" and row.name in manifest.options]
+    recorded = {name: manifest.options[name] for name in names}
     out = given.get("out")
     if out is None or container_of(os.fspath(out)) is None:  # else the extension chooses
         recorded["format"] = manifest.container
@@ -74,8 +68,14 @@ def options_from(config: str | os.PathLike[str], **given: Any) -> BuildOptions:
     merged = {**read_config(os.fsdecode(config)), **given}
     if "source" not in merged:
         raise UsageError(config, "names no source", "add it: source: FOLDER")
-    like = merged.pop("like", None)
-    return BuildOptions(**merged) if like is None else options_like(like, **merged)
+    return merged_options(merged)
+
+
+def merged_options(given: dict[str, Any]) -> BuildOptions:
+    """Return the options `given`, else of the pack that is ``like`` of them, else the defaults."""
+    others = dict(given)
+    like = others.pop("like", None)
+    return BuildOptions(**others) if like is None else options_like(like, **others)
 
 
 def read_config(path: str) -> dict[str, Any]:
@@ -93,36 +93,36 @@ def read_config(path: str) -> dict[str, Any]:
         raise UsageError(path, error.problem, "give a YAML file such as: resize: 256") from None
     if not loaded and any(line.strip() and not line.lstrip().startswith(b"#") for line in lines_of(data)):
         raise UsageError(path, "holds no options", "write each on a line of its own: resize: 256")
-    hints = get_type_hints(BuildOptions)
+    flags = {row.flag: row.name for row in OPTIONS}
     options = {}
     for written, value in loaded.items():
-        name = written.replace("-", "_")
-        name = {"shard_size": "shard_bytes"}.get(name, name)
-        if name not in hints:
+        name = flags.get(written.replace("_", "-"), written.replace("-", "_"))
+        if name not in TABLE:
             raise UsageError(path, f"has the option {quoted(written)}, which is not known", HELP)
         try:
-            options[name] = _value(hints[name], name, value)
+            options[name] = _value(name, value)
         except ValueError as error:
             raise UsageError(path, f"{printable(written)} {error}", "correct it") from None
     return options
 
 
-def _value(hint: Any, name: str, value: Any) -> Any:
+def _value(name: str, value: Any) -> Any:
     """Convert the text of a YAML value, or a list of them, to the type of an option."""
-    if hint == tuple[str, ...]:
+    kind, read = KINDS[name], TABLE[name].read
+    if kind.startswith("tuple"):
         values = value if isinstance(value, list) else [value]
         if not all(isinstance(item, str) for item in values):
             raise ValueError("must be a text, or a list of texts")
         return tuple(values)
     if not isinstance(value, str) or value == "":
         raise ValueError("must be a single value")
-    if name in PARSED:
-        return PARSED[name](value)
-    if hint is bool:
+    if read is not None:
+        return read(value)
+    if kind == "bool":
         if value.lower() not in ("true", "false"):
             raise ValueError(f"must be true or false, got {quoted(value)}")
         return value.lower() == "true"
-    if "int" in str(hint):
+    if kind.startswith("int"):
         try:
             return int(value)
         except ValueError:
@@ -133,11 +133,12 @@ def _value(hint: Any, name: str, value: Any) -> Any:
 def as_config(options: BuildOptions) -> list[str]:
     """Return the lines of a YAML file with the options that are not the default."""
     lines = []
-    for field in fields(BuildOptions):
-        value = getattr(options, field.name)
-        if field.name == "source" or value != field.default:
-            texts = [_yaml(_text(field.name, item)) for item in (value if isinstance(value, tuple) else [value])]
-            lines.append(f"{_flag(field.name)}: {texts[0] if len(texts) == 1 else '[' + ', '.join(texts) + ']'}")
+    for name, default in DEFAULTS.items():
+        value = getattr(options, name)
+        if value != default:
+            row = TABLE[name]
+            texts = [_yaml(row.text(item)) for item in (value if isinstance(value, tuple) else [value])]
+            lines.append(f"{row.flag}: {texts[0] if len(texts) == 1 else '[' + ', '.join(texts) + ']'}")
     return lines
 
 
@@ -153,16 +154,15 @@ def command_of(manifest: Manifest, pack: str) -> str:
     if manifest.made_from:
         words = ["packer", manifest.made_from[0].command, *(origin.name for origin in manifest.made_from)]
         for name, value in manifest.options.get("repack", {}).items():
-            words += [f"--{_flag(name)}"] if value is True else [f"--{_flag(name)}", str(value)]
+            words += [label_of(name)] if value is True else [label_of(name), str(value)]
         if words[1] == "convert":
-            return shlex.join([*words[:3], pack, "--format", manifest.container]) + _remade(manifest, pack)
+            return shlex.join([*words[:3], pack, option("format"), manifest.container]) + _remade(manifest, pack)
         return shlex.join(words if words[1] == "split" else [*words, "-o", pack])
     from packer.packing.sizes import default_shard_bytes
 
-    defaults = {field.name: field.default for field in fields(BuildOptions)}
     words = ["packer", "build", "SRC"]
     for spec in _labels(manifest, pack, None):
-        words += ["--labels", spec]
+        words += [option("labels"), spec]
     recorded: dict[str, Any] = {**manifest.options, "format": manifest.container}
     if "classes" in recorded:
         recorded["classes"] = pack
@@ -175,12 +175,12 @@ def command_of(manifest: Manifest, pack: str) -> str:
         del recorded["format"]
     if recorded.get("shard_bytes") == default_shard_bytes(sum(shard.container.bytes for shard in manifest.shards)):
         del recorded["shard_bytes"]
-    for name, default in defaults.items():
-        value = recorded.get(name, default)
+    for name, default in DEFAULTS.items():
+        value, row = recorded.get(name, default), TABLE[name]
         if name == "labels" or value in (default, []):
             continue
         for item in value if isinstance(value, list) else [value]:
-            words += [f"--{_flag(name)}"] if item is True else [f"--{_flag(name)}", _text(name, item)]
+            words += [row.label] if item is True else [row.label, row.text(item)]
     return shlex.join([*words, "-o", pack])
 
 
@@ -190,9 +190,9 @@ def _remade(manifest: Manifest, pack: str) -> str:
     names = [*(("encode",) if options.get("encode") not in (None, "copy") else ())]
     names += ["quality"] if options.get("encode") == "jpeg" else []
     names += [n for n in ("resize", "fit", "pad_value", "interpolation") if n in options and options.get("resize")]
-    words = [word for name in names for word in (f"--{_flag(name)}", str(options[name]))]
+    words = [word for name in names for word in (label_of(name), str(options[name]))]
     for name in (n for n in ("include", "exclude") if n in options):
-        words += [f"--{name}", os.path.join(pack, _file(manifest, name))]
+        words += [option(name), os.path.join(pack, _file(manifest, name))]
     return f" {shlex.join(words)}  # or so: {manifest.made_from[0].name} may have had some of these" if words else ""
 
 
@@ -204,8 +204,9 @@ def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:
     for kind, file in zip(kinds, files, strict=True):
         if source is not None and file and kind != "datumaro":  # which has a format instead
             if not file.startswith(BELOW_SOURCE):
-                problem = f"was made with --labels {kind}:{printable(file)}, which is not below its source"
-                every = (f"--labels {k}:FILE" if f else f"--labels {k}" for k, f in zip(kinds, files, strict=True))
+                made_with = option("labels", f"{kind}:{printable(file)}")
+                every = (option("labels", f"{k}:FILE" if f else k) for k, f in zip(kinds, files, strict=True))
+                problem = f"was made with {made_with}, which is not below its source"
                 raise UsageError(pack, problem, f"pass {' '.join(every)} as well")
             specs.append(f"{kind}:{os.path.join(source, file.removeprefix(BELOW_SOURCE))}")
         else:
@@ -216,24 +217,6 @@ def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:
 def _file(manifest: Manifest, name: str) -> str:
     """Return the file name of the selection `name` of a pack."""
     return manifest.lists[name].name if name in manifest.lists else selection_file(name)
-
-
-def _names() -> set[str]:
-    return {field.name for field in fields(BuildOptions)}
-
-
-def _flag(name: str) -> str:
-    return WRITTEN.get(name, name.replace("_", "-"))
-
-
-def _text(name: str, value: Any) -> str:
-    """Return the value of an option as on the command line; a manifest may hold any value."""
-    if name == "shard_bytes" and isinstance(value, int):
-        unit = next((unit for unit in (("GB", 30), ("MB", 20), ("KB", 10)) if value % (1 << unit[1]) == 0), None)
-        return str(value) if unit is None else f"{value >> unit[1]}{unit[0]}"
-    if name == "decode_timeout" and isinstance(value, int | float):
-        return f"{value:g}"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _yaml(text: str) -> str:

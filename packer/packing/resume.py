@@ -12,30 +12,11 @@ import packer
 from packer.errors import TooManyBad, UsageError, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FORMAT_VERSION
+from packer.packing.option_table import TABLE, label_of
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
 from packer.packing.summary import library_versions
 from packer.stores import clean_url, is_url
-
-FREE = (
-    "out",
-    "workers",
-    "max_bad",
-    "overwrite",
-    "on_bad",
-    "quarantine",
-    "decode_timeout",
-    "engine",
-    "part",
-    "finish",
-    "fail_fast",
-    "force",
-    "like",
-    "scratch",
-    "recheck",
-    "jpeg_index",
-)
-"""Options that do not affect the bytes of a shard, and may change between attempts."""
 
 
 def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool) -> list[str]:
@@ -85,13 +66,13 @@ def versions() -> dict[str, Any]:
 
 def asked_of(options: BuildOptions) -> dict[str, Any]:
     """Return the options of a build that affect the bytes of a shard."""
-    asked: dict[str, Any] = {name: value for name, value in asdict(options).items() if name not in FREE}
+    asked: dict[str, Any] = {name: value for name, value in asdict(options).items() if TABLE[name].shapes_bytes}
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
     asked["source"] = clean_url(options.source) if is_url(options.source) else os.path.abspath(options.source)
     asked["format"] = options.container
     asked["encode"] = options.encode or "raw or copy"
-    for name in ("include", "exclude", "inventory"):
-        if asked[name] is not None:  # what is in the file counts, not only its name
+    for name in asked:
+        if TABLE[name].takes == "file" and asked[name] is not None:  # what is in the file counts, not only its name
             asked[name] = f"{asked[name]} (SHA-256 {_digest(asked[name])[:12]})"
     return asked
 
@@ -115,11 +96,7 @@ def _differences(before: Any, now: Mapping[str, Any]) -> str:
     if not isinstance(before, Mapping):
         return "which ones is not recorded"
     names = [name for name in now if before.get(name) != now[name]]
-    return ", ".join(f"{_flag(name)} {_value(before.get(name))}, now {_value(now[name])}" for name in names)
-
-
-def _flag(name: str) -> str:
-    return {"source": "SRC", "shard_bytes": "--shard-size"}.get(name, f"--{name.replace('_', '-')}")
+    return ", ".join(f"{label_of(name)} {_value(before.get(name))}, now {_value(now[name])}" for name in names)
 
 
 def _value(value: Any) -> str:

@@ -18,15 +18,12 @@ from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, selection_fi
 from packer.format.manifest import Manifest
 from packer.packing.convert import UNREAD
 from packer.packing.journal import ShardResult
+from packer.packing.option_table import OPTIONS
+from packer.packing.options import DEFAULTS
 from packer.packing.plan import Plan
 from packer.packing.rows import pieces
 
 LIBRARIES = ("numpy", "opencv-python-headless", "simplejpeg", "jpeg4py", "lmdb", "h5py", "pyarrow")
-OPTIONS = (
-    "split", "columns", "resize", "fit", "encode", "quality", "mode", "decoder", "max_pixels",
-    "shard_bytes", "shuffle", "boxes",
-)  # fmt: skip
-"""The options that affect the bytes of a pack; others (workers, output, ...) do not."""
 
 
 def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
@@ -89,26 +86,23 @@ def _late_shape(plan: Plan, results: Sequence[ShardResult]) -> tuple[int, int, i
 
 
 def _options(plan: Plan) -> dict[str, Any]:
-    options = {name: getattr(plan.options, name) for name in OPTIONS}
-    options["labels"] = list(plan.inputs.labels)
-    options["fit"] = None if plan.recipe.resize is None else plan.recipe.resize.fit
-    if plan.options.pad_value:  # black as ever: the same bytes as ever
-        options["pad_value"] = plan.options.pad_value
-    if plan.recipe.resize is not None and plan.recipe.resize.interpolation != "area":
-        options["interpolation"] = plan.recipe.resize.interpolation  # by default the manifest is as before
-    if plan.options.on_animation != "fail":
-        options["on_animation"] = plan.options.on_animation
-    if plan.options.follow_links:
-        options["follow_links"] = True
-    if plan.options.missing_labels != "error":
-        options["missing_labels"] = plan.options.missing_labels
-    if plan.options.classes is not None:
-        options["classes"] = "given"
-    if plan.inputs.label_files:
-        options["label_files"] = list(plan.inputs.label_files)
-    options |= {name: selection_file(name) for name in plan.inputs.selections}
-    if plan.options.rle != "text":
-        options["rle"] = plan.options.rle
+    """Return the options as they are recorded; some are what was made of them, or what is beside the manifest."""
+    given, resize = plan.options, plan.recipe.resize
+    made: dict[str, Any] = {
+        "labels": list(plan.inputs.labels),
+        "classes": None if given.classes is None else "given",
+        "include": None,
+        "exclude": None,
+        **{name: selection_file(name) for name in plan.inputs.selections},
+        "fit": None if resize is None else resize.fit,
+        "pad_value": given.pad_value or None,  # black as ever: the same bytes as ever
+        "interpolation": None if resize is None or resize.interpolation == "area" else resize.interpolation,
+    }
+    options = {"label_files": list(plan.inputs.label_files)} if plan.inputs.label_files else {}
+    for row in OPTIONS:
+        value = made[row.name] if row.name in made else getattr(given, row.name)
+        if row.recorded == "always" or (row.recorded == "changed" and value != DEFAULTS[row.name]):
+            options[row.name] = value
     return dict(sorted(options.items()))
 
 

@@ -243,7 +243,7 @@ def test_builds_that_cannot(tmp_path: Path, fast: ModuleType) -> None:
     line = refused(2, "build", "--encode", "jpeg", "--jpeg-index", source)  # which it takes for its value
     assert f"got {source}; write --jpeg-index=row if {source} is not its value" in line
     good("build", "--encode", "jpeg", "--jpeg-index=row", source, "--labels", "none", "--dry-run")
-    with pytest.raises(UsageError, match="must be row or 4, got '8'"):
+    with pytest.raises(UsageError, match="must be one of row, 4; got 8"):
         build_pack(options(source, tmp_path / "p", jpeg_index="8"))
     with pytest.raises(UsageError, match="packer push the pack"):
         build_pack(BuildOptions(str(source), f"file://{tmp_path}/p", encode="jpeg", jpeg_index="row"))

@@ -133,7 +133,10 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     "voc": (Target(texts.read_voc, SEEDS_OF["voc"]), ("sources.voc_xml",)),
     "rle": (Target(read_masks, SEEDS_OF["rle"]), ("sources.coco.rle",)),
     "selection": (Target(texts.read_selected, SEEDS_OF["selection"]), ("packing.select",)),
-    "config": (Target(texts.read_options, SEEDS_OF["config"]), ("packing.recorded", "packing.options")),
+    "config": (
+        Target(texts.read_options, SEEDS_OF["config"]),
+        ("packing.recorded", "packing.options", "packing.option_values"),
+    ),
     "lists": (Target(texts.read_pack_list, SEEDS_OF["lists"]), ("format.lists",)),
     **{
         f"adopt-{name}": (Target(reader_of(name), seeds(name)), (f"repack.formats.{module}", "repack.adopt_file"))

@@ -1,0 +1,281 @@
+"""The table of a build's options: a new one is a row here, and a field of `BuildOptions`, which has type and default.
+
+Made from it are the options of the commands, the checks of single values, what ``--config``, ``--like`` and ``packer
+info --command`` read and write, what a manifest records, and what a build that is resumed compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final, Literal
+
+from packer.containers import CONTAINERS, container_names
+from packer.containers.plugins import choose
+from packer.errors import UsageError, option
+from packer.packing.option_values import (
+    LONGEST_TIMEOUT_S,
+    MOST_WORKERS,
+    bytes_text,
+    parse_bytes,
+    parse_timeout,
+    share_of,
+    size_of,
+    timeout_text,
+)
+
+ARGUMENT = "SRC"
+"""Instead of a section: this is no option, but the argument."""
+INPUT, LABELS, IMAGE, OUTPUT, BAD_DATA, RUN = "Input", "Labels", "Image", "Output", "Bad data", "Run"
+SHAPES, FREE = True, False
+ALWAYS: Final = "always"
+CHANGED: Final = "changed"
+NEVER: Final = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a build.
+
+    Args:
+        name: Its name in `BuildOptions`.
+        section: Heading of the help below which it stands.
+        shapes_bytes: Whether the bytes of a shard depend on it. If not, a build that is resumed may have another.
+        recorded: Whether a manifest has its value: always, if it is not the default (changed), or never. What is
+            recorded is taken over by ``--like``, and shown by ``packer info --command``.
+        help: What the help of ``packer build`` says of it.
+        first: Whether the short help shows it.
+        short: Its short name on the command line: ``-o``.
+        flag: Its name on the command line, without the hyphens before it. Empty: that in `BuildOptions`.
+        metavar: What help shows for its value. Empty: by what it takes, its choices, or its type.
+        takes: What its text names, which a shell completes: a file, whose content counts as well as its name; class
+            names, in a file or a pack; a folder; a path or URL; a pack; or kinds of labels.
+        choices: Its values, if they are few.
+        every_choice: Returns the choices with those of plug-ins. None: there are none.
+        alone: Its value on the command line if it is given without one. Empty: it needs one.
+        read: Converts the text of the command line and of ``--config``. None: it is a text or a number.
+        write: Converts a value to that text again.
+        typed: Returns the text for a value of another type that people give in Python; None if it means nothing.
+        expected: What a value must be, and what to write, if one in Python is of a wrong type. None: by its type.
+        must: What a value must be -> whether it is.
+    """
+
+    name: str
+    section: str
+    shapes_bytes: bool
+    recorded: Literal["always", "changed", "never"]
+    help: str
+    _: KW_ONLY
+    first: bool = False
+    short: str = ""
+    flag: str = ""
+    metavar: str = ""
+    takes: Literal["", "file", "names", "folder", "path", "pack", "labels"] = ""
+    choices: tuple[str, ...] = ()
+    every_choice: Callable[[], Sequence[str]] | None = None
+    alone: str = ""
+    read: Callable[[str], Any] | None = None
+    write: Callable[[Any], str] = str
+    typed: Callable[[Any], str | None] = lambda value: None
+    expected: tuple[str, str] | None = None
+    must: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flag", self.flag or self.name.replace("_", "-"))
+
+    @property
+    def label(self) -> str:
+        """How an error names it."""
+        return ARGUMENT if self.section == ARGUMENT else option(self.flag)
+
+    def checked(self, value: Any) -> Any:
+        """Return a value of the right type, or the choice that it means. Raise UsageError if it is not allowed."""
+        if value is None:
+            return None
+        if self.choices:
+            return choose(self.label, value, self.choices if self.every_choice is None else self.every_choice())
+        for what, holds in self.must.items():
+            if not holds(value):
+                raise UsageError(self.label, f"must be {what}, got {self.write(value)}")
+        return value
+
+    def text(self, value: Any) -> str:
+        """Return a value as on the command line; a manifest may hold any."""
+        if value is None:
+            return "none"
+        return str(value).lower() if isinstance(value, bool) else self.write(value)
+
+
+OPTIONS = (
+    Option("source", ARGUMENT, SHAPES, NEVER, ""),
+    Option(
+        "split", INPUT, SHAPES, ALWAYS,
+        "Pack only this split: train, val, test, ...; all packs all as one.  [default: a pack for each]",
+        metavar="NAME", first=True,
+    ),
+    Option(
+        "include", INPUT, SHAPES, CHANGED,
+        "Pack only the images in FILE: one path, name, glob or key (of --like PACK) per line.", takes="file",
+    ),
+    Option("exclude", INPUT, SHAPES, CHANGED, "Skip the images in FILE, in the same form.", takes="file"),
+    Option(
+        "shuffle", INPUT, SHAPES, ALWAYS, "Pack in the random order of this seed.", metavar="SEED",
+        expected=("the seed of an order, a whole number", "write shuffle=0"), must={"at least 0": lambda n: n >= 0},
+    ),
+    Option(
+        "max_pixels", INPUT, SHAPES, ALWAYS,
+        "Maximum pixels of an image; a larger one is bad, and is not decoded.", must={"at least 1": lambda n: n >= 1},
+    ),
+    Option("follow_links", INPUT, SHAPES, CHANGED, "Follow symlinks to folders outside SRC."),
+    Option(
+        "inventory", INPUT, SHAPES, NEVER,
+        "List of the objects below SRC, a URL, in place of listing them: Parquet or CSV with the columns key and "
+        "size (S3 Inventory), or a name per line.", takes="file",
+    ),
+    Option(
+        "labels", LABELS, SHAPES, ALWAYS,
+        "Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], parquet[:COLUMN], list:FILE, pts, dlib[:FILE], "
+        "cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: "
+        "the annotations of an image are merged.  [default: auto]", takes="labels", first=True,
+    ),
+    Option(
+        "columns", LABELS, SHAPES, ALWAYS,
+        'Columns of a list: "path label", "path (x y)*5", "path (xmin ymin xmax ymax class)*". '
+        "One for each list, in the same order. Of Parquet: what the numbers of boxes are.", metavar="TEXT", first=True,
+    ),
+    Option(
+        "classes", LABELS, SHAPES, CHANGED,
+        "Class names in the order of their ids, one per line; or a pack. A label with another name is bad.",
+        takes="names", first=True,
+        expected=("a file with a name per line, or a pack", "write the names to a file, and name that"),
+    ),
+    Option(
+        "boxes", LABELS, SHAPES, ALWAYS,
+        "Boxes outside the image or without area: fail rejects the image, clip cuts them at the edge "
+        "(and drops those without area), drop drops them.", choices=("fail", "clip", "drop"),
+    ),
+    Option(
+        "missing_labels", LABELS, SHAPES, CHANGED,
+        "An image without a label: error rejects it, empty packs it as an image without objects, skip skips it.",
+        choices=("error", "empty", "skip"),
+    ),
+    Option(
+        "rle", LABELS, SHAPES, CHANGED, "COCO run-length masks: keep as text, or also convert to polygons.",
+        choices=("text", "polygons"),
+    ),
+    Option(
+        "resize", IMAGE, SHAPES, ALWAYS, "Size of the packed images in pixels.", metavar="N|WxH", first=True,
+        typed=size_of, expected=("a number of pixels, or width x height", 'write resize=64, or resize="640x480"'),
+    ),
+    Option(
+        "fit", IMAGE, SHAPES, ALWAYS,
+        "How to reach that size: stretch to WxH, short or long side to N, crop the center to WxH, or pad to WxH.  "
+        "[default: short for N, stretch for WxH]", choices=("stretch", "short", "long", "crop", "pad"), first=True,
+    ),
+    Option(
+        "pad_value", IMAGE, SHAPES, CHANGED,
+        "Gray level of the border of --fit pad, 0 (black) to 255; YOLO's is 114.  [default: 0]", metavar="N",
+    ),
+    Option(
+        "interpolation", IMAGE, SHAPES, CHANGED,
+        "Filter of --resize: the mean of the area of each pixel, or the wider filter of torchvision and Pillow.  "
+        "[default: area]", choices=("area", "bilinear"),
+    ),
+    Option(
+        "encode", IMAGE, SHAPES, ALWAYS,
+        "How images are stored: as pixels (raw), encoded again, or as a copy of each file.  [default: raw if they are "
+        "resized or all have one size, else copy]", choices=("raw", "jpeg", "png", "bmp", "copy"), first=True,
+    ),
+    Option(
+        "quality", IMAGE, SHAPES, ALWAYS, "JPEG quality, 1 to 100.", first=True,
+        must={"1 to 100": lambda n: 1 <= n <= 100},
+    ),
+    Option(
+        "mode", IMAGE, SHAPES, ALWAYS, "Color mode of the packed images; unchanged keeps alpha and 16 bits.",
+        choices=("rgb", "gray", "unchanged"),
+    ),
+    Option(
+        "decoder", IMAGE, SHAPES, ALWAYS,
+        "JPEG decoder; lenient also packs damaged images of any format, as far as they can be decoded, and lists "
+        "them.", choices=("auto", "simplejpeg", "opencv", "jpeg4py", "lenient"),
+    ),
+    Option(
+        "on_animation", IMAGE, SHAPES, CHANGED,
+        "An animation, or several pages: fail rejects it, first packs its first frame.", choices=("fail", "first"),
+    ),
+    Option(
+        "out", OUTPUT, FREE, NEVER,
+        "Path of the new pack, or its URL in a store: s3://bucket/imgs. Of a pack for each split: NAME-train.lmdb for "
+        "NAME.lmdb.  [default: SRC.FORMAT beside SRC, or SRC-SPLIT.FORMAT]", short="-o", takes="path", first=True,
+    ),
+    Option(
+        "format", OUTPUT, SHAPES, NEVER,
+        "Container format of the shards.  [default: by the extension of --out, else lmdb]",
+        choices=CONTAINERS, every_choice=container_names, first=True,
+    ),
+    Option(
+        "shard_bytes", OUTPUT, SHAPES, ALWAYS,
+        "Approximate size of the images in a shard, as they are stored; a shard has at most 100,000 images. none: a "
+        "single shard.  [default: 128MB; 1GB or more for packs of 256 GB]", flag="shard-size", metavar="SIZE|none",
+        read=parse_bytes, write=bytes_text, must={"a number of bytes": lambda n: n >= 0},
+    ),
+    Option(
+        "jpeg_index", OUTPUT, FREE, NEVER,
+        "With --encode jpeg or copy: also make an index with which crops decode faster; needs packer-fast. An entry "
+        "per row of blocks (row, about 1 % of the bytes), or per four blocks (4).", choices=("row", "4"), alone="row",
+    ),
+    Option("overwrite", OUTPUT, FREE, NEVER, "Replace an existing pack.", first=True),
+    Option("force", OUTPUT, FREE, NEVER, "Build even if the pack is not expected to fit on the disk."),
+    Option(
+        "scratch", OUTPUT, FREE, NEVER,
+        "With a URL as --out: folder for unfinished shards, two per worker.  [default: that for temporary files]",
+        takes="folder",
+    ),
+    Option(
+        "recheck", OUTPUT, FREE, NEVER,
+        "Read finished shards in a store again to verify them; with --finish, the images.",
+    ),
+    Option(
+        "max_bad", BAD_DATA, FREE, NEVER, "Maximum number (or share) of bad inputs to skip before the build fails.",
+        metavar="N|N%", first=True, typed=share_of,
+        expected=("a number of images, or a share below 1", 'write max_bad=5, or max_bad=0.01 or "1%" for a hundredth'),
+    ),
+    Option(
+        "on_bad", BAD_DATA, FREE, NEVER, "fail: follow --max-bad. skip: skip every bad input.",
+        choices=("fail", "skip"),
+    ),
+    Option("fail_fast", BAD_DATA, FREE, NEVER, "Stop as soon as too many inputs are bad, before all are found."),
+    Option(
+        "quarantine", BAD_DATA, FREE, NEVER,
+        "List the bad inputs in DIR/rejected.tsv: path, reason, problem. No image is moved or changed.", takes="folder",
+    ),
+    Option(
+        "decode_timeout", BAD_DATA, FREE, NEVER, "Maximum time to decode an image; one that takes longer is bad.",
+        metavar="SECONDS|none", read=parse_timeout, write=timeout_text,
+        must={f"more than 0 and at most {LONGEST_TIMEOUT_S:.0f} seconds": lambda s: 0 < s <= LONGEST_TIMEOUT_S},
+    ),
+    Option(
+        "workers", RUN, FREE, NEVER, "Number of worker processes.  [default: the number of usable cores]", first=True,
+        metavar="N", must={"at least 1": lambda n: n >= 1, f"at most {MOST_WORKERS}": lambda n: n <= MOST_WORKERS},
+    ),
+    Option(
+        "engine", RUN, FREE, NEVER,
+        "Where the workers run: on this machine, on a Ray or dask cluster, or on the executor of concurrent.futures "
+        "that FUNCTION returns; see docs/cluster.md.", metavar="local|ray[:ADDRESS]|dask[:SCHEDULER]|MODULE:FUNCTION",
+    ),
+    Option(
+        "part", RUN, FREE, NEVER,
+        "Pack only part K of N (1/N to N/N), as on N machines; when all are packed, --finish publishes the pack.",
+        metavar="K/N",
+    ),
+    Option("finish", RUN, FREE, NEVER, "Publish the pack whose parts were packed with --part."),
+    Option("like", RUN, FREE, NEVER, "Take every option that is not given from PACK.", takes="pack"),
+)  # fmt: skip
+"""In the order of the help."""
+TABLE = {row.name: row for row in OPTIONS}
+"""Name -> option."""
+
+
+def label_of(name: str) -> str:
+    """Return how an error names an option of a build, or another of the same commands."""
+    return TABLE[name].label if name in TABLE else option(name)
