@@ -11,7 +11,7 @@ import click
 from packer.cli.output import LocalPath, ProgressBar, as_typed, echo, echo_error
 from packer.cli.values import OneOf, PackPath
 from packer.containers import CONTAINERS, container_names
-from packer.errors import EXIT_BAD_DATA, PackerError, plural, printable, size_text, time_text
+from packer.errors import EXIT_BAD_DATA, plural, printable, size_text, time_text
 from packer.packing.options import ENCODINGS, FITS
 
 SHOWN_REJECTED = 20
@@ -77,12 +77,8 @@ def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> No
 
     from packer.repack.convert import convert as convert_pack
 
-    try:
-        with ProgressBar(hidden=quiet or as_json) as progress:
-            report = convert_pack(pack, out, progress, **given)
-    except PackerError as error:
-        error.next_step = error.next_step.replace("--out", "OUT")  # which is no option here
-        raise
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = convert_pack(pack, out, progress, **given)
     if as_json:
         echo(json.dumps(asdict(report)))
     else:

@@ -139,7 +139,7 @@ def losses(header: Header, mode: Mode) -> tuple[str, ...]:
 def losses_named(header: Header, mode: Mode) -> list[str]:
     """Return the `losses` in `mode`, with the option that avoids those that another mode has not."""
     always = losses(header, "unchanged")
-    return [what if what in always else f"{what} (--mode unchanged keeps that)" for what in losses(header, mode)]
+    return [what if what in always else f"{what} (--mode=unchanged keeps that)" for what in losses(header, mode)]
 
 
 def _looks_like(data: bytes) -> str:

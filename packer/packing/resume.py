@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import packer
-from packer.errors import TooManyBad, UsageError, printable
+from packer.errors import TooManyBad, UsageError, option, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FORMAT_VERSION
 from packer.packing.options import BuildOptions
@@ -115,11 +115,11 @@ def _differences(before: Any, now: Mapping[str, Any]) -> str:
     if not isinstance(before, Mapping):
         return "which ones is not recorded"
     names = [name for name in now if before.get(name) != now[name]]
-    return ", ".join(f"{_flag(name)} {_value(before.get(name))}, now {_value(now[name])}" for name in names)
+    return ", ".join(f"{_named(name, _value(before.get(name)))}, now {_value(now[name])}" for name in names)
 
 
-def _flag(name: str) -> str:
-    return {"source": "SRC", "shard_bytes": "--shard-size"}.get(name, f"--{name.replace('_', '-')}")
+def _named(name: str, value: str) -> str:
+    return f"SRC {value}" if name == "source" else option({"shard_bytes": "shard-size"}.get(name, name), value)
 
 
 def _value(value: Any) -> str:
