@@ -113,6 +113,12 @@ def test_an_error_of_packer_is_not_taken_for_one_of_the_system(kind):
             "add --fit pad; run packer verify PACK --deep",
             'add fit="pad"; run packer verify PACK --deep',
         ),
+        ("pip install --upgrade pillow", "pip install --upgrade pillow", "pip install --upgrade pillow"),
+        (
+            "pip install datumaro, then pass --labels=datumaro:voc",
+            "pip install datumaro, then pass --labels datumaro:voc",
+            'pip install datumaro, then pass labels="datumaro:voc"',
+        ),
         ("build a-b--c=d, x---y or --9", "build a-b--c=d, x---y or --9", "build a-b--c=d, x---y or --9"),
     ],
 )

@@ -102,7 +102,7 @@ def check_header(header: Header, max_pixels: int = DEFAULT_MAX_PIXELS, on_animat
         raise bad(f"{pixels} are more than {max_pixels}", "raise --max-pixels if this is intended")
     if header.frames > 1 and on_animation == "fail":
         kind = "several pages" if header.format == "tiff" else "an animation"
-        raise SeveralFrames("", f"{header.format} with {kind}, not one image", "take the first: --on-animation first")
+        raise SeveralFrames("", f"{header.format} with {kind}, not one image", "take the first: --on-animation=first")
     if header.obstacle:
         raise bad(f"cannot decode a {header.obstacle}", "convert it to an 8-bit JPEG or PNG")
 
