@@ -159,7 +159,7 @@ class _Tuning:
             try:
                 self._index(pack, replace(best, crops=True, images=None, cache_dir=None))
             except PackerError as error:  # the rest is worth showing
-                self._report.notes.append(f"what an index of the JPEGs would do is not known: {error}")
+                self._report.notes.append(f"what an index of the JPEGs would do is not known: {error.line}")
         return self._finished(best)
 
     def _index(self, pack: Pack, job: Job) -> None:
