@@ -206,7 +206,11 @@ class PackerError(Exception):
         return f"{where}: {text}" if where else text
 
     def shown_where(self, form: Callable[[str], str]) -> str:
-        """Return the file, which stays as it is, or the option in its form."""
+        """Return the file, which stays as it is, or the option.
+
+        Args:
+            form: Returns a text with the names of options as they are to be shown.
+        """
         where = printable(self.where)
         return form(where) if where.startswith(option("")) or where == "SRC" else where
 
