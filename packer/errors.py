@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 EXIT_OK = 0
@@ -24,16 +24,12 @@ EXIT_INTERRUPTED = 130
 
 SHOWN_REJECTED = 10
 OPTION = re.compile(
-    r"(?<![\w-])(?:--(?P<name>[a-z]+(?:-[a-z]+)*)"
-    r"(?: (?!(?:is|and|or|if|in|only|with|needs|lists|outside)\b)"
-    r"(?P<value>\"[^\"]*\"|[\w%./](?:[^\s;,()]*[^\s;,():])?))?|SRC\b)"
+    r"(?<![\w-])(?<!pip install )(?<!ray start )(?:--(?P<name>[a-z]+(?:-[a-z]+)*)(?![\w-])"
+    r"(?:=(?P<value>\"[^\"]*\"|[^\s;,()]*[^\s;,():]|))?|SRC\b)"
 )
-"""An option in the text of an error, with its value."""
+"""An option in the text of an error as `option` writes it, with its value; not those of other programs."""
 PARAMETERS = {None: "source", "shard-size": "shard_bytes", "json": "rejected"}
 """Names of options that are not those of the parameters: `None` is SRC; --json lists what `rejected` holds."""
-
-GIVEN = re.compile(r"(?<![\w-])(--[a-z]+(?:-[a-z]+)*)=(?=[^\s])")
-"""An option with its value, as `option` returns it."""
 
 AnyPath = str | bytes | os.PathLike[str]
 
@@ -88,13 +84,58 @@ def add_note(error: BaseException, text: str) -> None:
 def option(name: str, value: object = "") -> str:
     """Return an option as the text of an error names it: ``--fit=pad``.
 
-    The command line shows it as ``--fit pad``, and Python (`PackerError.__str__`) as ``fit="pad"``.
+    The command line shows it as ``--fit pad`` (`as_options`), and Python as ``fit="pad"`` (`as_parameters`).
 
     Args:
         name: Its name on the command line, or the parameter: ``pad-value`` or ``pad_value``.
         value: What to give; may be empty.
     """
-    return f"--{name.replace('_', '-')}{f'={value}' if value else ''}"
+    return f"--{name.replace('_', '-')}{'' if value == '' else f'={value}'}"
+
+
+def words_of(options: Mapping[str, object]) -> list[str]:
+    """Return options as the words of a command line: ``["--fit", "pad", "--overwrite"]``.
+
+    Args:
+        options: Name -> its value; True for an option without one, several values for one that is repeated.
+    """
+    words = []
+    for name, value in options.items():
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            words += [option(name)] if one is True else [option(name), str(one)]
+    return words
+
+
+def as_options(text: str, arguments: Mapping[str, str] | None = None, attached: Collection[str] = ()) -> str:
+    """Return the text of an error as the command line shows it: ``add --fit pad``.
+
+    Args:
+        text: The text, with options as `option` writes them.
+        arguments: Those that are arguments of the command, and no options -> how its help names them.
+        attached: Options whose value is optional, so that it must follow a ``=``.
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"]
+        if name is None or name in attached:
+            return found[0]
+        words = (arguments or {}).get(name, option(name))
+        return words if value is None else f"{words} {value}"
+
+    return OPTION.sub(shown, text)
+
+
+def as_parameters(text: str) -> str:
+    """Return the text of an error as Python shows it: ``add fit="pad"``. Whole commands stay what they are."""
+    parts = text.split("; ")
+    return "; ".join(as_options(part) if "packer " in part else OPTION.sub(_parameter, part) for part in parts)
+
+
+def _parameter(found: re.Match[str]) -> str:
+    name, value = PARAMETERS.get(found["name"]) or found["name"].replace("-", "_"), found["value"]
+    if not value:  # or a value that is no word: (x y)*5
+        return name if value is None else f"{name} "
+    return f'{name}="{value.strip(chr(34))}"'
 
 
 def _fill_os_error(error: BaseException, problem: str, where: AnyPath | None) -> None:
@@ -119,7 +160,7 @@ class PackerError(Exception):
     _many_lines = False
 
     def __init__(self, where: AnyPath, problem: str | None = None, next_step: str = "") -> None:
-        """Create the error.
+        """Create the error, whose texts name options as `option` does.
 
         Args:
             where: The file or option.
@@ -132,8 +173,6 @@ class PackerError(Exception):
             self._many_lines = True  # the worker's traceback is in it
         # `args` holds all arguments, for pickling; OSError would take the first for an error number
         Exception.__init__(self, where, problem, next_step)
-        problem, next_step = (GIVEN.sub(r"\1 ", text) for text in (problem, next_step))
-        where = GIVEN.sub(r"\1 ", where) if isinstance(where, str) and where.startswith(option("")) else where
         _fill_os_error(self, problem, where or None)
         self.where = where
         self.problem = problem
@@ -141,27 +180,39 @@ class PackerError(Exception):
 
     @property
     def told(self) -> str:
-        """What is wrong, without the next step."""
-        return self._told()
-
-    def _told(self) -> str:
-        problem = printable(self.problem)  # it may quote unescaped names or options
-        if self._many_lines:
-            problem = "\n".join(map(printable, self.problem.split("\n")))
-        return f"{printable(self.where)}: {problem}" if self.where else problem
+        """What is wrong, without the next step, and with the names of options as on the command line."""
+        return self.shown(as_options, with_step=False)
 
     @property
     def line(self) -> str:
         """The error with its next step, and with the names of options as on the command line."""
-        return f"{self._told()}; {printable(self.next_step)}" if self.next_step else self._told()
+        return self.shown(as_options)
 
     def __str__(self) -> str:
-        return "; ".join(part if "packer " in part else OPTION.sub(_parameter, part) for part in self.line.split("; "))
+        return self.shown(as_parameters)
 
+    def shown(self, form: Callable[[str], str], with_step: bool = True) -> str:
+        """Return the error as one line.
 
-def _parameter(option: re.Match[str]) -> str:
-    name = PARAMETERS.get(option["name"]) or option["name"].replace("-", "_")
-    return name if option["value"] is None else f'{name}="{option["value"].strip(chr(34))}"'
+        Args:
+            form: Returns a text with the names of options as they are to be shown.
+            with_step: Whether the next step follows.
+        """
+        problem = printable(self.problem)  # it may quote unescaped names or options
+        if self._many_lines:
+            problem = "\n".join(map(printable, self.problem.split("\n")))
+        where = self.shown_where(form)
+        text = form("; ".join((problem, printable(self.next_step))) if with_step and self.next_step else problem)
+        return f"{where}: {text}" if where else text
+
+    def shown_where(self, form: Callable[[str], str]) -> str:
+        """Return the file, which stays as it is, or the option.
+
+        Args:
+            form: Returns a text with the names of options as they are to be shown.
+        """
+        where = printable(self.where)
+        return form(where) if where.startswith(option("")) or where == "SRC" else where
 
 
 class BadInput(PackerError, ValueError):
@@ -232,7 +283,7 @@ class TooManyBad(PackerError):
     `remedy` are the options with which the same build packs what is not bad.
     """
 
-    listed_by = "--quarantine DIR or --json"
+    listed_by: Sequence[str] = (option("quarantine", "DIR"), option("json"))
     """Options with which the command lists all bad inputs."""
 
     def __init__(
@@ -250,17 +301,11 @@ class TooManyBad(PackerError):
         self.reasons = tuple(reasons)
         self.remedy = tuple(remedy)
 
-    @property
-    def told(self) -> str:
-        """The error, and the bad inputs by reason: all of them if they are few, else an example of each."""
-        return "\n  ".join((super().told, *self._examples()))
+    def shown(self, form: Callable[[str], str], with_step: bool = True) -> str:
+        """Return the error, and the bad inputs by reason: all of them if they are few, else an example of each."""
+        return "\n  ".join((super().shown(form, with_step), *self._examples(form)))
 
-    @property
-    def line(self) -> str:
-        """The same with the next step in the first line."""
-        return "\n  ".join((super().line, *self._examples()))
-
-    def _examples(self) -> list[str]:
+    def _examples(self, form: Callable[[str], str]) -> list[str]:
         lines: list[str] = []
         total = sum(count for _, count, _ in self.reasons)
         for reason, count, example in self.reasons:
@@ -270,7 +315,7 @@ class TooManyBad(PackerError):
                 several = f"{count:,}, for example " if count > 1 else ""
                 lines.append(f"{reason}: {several}{_bad_input(example)}")
         if total > SHOWN_REJECTED:
-            lines.append(f"({self.listed_by} lists all of them)")
+            lines.append(f"({form(' or '.join(self.listed_by))} lists all of them)")
         return lines
 
 
@@ -296,6 +341,9 @@ class StorageError(PackerError, OSError):
     """The disk or its permissions: full, read-only, vanished."""
 
     exit_code = EXIT_IO
+
+    full: bool = False
+    """Whether a file could not be written because the disk is full."""
 
 
 class WorkerDied(PackerError):

@@ -279,7 +279,7 @@ def test_errors_say_what_they_are() -> None:
 
 def test_every_kind_of_error_is_one_line() -> None:
     for kind in [PackerError, *PackerError.__subclasses__()]:
-        error = kind("cat3.xml", "box xmax 120 exceeds width 64", "fix the label or pass --boxes clip")
+        error = kind("cat3.xml", "box xmax 120 exceeds width 64", "fix the label or pass --boxes=clip")
         assert error.line == "cat3.xml: box xmax 120 exceeds width 64; fix the label or pass --boxes clip"
         assert str(error) == 'cat3.xml: box xmax 120 exceeds width 64; fix the label or pass boxes="clip"'
 

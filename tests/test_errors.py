@@ -9,7 +9,19 @@ import pickle
 import pytest
 
 from packer import errors, open_pack
-from packer.errors import BadImage, DamagedPack, PackerError, PackNotFound, StorageError, TooManyBad, UsageError
+from packer.cli.errors import failure_facts, failure_text
+from packer.errors import (
+    BadImage,
+    DamagedPack,
+    PackerError,
+    PackNotFound,
+    StorageError,
+    TooManyBad,
+    UsageError,
+    option,
+    words_of,
+)
+from packer.format.manifest import Rejected
 from packer.system.storage import storage_errors
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PackerError)]
@@ -71,16 +83,86 @@ def test_an_error_of_packer_is_not_taken_for_one_of_the_system(kind):
 
 
 @pytest.mark.parametrize(
-    ("line", "text"),
+    ("text", "line", "python"),
     [
-        ("--quality: must be 1 to 100, got 0", "quality: must be 1 to 100, got 0"),
-        ("SRC: is empty; name a folder", "source: is empty; name a folder"),
-        ("--shard-size is 0; write --shard-size 128MB", 'shard_bytes is 0; write shard_bytes="128MB"'),
-        ('write --columns "path (x y)*5", or leave it out', 'write columns="path (x y)*5", or leave it out'),
-        ("choose --labels list:FILE (a list), --labels none", 'choose labels="list:FILE" (a list), labels="none"'),
-        ("it is damaged; run packer verify PACK --deep", "it is damaged; run packer verify PACK --deep"),
+        ("--quality: must be 1 to 100", "--quality: must be 1 to 100", "quality: must be 1 to 100"),
+        ("SRC: is empty", "SRC: is empty", "source: is empty"),
+        ("add --fit=pad", "add --fit pad", 'add fit="pad"'),
+        ("--fit is for --resize, add it", "--fit is for --resize, add it", "fit is for resize, add it"),
+        ("leave out --pad-value or --fit", "leave out --pad-value or --fit", "leave out pad_value or fit"),
+        (
+            "--shard-size is 0; write --shard-size=128MB",
+            "--shard-size is 0; write --shard-size 128MB",
+            'shard_bytes is 0; write shard_bytes="128MB"',
+        ),
+        (
+            'write --columns="path (x y)*5", or leave it out',
+            'write --columns "path (x y)*5", or leave it out',
+            'write columns="path (x y)*5", or leave it out',
+        ),
+        ("--columns=(x y)*5, now none", "--columns (x y)*5, now none", "columns (x y)*5, now none"),
+        ("name it: --columns=label=FIELD", "name it: --columns label=FIELD", 'name it: columns="label=FIELD"'),
+        (
+            "choose --labels=list:FILE (a list), --labels=none",
+            "choose --labels list:FILE (a list), --labels none",
+            'choose labels="list:FILE" (a list), labels="none"',
+        ),
+        ("--json lists all", "--json lists all", "rejected lists all"),
+        (
+            "add --fit=pad; run packer verify PACK --deep",
+            "add --fit pad; run packer verify PACK --deep",
+            'add fit="pad"; run packer verify PACK --deep',
+        ),
+        ("pip install --upgrade pillow", "pip install --upgrade pillow", "pip install --upgrade pillow"),
+        (
+            "pip install datumaro, then pass --labels=datumaro:voc",
+            "pip install datumaro, then pass --labels datumaro:voc",
+            'pip install datumaro, then pass labels="datumaro:voc"',
+        ),
+        ("build a-b--c=d, x---y or --9", "build a-b--c=d, x---y or --9", "build a-b--c=d, x---y or --9"),
     ],
 )
-def test_options_are_parameters_in_python(line, text):
-    error = UsageError("", line)
-    assert (error.line, str(error)) == (line, text)
+def test_options_are_parameters_in_python(text: str, line: str, python: str) -> None:
+    error = UsageError("", text)
+    assert (error.line, error.told, str(error)) == (line, line, python)
+    with_step = UsageError("file", "is bad", text)
+    assert (with_step.line, str(with_step)) == (f"file: is bad; {line}", f"file: is bad; {python}")
+    assert with_step.told == "file: is bad"
+
+
+def test_an_option_and_its_value_are_data() -> None:
+    assert [option("pad_value"), option("fit", "pad"), option("max-bad", 0)] == [
+        "--pad-value", "--fit=pad", "--max-bad=0",
+    ]  # fmt: skip
+    given = {"labels": ("voc", "list:a b.csv"), "shard_size": 5, "overwrite": True, "pad-value": 0}
+    assert words_of(given) == [
+        "--labels", "voc", "--labels", "list:a b.csv", "--shard-size", "5", "--overwrite", "--pad-value", "0",
+    ]  # fmt: skip
+
+
+def test_where_is_an_option_or_a_path_that_stays_as_it_is() -> None:
+    option_error = UsageError(option("labels", "voc:my file.xml"), "no such file")
+    assert option_error.line == "--labels voc:my file.xml: no such file"
+    path_error = UsageError("/a/SRC/x --fit=pad.jpg", "is bad")
+    assert path_error.line == str(path_error) == "/a/SRC/x --fit=pad.jpg: is bad"
+
+
+def test_a_command_shows_its_arguments_by_their_names_in_its_help() -> None:
+    error = StorageError("/full", "cannot write", "free some space, or choose another --out")
+    for command, shown in {"build": "--out", "convert": "OUT", "pull": "PACK", "sample": "OUT"}.items():
+        given = ["--debug", command, "x"]
+        assert failure_text(error, given) == ("/full: cannot write", [f"free some space, or choose another {shown}"])
+        assert failure_facts(error, given)["next_step"] == f"free some space, or choose another {shown}"
+    assert failure_text(error) == ("/full: cannot write", [error.next_step])
+    error = UsageError(option("out", "x"), "is bad", f"write {option('jpeg-index', 'row')} {option('fit', 'pad')}")
+    assert failure_text(error, ["build"]) == ("--out x: is bad", ["write --jpeg-index=row --fit pad"])
+
+
+def test_the_lists_of_bad_inputs_are_those_that_a_command_has() -> None:
+    row = Rejected("a.jpg", "bad-box", "is bad; pass --boxes clip")
+    error = TooManyBad("src", "11 are bad", f"use {option('boxes', 'drop')}", [row] * 11, [("bad-box", 11, row)])
+    example = "\n  bad-box: 11, for example a.jpg: is bad; pass --boxes clip\n  "
+    assert error.line == f"src: 11 are bad; use --boxes drop{example}(--quarantine DIR or --json lists all of them)"
+    assert str(error) == f'src: 11 are bad; use boxes="drop"{example}(quarantine="DIR" or rejected lists all of them)'
+    error.listed_by = [option("json")]
+    assert error.told == f"src: 11 are bad{example}(--json lists all of them)"

@@ -256,6 +256,22 @@ def test_modules_say_what_they_are_for(file: Path) -> None:
     assert not tree.body or ast.get_docstring(tree)
 
 
+NAMES_OPTIONS = {"packer/errors.py"}
+"""It has the function that makes the names."""
+
+
+@in_every_file
+def test_only_the_command_line_writes_options_as_they_are_typed(file: Path) -> None:
+    """Elsewhere `packer.errors.option` and `words_of` make them: Python users read the names of parameters."""
+    name = str(file.relative_to(ROOT))
+    if name.startswith("packer/cli/") or name in NAMES_OPTIONS:
+        return
+    texts = {id(node.value) for node in ast.walk(parsed(file)) if isinstance(node, ast.Expr)}  # of docstrings
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            assert not node.value.startswith("--"), f"line {node.lineno}: {node.value}"
+
+
 WRITES = {"os.truncate", "shutil.rmtree", "shutil.copyfile", "shutil.copy", "shutil.copy2", "shutil.move"}
 """Calls that follow a link, or remove more than one; packer/system/atomic.py has what takes their place."""
 WRITES_AS_THEY_ARE = {

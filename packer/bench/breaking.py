@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from packer.errors import EXIT_BAD_DATA, EXIT_DAMAGED_PACK, EXIT_OK, plural
+from packer.errors import EXIT_BAD_DATA, EXIT_DAMAGED_PACK, EXIT_OK, plural, words_of
 from packer.format.pack import open_pack
 from packer.system.atomic import remove
 from packer.system.command import Ran, run_packer
@@ -84,7 +84,7 @@ def _kill(pack: str, build: list[str], folder: str, chance: random.Random) -> It
     opened = open_pack(pack)
     size = sum(shard.container.bytes for shard in opened.manifest.shards)
     shards = min(SHARDS, len(opened))
-    command = ["build", *build, "-o", out, "--shard-size", str(max(1, size // SHARDS)), "--workers", "1"]
+    command = ["build", *build, "-o", out, *words_of({"shard-size": max(1, size // SHARDS), "workers": 1})]
     work = os.path.join(f"{out}.partial", "pack")
     share = chance.uniform(0.2, 0.7)
 
@@ -130,13 +130,14 @@ def _truncate(pack: str, copy: str, chance: random.Random) -> Iterator[Step]:
     good = ran.code == EXIT_DAMAGED_PACK and entry.name in said
     yield Step("a truncated shard", done, f"packer verify exits with 4 and names {entry.name}", said, good)
     saved = f"{copy}.repaired"
-    ran = run_packer(["repair", copy, "--out", saved])
-    checked = run_packer(["verify", "--deep", saved])
+    repair = ["repair", copy, *words_of({"out": saved})]
+    ran = run_packer(repair)
+    checked = run_packer(["verify", *words_of({"deep": True}), saved])
     lost = len(opened) - (len(open_pack(saved)) if checked.code == EXIT_OK else 0)
     good = ran.code in (EXIT_OK, EXIT_BAD_DATA) and checked.code == EXIT_OK
     good = good and (lost == 0 or plural(lost, "record is", "records are") in ran.text)
     expected = "all records that are left, in a pack that verifies; the lost ones are counted"
-    yield Step("its repair", f"packer repair {copy} --out {saved}", expected, _last(ran), good)
+    yield Step("its repair", f"packer {' '.join(repair)}", expected, _last(ran), good)
 
 
 def _last(ran: Ran) -> str:

@@ -14,7 +14,7 @@ from packer.bench.options import Job
 from packer.bench.process import measuring, one_round
 from packer.bench.report import Row
 from packer.bench.sample import MOST_SIDE
-from packer.errors import StorageError, UsageError
+from packer.errors import StorageError, UsageError, words_of
 from packer.format.lists import cell_of
 from packer.format.pack import open_pack
 from packer.model.annotation import Progress
@@ -82,10 +82,7 @@ def make_demo(
                 file.writelines(cell_of(os.fsdecode(path)).encode() + b"\t\n" for path in chosen)
         out = os.path.join(folder, "demo.lmdb")
         summary = build_pack(BuildOptions(source, out, on_bad="skip", **given), progress)
-        words = [source, "--on-bad", "skip"]
-        for name, value in given.items():
-            for one in value if isinstance(value, tuple) else (value,):
-                words += [f"--{name}", one]
+        words = [source, *words_of({"on-bad": "skip", **given})]
         pack = open_pack(out)
         files = [os.path.getsize(os.path.join(source, path)) for path in pack.paths]
         return Demo(source, words, summary, sum(files))

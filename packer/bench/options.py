@@ -10,7 +10,7 @@ from typing import Any
 
 from packer import __version__
 from packer.containers import CONTAINERS
-from packer.errors import UsageError
+from packer.errors import UsageError, option
 from packer.images import fast
 from packer.system import load_average, memory_bytes, usable_cores
 
@@ -67,26 +67,28 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         for name, value, least in (
-            ("--images", IMAGES if self.images is None else self.images, LEAST_IMAGES),
-            *(("--rounds", self.rounds, 2), ("--batch-size", self.batch_size, 1)),
-            *(("--threads", self.threads, 1), ("--seed", self.seed, 0)),
+            (option("images"), IMAGES if self.images is None else self.images, LEAST_IMAGES),
+            *((option("rounds"), self.rounds, 2), (option("batch-size"), self.batch_size, 1)),
+            *((option("threads"), self.threads, 1), (option("seed"), self.seed, 0)),
         ):
             if value < least:
                 raise UsageError(name, f"must be at least {least}, got {value}")
         most = max(64, 4 * usable_cores())
         if self.threads > most:
-            raise UsageError("--threads", f"must be at most {most} on these {usable_cores()} cores, got {self.threads}")
+            raise UsageError(
+                option("threads"), f"must be at most {most} on these {usable_cores()} cores, got {self.threads}"
+            )
         if not 0.05 <= self.seconds <= 3600:
-            raise UsageError("--seconds", f"must be 0.05 to 3600, got {self.seconds:g}")
+            raise UsageError(option("seconds"), f"must be 0.05 to 3600, got {self.seconds:g}")
         if self.step_ms is not None and not 0 < self.step_ms <= 60_000:
-            raise UsageError("--step-ms", f"must be more than 0 and at most 60000, got {self.step_ms:g}")
-        for option, names, known in (
-            ("--format", self.formats, tuple(CONTAINERS)),
-            ("--encode", self.encodings, ENCODINGS),
+            raise UsageError(option("step-ms"), f"must be more than 0 and at most 60000, got {self.step_ms:g}")
+        for asked, names, known in (
+            (option("format"), self.formats, tuple(CONTAINERS)),
+            (option("encode"), self.encodings, ENCODINGS),
         ):
             for name in names:
                 if name not in known:
-                    raise UsageError(option, f"must be one of {', '.join(known)}, got {name!r}")
+                    raise UsageError(asked, f"must be one of {', '.join(known)}, got {name!r}")
         if self.resize is not None:
             self.size_of(self.resize)
         if self.loader is not None:
@@ -96,10 +98,12 @@ class BenchOptions:
 
     def _check_loader(self, loader: str) -> None:
         if not all(part.isidentifier() for part in loader.replace(":", ".", 1).split(".")) or ":" not in loader:
-            raise UsageError("--loader", f"must be MODULE:FUNCTION, got {loader!r}", "such as my_module:make_loader")
-        for option, used in (("--cold", self.cold), ("--device", self.device != "cpu")):
+            raise UsageError(
+                option("loader"), f"must be MODULE:FUNCTION, got {loader!r}", "such as my_module:make_loader"
+            )
+        for other, used in ((option("cold"), self.cold), (option("device"), self.device != "cpu")):
             if used:
-                raise UsageError(option, "cannot be combined with --loader", "leave one of them out")
+                raise UsageError(other, "cannot be combined with --loader", "leave one of them out")
 
     @staticmethod
     def size_of(text: str) -> tuple[int, int]:
@@ -107,7 +111,9 @@ class BenchOptions:
         width, _, height = text.lower().partition("x")
         height = height or width
         if not (width.isdecimal() and height.isdecimal() and 1 <= int(width) <= 4096 and 1 <= int(height) <= 4096):
-            raise UsageError("--resize", f"must be WIDTHxHEIGHT of 1 to 4096 pixels, got {text!r}", "such as 224x224")
+            raise UsageError(
+                option("resize"), f"must be WIDTHxHEIGHT of 1 to 4096 pixels, got {text!r}", "such as 224x224"
+            )
         return int(width), int(height)
 
 
@@ -120,9 +126,11 @@ def require_device(device: str) -> None:
     except RuntimeError:
         kind = ""
     if kind != "cuda":
-        raise UsageError("--device", f"must be cpu, cuda or cuda:N, got {device!r}")
+        raise UsageError(option("device"), f"must be cpu, cuda or cuda:N, got {device!r}")
     if not torch.cuda.is_available():
-        raise UsageError("--device", f"torch cannot use {device} here", "install torch with CUDA, or leave it out")
+        raise UsageError(
+            option("device"), f"torch cannot use {device} here", "install torch with CUDA, or leave it out"
+        )
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 from packer.bench.options import Job
 from packer.bench.report import Batch
-from packer.errors import PackerError, UsageError
+from packer.errors import PackerError, UsageError, option
 
-OPTION = "--loader"
+OPTION = option("loader")
 CACHED_BATCHES = 4
 MOST_SHOWN = 3
 """Items of a batch that its description names."""

@@ -10,7 +10,7 @@ from html import escape
 
 from packer.bench.charts import size_chart, speed_chart, waiting_chart
 from packer.bench.report import Report, settings_text
-from packer.errors import StorageError, UsageError, printable
+from packer.errors import StorageError, UsageError, option, printable
 from packer.stats.page import one_file_page, read_static
 from packer.system import open_regular
 from packer.system.atomic import replacing
@@ -40,7 +40,7 @@ def prepare_report(folder: str) -> None:
             path = os.path.join(folder, name)
             if os.path.exists(path) and not ours(path):
                 raise UsageError(
-                    "--report", f"{printable(path)} was not written by packer bench", "name another folder"
+                    option("report"), f"{printable(path)} was not written by packer bench", "name another folder"
                 )
         with tempfile.TemporaryFile(dir=folder):
             pass

@@ -15,7 +15,7 @@ from packer.bench.options import BenchOptions, Job, machine
 from packer.bench.process import measuring, one_round
 from packer.bench.report import CROPS, INDEXED, PACED, Report, Row
 from packer.bench.sample import MOST_SIDE, batch_size_of, indexed_sample, sample_images, sample_records
-from packer.errors import PackerError, UsageError, plural
+from packer.errors import PackerError, UsageError, option, plural
 from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
 from packer.model.annotation import Progress
@@ -159,7 +159,7 @@ class _Tuning:
             try:
                 self._index(pack, replace(best, crops=True, images=None, cache_dir=None))
             except PackerError as error:  # the rest is worth showing
-                self._report.notes.append(f"what an index of the JPEGs would do is not known: {error}")
+                self._report.notes.append(f"what an index of the JPEGs would do is not known: {error.line}")
         return self._finished(best)
 
     def _index(self, pack: Pack, job: Job) -> None:
@@ -225,7 +225,7 @@ def _opened(path: str, options: BenchOptions, progress: Progress) -> Pack:
     if pack.remote is not None:
         if options.cold:
             step = f"packer pull {pack.path} PACK, and measure that"
-            raise UsageError("--cold", "measures a disk, but the pack is at a URL", step)
+            raise UsageError(option("cold"), "measures a disk, but the pack is at a URL", step)
         records = sample_records(pack, options.images)
         progress.stage("fetching", len(records), "records")
         for start in range(0, len(records), FETCHED_RECORDS):

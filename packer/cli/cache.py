@@ -111,7 +111,7 @@ def _verify(packs: list[CachedPack], as_json: bool) -> None:
                 failed.append(error)
     if as_json:
         good = not failed and not any(report.problems for report in reports)
-        echo(json.dumps({"packs": [asdict(r) for r in reports], "failed": [str(e) for e in failed], "good": good}))
+        echo(json.dumps({"packs": [asdict(r) for r in reports], "failed": [e.line for e in failed], "good": good}))
     else:
         for report in reports:
             name = printable(report.url)
@@ -162,7 +162,7 @@ def _clear(packs: list[CachedPack], root: str, yes: bool, as_json: bool) -> None
         except PackerError as error:
             failed.append(error)
     if as_json:
-        echo(json.dumps({"cache": root, "removed": removed, "failed": [str(error) for error in failed]}))
+        echo(json.dumps({"cache": root, "removed": removed, "failed": [error.line for error in failed]}))
     else:
         for done in removed:
             echo(f"{printable(done['url'])}: {size_text(done['bytes'])} removed")

@@ -11,7 +11,7 @@ import click
 from packer.cli.options import build_option
 from packer.cli.output import ProgressBar, as_typed, echo, echo_error
 from packer.cli.values import PackPath
-from packer.errors import EXIT_BAD_DATA, PackerError, option, plural, printable, size_text, time_text
+from packer.errors import EXIT_BAD_DATA, plural, printable, size_text, time_text
 
 SHOWN_REJECTED = 20
 
@@ -56,12 +56,8 @@ def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> No
 
     from packer.repack.convert import convert as convert_pack
 
-    try:
-        with ProgressBar(hidden=quiet or as_json) as progress:
-            report = convert_pack(pack, out, progress, **given)
-    except PackerError as error:
-        error.next_step = error.next_step.replace(option("out"), "OUT")  # which is no option here
-        raise
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = convert_pack(pack, out, progress, **given)
     if as_json:
         echo(json.dumps(asdict(report)))
     else:

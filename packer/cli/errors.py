@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import click
 
 from packer.cli.output import ReaderGone, as_typed, drop_output, echo_error, echo_step, flush_output
-from packer.errors import EXIT_INTERRUPTED, EXIT_USAGE, NotInstalled, PackerError, StorageError, UsageError, printable
+from packer.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    NotInstalled,
+    PackerError,
+    StorageError,
+    UsageError,
+    as_options,
+    option,
+    printable,
+)
 
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 
@@ -44,7 +55,7 @@ def report(error: BaseException, given: Sequence[str]) -> int:
     if isinstance(error, MemoryError) or str(error) == "can't start new thread":  # CPython's RuntimeError
         error = StorageError("", "not enough memory or threads", "free some, or use fewer --workers")
     as_json = "--json" in given
-    facts = failure_facts(error)
+    facts = failure_facts(error, given)
     code: int = facts["exit_code"]
     if isinstance(error, _HELP):
         error.show()
@@ -73,16 +84,32 @@ def report(error: BaseException, given: Sequence[str]) -> int:
 def failure_text(error: BaseException, given: Sequence[str] = ()) -> tuple[str, list[str]]:
     """Return any error as one line, followed by its bad inputs; and what to do: no line, or one."""
     if isinstance(error, PackerError):
-        steps = [printable(error.next_step)] if error.next_step else []
+        form = form_of(given)
+        steps = [form(printable(error.next_step))] if error.next_step else []
         if not steps and isinstance(error, UsageError):
             steps = [_help_of(given)]
-        return error.told, steps
+        return error.shown(form, with_step=False), steps
     if isinstance(error, click.ClickException):
         problem, step = _usage_text(error, given)
         return problem, [step]
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return "interrupted", []
     return f"{type(error).__name__}: {printable(str(error))}", ["this is a bug: run it as packer --debug ..."]
+
+
+def form_of(given: Sequence[str]) -> Callable[[str], str]:
+    """Return the function that shows a text of an error as the command that was given names its options."""
+    name = next((word for word in given if not word.startswith("-")), "")
+    command = _commands().get(name)
+    params = command.params if command is not None else []
+    arguments = {str(p.name): p.human_readable_name for p in params if isinstance(p, click.Argument)}
+    options = [p for p in params if isinstance(p, click.Option)]
+    attached = {p.opts[-1].removeprefix(option("")) for p in options if _may_lack_value(p)}
+    return partial(as_options, arguments=arguments, attached=attached)
+
+
+def _may_lack_value(parameter: click.Option) -> bool:
+    return not parameter.is_flag and isinstance(parameter.flag_value, str)
 
 
 def corrected(error: BaseException, given: Sequence[str]) -> list[str]:
@@ -103,7 +130,7 @@ def corrected(error: BaseException, given: Sequence[str]) -> list[str]:
     return [printable(shlex.join(["packer", *words[:end], *remedy, *words[end:]]))]
 
 
-def failure_facts(error: BaseException) -> dict[str, Any]:
+def failure_facts(error: BaseException, given: Sequence[str] = ()) -> dict[str, Any]:
     """Return any error as JSON values; the fields are the same for every kind."""
     facts: dict[str, Any] = {
         "error": type(error).__name__,
@@ -115,10 +142,11 @@ def failure_facts(error: BaseException) -> dict[str, Any]:
     }
     if isinstance(error, PackerError):
         rejected = [{"path": r.path, "reason": r.reason, "problem": r.problem} for r in getattr(error, "rejected", ())]
-        facts |= {"where": printable(error.where), "next_step": error.next_step, "rejected": rejected}
+        form = form_of(given)
+        facts |= {"where": error.shown_where(form), "next_step": form(error.next_step), "rejected": rejected}
         facts["reasons"] = {reason: count for reason, count, _ in getattr(error, "reasons", ())}
         facts |= {name: printable(value) for name in _PLACE if (value := getattr(error, name, None)) is not None}
-        return {**facts, "problem": error.problem, "exit_code": error.exit_code}
+        return {**facts, "problem": form(error.problem), "exit_code": error.exit_code}
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return {**facts, "error": "Interrupted", "problem": "interrupted", "exit_code": EXIT_INTERRUPTED}
     if isinstance(error, click.ClickException):

@@ -9,7 +9,7 @@ import click
 
 from packer.cli.output import ProgressBar, echo
 from packer.cli.values import OneOf, PackPath
-from packer.errors import PackerError, UsageError, plural, printable, size_text, time_text
+from packer.errors import UsageError, plural, printable, size_text, time_text
 
 
 @click.command()
@@ -49,11 +49,7 @@ def index(context: click.Context, /, pack: str, remove: bool, quiet: bool, as_js
     if remove and context.get_parameter_source("interval") != click.core.ParameterSource.DEFAULT:
         raise UsageError("--interval", "is for an index that is made, not for --remove", "leave it out")
     with ProgressBar(hidden=quiet or as_json) as progress:
-        try:
-            report = remove_jpeg_index(pack) if remove else index_jpegs(pack, **given, progress=progress)
-        except PackerError as error:
-            error.next_step = error.next_step.replace(", or choose another --out", "")  # which is no option here
-            raise
+        report = remove_jpeg_index(pack) if remove else index_jpegs(pack, **given, progress=progress)
         facts = asdict(report)
         progress.close()
         for line in removed_lines(facts) if remove else made_lines(facts):

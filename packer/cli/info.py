@@ -12,7 +12,7 @@ import click
 from packer.cli.cache import cache_options
 from packer.cli.output import counts_text, echo
 from packer.cli.values import PackPath
-from packer.errors import DamagedPack, plural, printable, size_text
+from packer.errors import DamagedPack, as_options, plural, printable, size_text
 from packer.stores import is_url
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def jpeg_index_facts(pack: str, manifest: Manifest) -> dict[str, Any]:
     try:
         found = None if is_url(pack) else read_jpeg_index_list(pack, manifest)
     except DamagedPack as error:
-        return {"jpeg_index": {"text": f"{printable(error.problem)}; {printable(error.next_step)}"}}
+        return {"jpeg_index": {"text": as_options(f"{printable(error.problem)}; {printable(error.next_step)}")}}
     return {} if found is None else {"jpeg_index": facts_of(found, manifest)}
 
 

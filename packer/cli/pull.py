@@ -7,16 +7,16 @@ import json
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, as_typed, echo
-from packer.errors import PackerError, plural, printable, size_text, time_text
+from packer.errors import plural, printable, size_text, time_text
 
 
 @click.command()
 @click.argument("url")
-@click.argument("pack", type=LocalPath())
+@click.argument("out", metavar="PACK", type=LocalPath())
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def pull(url: str, pack: str, overwrite: bool, quiet: bool, as_json: bool) -> None:
+def pull(url: str, out: str, overwrite: bool, quiet: bool, as_json: bool) -> None:
     """Copy the pack at URL to the new folder PACK.
 
     The digest of every file is verified before the pack gets its name. If it is interrupted, the same command
@@ -31,13 +31,9 @@ def pull(url: str, pack: str, overwrite: bool, quiet: bool, as_json: bool) -> No
     from packer.repack.pull import pull as pull_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:
-        try:
-            report = pull_pack(url, pack, overwrite, progress)
-        except PackerError as error:
-            error.next_step = error.next_step.replace("--out", "PACK")  # which is no option here
-            raise
+        report = pull_pack(url, out, overwrite, progress)
         progress.close()
-        where = as_typed(printable(report.path), [pack])
+        where = as_typed(printable(report.path), [out])
         progress.note(
             f"{where}: {plural(report.records, 'record')} in {plural(report.files, 'file')}, "
             f"{size_text(report.bytes)} in {time_text(report.seconds)}; every digest is good"

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from packer.containers.plugins import load_named, plugins
-from packer.errors import UsageError, printable
+from packer.errors import UsageError, option, printable
 
 if TYPE_CHECKING:
     from packer.containers.base import Container
@@ -72,5 +72,5 @@ def open_container(name: str) -> Container:
         container: Container = load_named(GROUP, _HOMES, name)
     except KeyError:
         step = f"choose one of {', '.join(container_names())}, or install the package that adds it"
-        raise UsageError("--format", f"no container {printable(name)!r}", step) from None
+        raise UsageError(option("format"), f"no container {printable(name)!r}", step) from None
     return container

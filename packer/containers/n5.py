@@ -15,7 +15,7 @@ import numpy as np
 from packer.containers.annotation_columns import BytesColumn
 from packer.containers.arrays import ArraysWriter, scanned
 from packer.containers.base import Entry, ShardSpec
-from packer.errors import UsageError, size_text
+from packer.errors import UsageError, option, size_text
 from packer.files.n5_blocks import METADATA, block_head, open_arrays
 
 _VERSION = "2.5.1"
@@ -48,7 +48,7 @@ class N5Writer(ArraysWriter):
         if self._item_shape is None:
             if self._bytes.total + len(data) > _LARGEST_BLOCK:
                 problem = f"a shard of images of different sizes holds at most {size_text(_LARGEST_BLOCK)} in N5"
-                raise UsageError("--shard-size", problem, SMALLER)
+                raise UsageError(option("shard-size"), problem, SMALLER)
             self._bytes.append(data)
             return
         self._block += data
@@ -90,7 +90,7 @@ class N5Writer(ArraysWriter):
     def _begin_bytes(self, name: str, total: int) -> int:
         if total > _LARGEST_BLOCK:
             problem = f"a shard holds at most {size_text(_LARGEST_BLOCK)} of {name} in N5"
-            raise UsageError("--shard-size", problem, SMALLER)
+            raise UsageError(option("shard-size"), problem, SMALLER)
         base = self._zip.begin(f"{name}/0") + len(block_head((total,))) if total else 0
         if total:
             self._zip.append(block_head((total,)))

@@ -36,16 +36,17 @@ def meant(name: str, choices: Sequence[str]) -> str:
 
 
 def suggestion(option: str, name: str, choices: Sequence[str]) -> str:
-    """Return ``write --format lmdb``, or an empty text if no choice is like the name."""
+    """Return ``write --format=lmdb``, or an empty text if no choice is like the name."""
     likely = difflib.get_close_matches(name.lower(), choices, 1)
-    return f"write {option} {likely[0]}" if likely else ""
+    between = "=" if option.startswith("-") else " "  # an argument has no name that is typed
+    return f"write {option}{between}{likely[0]}" if likely else ""
 
 
 def choose(option: str, name: str, choices: Sequence[str]) -> str:
     """Return the one of `choices` that a name means; raise UsageError, with a suggestion, if none is.
 
     Args:
-        option: The option, for the error.
+        option: The option, for the error, as `packer.errors.option` returns it; or the name of an argument.
         name: What was given.
         choices: The names.
     """

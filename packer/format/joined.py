@@ -57,14 +57,14 @@ def _manifest(packs: Sequence[Pack]) -> Manifest:
             raise UsageError(pack.path, f"is the same pack as {printable(twice.path)}", "name it once")
         for name, times in Counter(pack.classes).items():
             if times > 1:
-                raise UsageError(pack.path, f"has two classes called {printable(name)}", "build it with --classes FILE")
+                raise UsageError(pack.path, f"has two classes called {printable(name)}", "build it with --classes=FILE")
         if pack.manifest.mode != first.manifest.mode:
             problem = f"has mode {pack.manifest.mode}, but {printable(first.path)} {first.manifest.mode}"
-            raise UsageError(pack.path, problem, f"build it again with --mode {first.manifest.mode}")
+            raise UsageError(pack.path, problem, f"build it again with --mode={first.manifest.mode}")
         if without := next((name for name in WHOLE if {name} & {*fields} - {*pack.manifest.fields}), None):
             has = next(one for one in packs if without in one.manifest.fields)
             problem = f"has no {without}, but {printable(has.path)} has: its images would count as without any"
-            raise UsageError(pack.path, problem, "build it with labels, or with --missing-labels empty")
+            raise UsageError(pack.path, problem, "build it with labels, or with --missing-labels=empty")
         if pack.manifest.parts != first.manifest.parts:
             problem = f"has other parts than {printable(first.path)}: {pack.manifest.parts_text}"
             raise UsageError(pack.path, f"{problem}, not {first.manifest.parts_text}", "leave one of the packs out")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
-from packer.errors import DamagedPack, NotInstalled
+from packer.errors import DamagedPack, NotInstalled, option
 from packer.format.jpeg_index import index_column
 from packer.format.jpeg_index_list import (
     JPEG_INDEX_NAME,
@@ -92,7 +92,7 @@ def _deep_problems(
 ) -> Iterator[Problem]:
     """Make the index again, and compare; only the version of packer-fast that has made it makes the same."""
     with suppress(NotInstalled):
-        if check_installed("--deep") != listed.made_with:
+        if check_installed(option("deep")) != listed.made_with:
             return
         jobs = [
             job

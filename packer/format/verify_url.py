@@ -11,7 +11,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from packer.errors import DamagedPack, PackerError, StorageError, UsageError
+from packer.errors import DamagedPack, PackerError, StorageError, UsageError, option
 from packer.format.index import read_index
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
@@ -46,7 +46,7 @@ def verify_url(url: str, progress: Progress | None = None, deep: bool = False) -
     store, progress = open_store(url), progress or Progress()
     if deep:
         step = f"packer pull {store.url} PACK, and packer verify PACK --deep"
-        raise UsageError("--deep", "needs the pack on this machine", step)
+        raise UsageError(option("deep"), "needs the pack on this machine", step)
     manifest = manifest_at(store)
     files, wrong = manifest.files, list[Problem]()
     try:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from packer.errors import BadImage, UsageError
+from packer.errors import BadImage, UsageError, option
 from packer.images import jpeg, pillow, png_header, tiff_header
 from packer.images.base import Header, bad
 from packer.images.header import (
@@ -182,7 +182,7 @@ def is_plain_jpeg(data: bytes, mode: Mode, shape: tuple[int, int, int]) -> bool:
 def check_available(decoder: str, known: Sequence[str] = DECODERS) -> None:
     """Raise UsageError if the decoder does not exist or its library is missing; called before a build."""
     if decoder not in known:
-        raise UsageError("--decoder", f"must be one of {', '.join(known)}, got {decoder!r}")
+        raise UsageError(option("decoder"), f"must be one of {', '.join(known)}, got {decoder!r}")
     if decoder == "jpeg4py":
         jpeg.load_jpeg4py()
 

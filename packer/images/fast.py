@@ -6,11 +6,12 @@ import warnings
 from functools import cache
 from typing import Any
 
-from packer.errors import NotInstalled
+from packer.errors import NotInstalled, option
 from packer.system.machine import install_command
 
 INSTALL = install_command("fast")
 NOT_THERE = "is not installed"
+FAST = option("decoder", "fast")
 
 
 @cache
@@ -39,11 +40,11 @@ def native_for_auto() -> Any:
     return None if module is None or "plain C" in module.version() else module
 
 
-def load_native(option: str = "--decoder fast", next_step: str = f"{INSTALL}, or choose --decoder auto") -> Any:
+def load_native(needed_by: str = FAST, next_step: str = f"{INSTALL}, or choose {option('decoder', 'auto')}") -> Any:
     """Return the module packer_fast. Raise NotInstalled, naming the option that needs it, if it cannot be used."""
     module, reason = native()
     if module is None:
-        raise NotInstalled(option, f"needs dataset-packer-fast, which {reason}", next_step)
+        raise NotInstalled(needed_by, f"needs dataset-packer-fast, which {reason}", next_step)
     return module
 
 

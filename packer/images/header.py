@@ -102,7 +102,7 @@ def check_header(header: Header, max_pixels: int = DEFAULT_MAX_PIXELS, on_animat
         raise bad(f"{pixels} are more than {max_pixels}", "raise --max-pixels if this is intended")
     if header.frames > 1 and on_animation == "fail":
         kind = "several pages" if header.format == "tiff" else "an animation"
-        raise SeveralFrames("", f"{header.format} with {kind}, not one image", "take the first: --on-animation first")
+        raise SeveralFrames("", f"{header.format} with {kind}, not one image", "take the first: --on-animation=first")
     if header.obstacle:
         raise bad(f"cannot decode a {header.obstacle}", "convert it to an 8-bit JPEG or PNG")
 
@@ -139,7 +139,7 @@ def losses(header: Header, mode: Mode) -> tuple[str, ...]:
 def losses_named(header: Header, mode: Mode) -> list[str]:
     """Return the `losses` in `mode`, with the option that avoids those that another mode has not."""
     always = losses(header, "unchanged")
-    return [what if what in always else f"{what} (--mode unchanged keeps that)" for what in losses(header, mode)]
+    return [what if what in always else f"{what} (--mode=unchanged keeps that)" for what in losses(header, mode)]
 
 
 def _looks_like(data: bytes) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import simplejpeg
 
-from packer.errors import UsageError
+from packer.errors import UsageError, option
 from packer.images import pillow
 from packer.images.base import Header, bad
 from packer.images.decoders import import_jpeg4py
@@ -175,12 +175,12 @@ def load_jpeg4py() -> Any:
     try:
         return import_jpeg4py()
     except ImportError:
-        raise UsageError("--decoder jpeg4py", "jpeg4py is not installed", "pip install jpeg4py") from None
+        raise UsageError(option("decoder", "jpeg4py"), "jpeg4py is not installed", "pip install jpeg4py") from None
     except OSError:
         raise UsageError(
-            "--decoder jpeg4py",
+            option("decoder", "jpeg4py"),
             "the system library libturbojpeg is missing",
-            "apt-get install libturbojpeg0, or choose --decoder auto",
+            "apt-get install libturbojpeg0, or choose --decoder=auto",
         ) from None
 
 

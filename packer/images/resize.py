@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from packer.errors import BadImage, UsageError, printable
+from packer.errors import BadImage, UsageError, option, printable
 from packer.images.header import DEFAULT_MAX_PIXELS
 from packer.images.jpeg import HEADROOM, extents, reduction
 from packer.images.resample import ANTIALIASED, Interpolation, resample
@@ -53,17 +53,17 @@ class Resize:
     def __post_init__(self) -> None:
         for side in (self.width, self.height):
             if not 1 <= side <= _SIDE_MAX:
-                raise UsageError("--resize", f"size must be 1 to {_SIDE_MAX} pixels, got {side}")
+                raise UsageError(option("resize"), f"size must be 1 to {_SIDE_MAX} pixels, got {side}")
         if self.fit not in FITS:
-            raise UsageError("--fit", f"must be one of {', '.join(FITS)}, got {self.fit!r}")
+            raise UsageError(option("fit"), f"must be one of {', '.join(FITS)}, got {self.fit!r}")
         if self.fit in ("short", "long") and self.width != self.height:
             size = f"{self.width}x{self.height}"
-            raise UsageError("--fit", f"{self.fit} needs one size, got {size}", "give --resize N")
+            raise UsageError(option("fit"), f"{self.fit} needs one size, got {size}", "give --resize=N")
         if not 0 <= self.pad_value <= 255:
-            raise UsageError("--pad-value", f"must be 0 to 255, got {self.pad_value}")
+            raise UsageError(option("pad-value"), f"must be 0 to 255, got {self.pad_value}")
         if self.interpolation not in ANTIALIASED:
             allowed = ", ".join(ANTIALIASED)
-            raise UsageError("--interpolation", f"must be one of {allowed}; got {printable(self.interpolation)}")
+            raise UsageError(option("interpolation"), f"must be one of {allowed}; got {printable(self.interpolation)}")
 
     @classmethod
     def of(
@@ -73,7 +73,9 @@ class Resize:
         width, height = parse_size(text)
         fit_name = fit or ("stretch" if "x" in text.lower() else "short")
         if pad_value is not None and fit_name != "pad":
-            raise UsageError("--pad-value", f"is for --fit pad, not for {fit_name}", "leave it out, or add --fit pad")
+            raise UsageError(
+                option("pad-value"), f"is for --fit=pad, not for {fit_name}", "leave it out, or add --fit=pad"
+            )
         name = "area" if interpolation is None else interpolation
         return cls(width, height, fit_name, pad_value or 0, name)  # type: ignore[arg-type]  # __post_init__ checks them
 
@@ -116,7 +118,7 @@ class Resize:
         if plan.output[0] * plan.output[1] > DEFAULT_MAX_PIXELS:
             size = f"{plan.output[0]}x{plan.output[1]}"
             problem = f"{width}x{height} pixels would be resized to {size}"
-            raise BadImage("", problem, "choose --fit pad or --fit crop, or remove it")
+            raise BadImage("", problem, "choose --fit=pad or --fit=crop, or remove it")
         x, y, region_width, region_height = plan.region
         box = x / factor, y / factor, region_width / factor, region_height / factor
         scaled = resample(image, plan.scaled, self.interpolation, box)
@@ -164,8 +166,10 @@ def parse_size(text: str) -> tuple[int, int]:
     sides = text.strip().lower().split("x")
     if len(sides) > 2 or not all(side.isascii() and side.isdigit() and len(side) < 9 for side in sides):
         found = re.findall(r"[0-9]{1,8}", text)
-        meant = "x".join(found) if len(found) in (1, 2) else "256, or --resize 300x200"
-        raise UsageError("--resize", f"must be N or WIDTHxHEIGHT in pixels, got {text!r}", f"write --resize {meant}")
+        meant = "x".join(found) if len(found) in (1, 2) else "256, or --resize=300x200"
+        raise UsageError(
+            option("resize"), f"must be N or WIDTHxHEIGHT in pixels, got {text!r}", f"write --resize={meant}"
+        )
     return int(sides[0]), int(sides[-1])
 
 

@@ -87,12 +87,9 @@ def check_device(device: Any) -> torch.device:
 
 def check_decoder(decoder: Any) -> str:
     """Return the name of a JPEG decoder that is there."""
-    try:
-        check_available(decoder, get_args(Decoder))
-        if decoder == "fast":
-            load_native()
-    except UsageError as error:
-        raise type(error)(os.fsdecode(error.where).lstrip("-"), error.problem, error.next_step) from None
+    check_available(decoder, get_args(Decoder))
+    if decoder == "fast":
+        load_native()
     return str(decoder)
 
 

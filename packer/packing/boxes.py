@@ -137,4 +137,4 @@ def _bad_box(raw: RawAnnotation, number: int, size: tuple[int, int], scale: Box)
     for name, value, where in (("xmin", x1, "left of"), ("ymin", y1, "above")):
         if value < -limit:
             problem = f"{box}: {name} {value:.9g} is {where} the image"
-    return BadBox(origin, problem, "fix the label or pass --boxes clip or --boxes drop")
+    return BadBox(origin, problem, "fix the label or pass --boxes=clip or --boxes=drop")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from packer.errors import StorageError, TooManyBad, UsageError, plural, printable
+from packer.errors import StorageError, TooManyBad, UsageError, option, plural, printable
 from packer.model.annotation import Progress, advancing
 from packer.packing.options import BuildOptions
 from packer.system import usable_cores
@@ -221,7 +221,7 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
 
     if every[0].part is not None:
         step = "call build_part for each part, then build_pack with finish=True"
-        raise UsageError("--part", "is for build_part", step)
+        raise UsageError(option("part"), "is for build_part", step)
     started = time.monotonic()
     before = published_before(every)
     left = [options for options in every if options.split not in before]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from packer.errors import UsageError
+from packer.errors import UsageError, option
 from packer.format.jpeg_index_list import interval_of, write_list
 from packer.format.make_jpeg_index import check_installed, jobs_for, list_of, make_jpeg_index
 from packer.model.annotation import Progress, advancing
@@ -14,7 +14,7 @@ from packer.packing.journal import ShardResult
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
 
-OPTION = "--jpeg-index"
+OPTION = option("jpeg-index")
 JPEG_ENCODINGS = ("jpeg", "copy")
 """Encodings of a pack that may have JPEGs."""
 
@@ -25,7 +25,7 @@ def check_indexer(options: BuildOptions) -> None:
         return
     interval_of(OPTION, options.jpeg_index)
     if options.encode is not None and options.encode not in JPEG_ENCODINGS:
-        step = f"leave it out, or choose --encode {' or '.join(JPEG_ENCODINGS)}"
+        step = f"leave it out, or choose --encode={' or '.join(JPEG_ENCODINGS)}"
         raise UsageError(OPTION, f"is for JPEGs, but --encode is {options.encode}", step)
     if options.to_store:
         raise UsageError(OPTION, "is for packs in a folder", "build to a folder, and packer push the pack")

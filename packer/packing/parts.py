@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packer.errors import UsageError, plural, printable
+from packer.errors import UsageError, option, plural, printable
 from packer.format.manifest import FileEntry
 from packer.packing.journal import Journal, ShardResult
 from packer.packing.publish import JOURNAL, PACK, PART, TAKEN, Output
@@ -45,7 +45,7 @@ class Part:
         part = cls(int(match[1]), int(match[2])) if match else cls(0, 0)
         if not 1 <= part.number <= part.parts:
             problem = f"must be K/N, with K from 1 to N, got {printable(text)}"
-            raise UsageError("--part", problem, "of 16 parts, the first is 1/16 and the last 16/16")
+            raise UsageError(option("part"), problem, "of 16 parts, the first is 1/16 and the last 16/16")
         return part
 
     def __str__(self) -> str:
@@ -167,7 +167,7 @@ class FinishedParts(Output):
             journal = Journal(os.path.join(folder, JOURNAL))
             if journal.head != head:
                 problem = f"part {part} differs from this build: {differences(journal.head, head)}"
-                step = f"use the same options, or run --part {part} again with --overwrite"
+                step = f"use the same options, or run --part={part} again with --overwrite"
                 raise UsageError(self.path, problem, step)
             self._finished.update(journal.finished)
         return []
@@ -264,7 +264,7 @@ class FinishedParts(Output):
         more = f", and {len(named) - MOST_NAMED} others" if len(named) > MOST_NAMED else ""
         named = named[:MOST_NAMED]
         problem = (one if len(named) == 1 else several).format(", ".join(named) + more)
-        return UsageError(self.path, problem, f"run --part {' and --part '.join(named)}{more}")
+        return UsageError(self.path, problem, f"run --part={' and --part='.join(named)}{more}")
 
 
 def _has_size(path: str, file: FileEntry) -> bool:

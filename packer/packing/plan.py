@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.containers import open_container
 from packer.containers.base import ShardSpec
-from packer.errors import plural, printable, size_text
+from packer.errors import as_options, option, plural, printable, size_text
 from packer.images.base import OnAnimation
 from packer.images.decode import Decoder
 from packer.images.encode import Encoding
@@ -140,24 +140,27 @@ class Plan:
     @property
     def warnings(self) -> list[str]:
         """What the user may not have meant: options without effect, and raw photos, which multiply the disk."""
-        found, options = [], self.options
+        found, options, encode = [], self.options, option("encode")
         if options.quality != DEFAULT_QUALITY and options.encode != "jpeg":
             found.append(
-                f"--quality {options.quality} has no effect: it is for --encode jpeg, not for {options.encode}"
+                f"{as_options(option('quality', options.quality))} has no effect: it is for --encode jpeg, "
+                f"not for {options.encode}"
             )
         times = self.pack_bytes / max(1, self.source_bytes)
         is_large = self.pack_bytes >= LARGE_BYTES and times >= LARGE_TIMES
         if is_large and options.encode == "raw" and options.resize is None:
             found.append(
                 f"raw pixels take {times:.0f} times the space of the files; make them smaller with --resize, or choose "
-                "--encode jpeg, or --encode copy, which keeps each file"
+                f"{encode} jpeg, or {encode} copy, which keeps each file"
             )
         return found
 
     def check_space(self) -> None:
         """Raise StorageError if the pack will not fit on the disk, unless ``--force`` is given."""
         if not self.options.force:
-            smaller = "--resize" if self.options.encode != "raw" else "--encode jpeg or --resize"
+            smaller = option("resize")
+            if self.options.encode == "raw":
+                smaller = f"{option('encode', 'jpeg')} or {smaller}"
             step = f"make it smaller with {smaller}, choose another disk with --out, or try it with --force"
             check_space(self.options, self.pack_bytes, self.shards, self.free_bytes, step)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadLabel, UsageError, printable
+from packer.errors import BadLabel, UsageError, option, printable
 from packer.format.lists import Changed, Listing
 from packer.format.manifest import names_a_pack, read_manifest
 from packer.images.header import Header
@@ -69,10 +69,8 @@ class ClassIds:
         for names in declared:
             clash = [n for i, n in enumerate(names) if order.get(n, i) != i]
             if clash or (order and not _one_begins_the_other(tuple(order), names)):
-                raise UsageError(
-                    "--labels", f"two kinds of labels number classes differently ({printable((clash or names)[0])})",
-                    "give one list for both: --classes FILE",
-                )  # fmt: skip
+                problem = f"two kinds of labels number classes differently ({printable((clash or names)[0])})"
+                raise UsageError(option("labels"), problem, "give one list for both: --classes=FILE")
             for name in names:
                 order.setdefault(name, len(order))
         rest = sorted((n for n in self._ids if n not in order), key=lambda n: n.encode("utf-8", "surrogateescape"))

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from typing import Any
 
 import packer
-from packer.errors import TooManyBad, UsageError, printable
+from packer.errors import TooManyBad, UsageError, option, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FORMAT_VERSION
-from packer.packing.option_table import TABLE, label_of
+from packer.packing.option_table import ARGUMENT, TABLE
 from packer.packing.options import BuildOptions
 from packer.packing.publish import Output
 from packer.packing.summary import library_versions
@@ -96,7 +96,11 @@ def _differences(before: Any, now: Mapping[str, Any]) -> str:
     if not isinstance(before, Mapping):
         return "which ones is not recorded"
     names = [name for name in now if before.get(name) != now[name]]
-    return ", ".join(f"{label_of(name)} {_value(before.get(name))}, now {_value(now[name])}" for name in names)
+    return ", ".join(f"{_named(name, _value(before.get(name)))}, now {_value(now[name])}" for name in names)
+
+
+def _named(name: str, value: str) -> str:
+    return f"{ARGUMENT} {value}" if name == "source" else option(TABLE[name].flag, value)
 
 
 def _value(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast, overload
 
 import numpy as np
 
-from packer.errors import BadInput, NoImage, UsageError, printable
+from packer.errors import BadInput, NoImage, UsageError, as_options, option, printable
 from packer.format.lists import Skipped
 from packer.format.manifest import MANIFEST_NAME, Rejected, names_a_pack
 from packer.images.base import OnAnimation
@@ -65,7 +65,7 @@ def list_source(options: BuildOptions, run: Run = run_here, scratch: Scratch | N
             raise UsageError(options.source, "is a pack, not a folder of images", "give the folder of its images")
     else:
         if names_a_pack(options.source):
-            step = f"give the folder of its images; --like {printable(options.source)} takes its options"
+            step = f"give the folder of its images; --like={printable(options.source)} takes its options"
             raise UsageError(options.source, "is a pack, not a folder of images", step)
         tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links, run=run)
     return Listed(tree, skipped, {})
@@ -171,7 +171,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[li
     specs, others = list(options.labels), tuple[str, ...]()
     if specs == ["auto"]:
         choice = recognize(tree, SourceOptions(options.one_split, _one(options.columns)))
-        inputs.notes.append(f"--labels {printable(choice.spec)}: {choice.why}")
+        inputs.notes.append(f"{as_options(option('labels', printable(choice.spec)))}: {choice.why}")
         specs, others = [choice.spec], choice.others
     check_options(specs, SourceOptions(options.one_split, _one(options.columns)))
     sources_of = joined(specs)

@@ -184,9 +184,7 @@ class StoreOutput(Output):
             except (NoObject, ObjectChanged, StoreFull):
                 raise
             except StorageError as error:
-                self._progress.note(
-                    f"note: {printable(error.where)}: {printable(error.problem)}; trying again in {pause_s:.0f} s"
-                )
+                self._progress.note(f"note: {error.told}; trying again in {pause_s:.0f} s")
                 if self._cancelled.wait(pause_s):
                     raise
         return call()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from packer.errors import AnyPath, UsageError, WorkerDied, plural, printable
+from packer.errors import AnyPath, UsageError, WorkerDied, option, plural, printable
 from packer.model.annotation import Progress
 from packer.system import usable_cores
 
@@ -73,9 +73,9 @@ class AdoptOptions:
         object.__setattr__(self, "columns", _by_role(self.columns))
         for role in self.roles:
             if role not in ROLES:
-                step = f"roles are {', '.join(ROLES)}: --columns label=FIELD"
-                raise UsageError("--columns", f"{printable(role)} is not a role", step)
-        check_extension(self.out, "--out ", "")
+                step = f"roles are {', '.join(ROLES)}: --columns=label=FIELD"
+                raise UsageError(option("columns"), f"{printable(role)} is not a role", step)
+        check_extension(self.out, f"{option('out')}=", "")
         _ = self.checked
 
     @property
@@ -113,9 +113,9 @@ def _by_role(columns: Mapping[str, str] | Sequence[str] | str) -> dict[str, str]
     for given in (columns,) if isinstance(columns, str) else columns:
         role, equals, name = given.partition("=")
         if not equals or not name:
-            raise UsageError("--columns", f"{printable(given)} is not of the form ROLE=FIELD", "give label=FIELD")
+            raise UsageError(option("columns"), f"{printable(given)} is not of the form ROLE=FIELD", "give label=FIELD")
         if role in roles:
-            raise UsageError("--columns", f"names the {printable(role)} twice", "name it once")
+            raise UsageError(option("columns"), f"names the {printable(role)} twice", "name it once")
         roles[role] = name
     return roles
 
@@ -183,12 +183,12 @@ def adopt(
         tables = list(final_tables(results, jobs, ids, inputs, asked.missing_labels))
         inputs.rows = sum(map(len, tables))
         if too_many(checked, inputs.bad, inputs.asked):
-            error = fail(checked, inputs, inputs.asked, False, progress)
-            error.listed_by = "--json"
-            raise error
+            raise fail(checked, inputs, inputs.asked, False, progress, [option("json")])
         if asked.roles.get("label") and not any({"label", "boxes", "tags"} & r.fields for r in results):
             given = printable(asked.roles["label"])
-            raise UsageError("--columns", f'no image has a label in "{given}"', "name another field, or leave it out")
+            raise UsageError(
+                option("columns"), f'no image has a label in "{given}"', "name another field, or leave it out"
+            )
         manifest = manifest_of(asked.recorded, kind, classes, results, inputs)
         manifest = with_shards(manifest, paths, results, tables, output)
         for job in jobs:
@@ -208,7 +208,7 @@ def _jobs(asked: AdoptOptions, paths: list[str], kind: str, folder: str) -> list
 
     if asked.labels and len(asked.labels) != len(paths):
         given = f"{plural(len(asked.labels), 'file')} of labels for {plural(len(paths), 'file')}"
-        raise UsageError("--labels", given, "give one for each file")
+        raise UsageError(option("labels"), given, "give one for each file")
     classes = None if asked.classes is None else tuple(read_classes(asked.classes))
     digits = len(str(len(paths) - 1)) if len(paths) > 1 else 0
     return [

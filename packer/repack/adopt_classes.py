@@ -59,7 +59,7 @@ def _titled(results: Sequence[FileResult], jobs: Sequence[FileJob], count: int) 
         for number, name in result.titles.items():
             if titles.setdefault(number, name) != name:
                 problem = f"class {number} is {printable(name)}, but {printable(titles[number])} in another file"
-                raise UsageError(job.path, problem, "pass --classes FILE, or --columns label=FIELD")
+                raise UsageError(job.path, problem, "pass --classes=FILE, or --columns=label=FIELD")
     classes: list[str] = []
     seen: set[str] = set()
     for number in range(count):
@@ -126,5 +126,5 @@ def _without_labels(table: Any, there: NDArray[np.bool_], policy: str, inputs: I
         if policy == "skip":
             inputs.skipped.add(Skipped(as_text(path), "no label"))
         else:
-            inputs.rejected.add(rejected(path, NoLabel("", "has no label", "add it, or pass --missing-labels skip")))
+            inputs.rejected.add(rejected(path, NoLabel("", "has no label", "add it, or pass --missing-labels=skip")))
     return marked(table.filter(pa.array(there)).combine_chunks())

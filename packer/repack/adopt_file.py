@@ -285,7 +285,7 @@ class _Reader:
         for number, name in names.items():
             if titles.setdefault(number, name) != name:
                 problem = f"class {number} is {printable(titles[number])} and also {printable(name)}"
-                raise self._file.damaged(problem, "name the field of the class: --columns label=FIELD")
+                raise self._file.damaged(problem, "name the field of the class: --columns=label=FIELD")
 
     def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, Noted]) -> Any:
         """Return rows as a record batch of FULL_SCHEMA."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import packer
 from packer.containers import container_names, container_of
-from packer.errors import AnyPath, TooManyBad, UsageError, plural, printable
+from packer.errors import AnyPath, TooManyBad, UsageError, option, plural, printable
 from packer.format.indexes import Indexes, IndexFiles
 from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import MOST_IN_MANIFEST, Listing, lists_of, selection_file
@@ -131,11 +131,11 @@ def _options(folder: str, old: Manifest, out: str, given: dict[str, Any]) -> Bui
     encode = given.get("encode") or old.encoding
     if encode == "copy" and old.encoding != "copy":
         problem = f"keeps the files of a source, but the pack has {old.encoding} images"
-        raise UsageError("--encode copy", problem, "leave it out to keep the images as they are stored")
+        raise UsageError(option("encode", "copy"), problem, "leave it out to keep the images as they are stored")
     if encode == "copy" and given.get("resize") is not None and given.get("encode") is None:
         encode = "raw"  # as a build that resizes
     if given.get("quality") is not None and encode != "jpeg":
-        raise UsageError("--quality", f"is for jpeg, not for {encode}", "leave it out, or add --encode jpeg")
+        raise UsageError(option("quality"), f"is for jpeg, not for {encode}", "leave it out, or add --encode=jpeg")
     if not out:
         raise UsageError("OUT", "is empty", "name the new pack")
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -143,7 +143,7 @@ def _options(folder: str, old: Manifest, out: str, given: dict[str, Any]) -> Bui
         check_extension(out)
         if old.container not in container_names():
             problem = f"is needed: the pack is of {old.container} files, which packer does not write"
-            raise UsageError("--format", problem, f"choose one of {', '.join(container_names())}")
+            raise UsageError(option("format"), problem, f"choose one of {', '.join(container_names())}")
         chosen["format"] = old.container
     return BuildOptions(folder, out, **{**chosen, "encode": encode})
 

@@ -150,7 +150,7 @@ class CopyPlan:
             ratio = sum(encoded) / max(1, int(sizes[drawn].sum()))
             sizes = np.ceil(sizes * ratio).astype(np.int64)
         needed = stored_bytes(options.container, options.encode == "raw", sizes, self._table)
-        step = "choose another disk, or make it smaller with --encode jpeg"
+        step = "choose another disk, or make it smaller with --encode=jpeg"
         check_space(options, needed, len(jobs), free_bytes(options), step)
 
 

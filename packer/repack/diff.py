@@ -12,7 +12,7 @@ from typing import Any, AnyStr
 import numpy as np
 import pyarrow as pa
 
-from packer.errors import AnyPath, UsageError
+from packer.errors import AnyPath, UsageError, option
 from packer.format.pack import Pack, open_pack
 from packer.model.annotation import Progress
 from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, FIELDS
@@ -99,7 +99,7 @@ def diff(
         DamagedPack: A record of a pack was altered.
     """
     if limit is not None and limit < 0:
-        raise UsageError("--limit", f"must be at least 0, got {limit}")
+        raise UsageError(option("limit"), f"must be at least 0, got {limit}")
     first, second = (pack if isinstance(pack, Pack) else open_pack(pack) for pack in (a, b))
     return _Diff(first, second, limit, progress or Progress()).run()
 

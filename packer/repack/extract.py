@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import packer
-from packer.errors import AnyPath, BadImage, PackerError, StorageError, UsageError, printable
+from packer.errors import AnyPath, BadImage, PackerError, StorageError, UsageError, option, printable, words_of
 from packer.format.pack import Pack, open_pack
 from packer.images.opencv import quiet_opencv
 from packer.model.annotation import Progress
@@ -130,7 +130,7 @@ def _write(pack: Pack, record: int, layout: Layout, names: Names) -> None:
                 data = encode(pack.image(record), "png")
         except BadImage as error:
             where = f"{pack.path}: record {pack.key(record)} ({printable(path)})"
-            raise BadImage(where, error.problem, "pack it with --encode png or --mode rgb") from None
+            raise BadImage(where, error.problem, "pack it with --encode=png or --mode=rgb") from None
     else:
         data = bytes(pack.record(record))
     layout.write(item.name, data)
@@ -211,7 +211,7 @@ def _chosen(pack: Pack, asked: ExtractOptions) -> tuple[list[int], list[str]]:
             chosen = [record for record in chosen if (paths[record] in selection.images) == wanted]
             notes += [selection.note] if selection.unmatched else []
     if not chosen:
-        raise UsageError("--include" if asked.include else "--exclude", "leaves no image", "name others")
+        raise UsageError(option("include" if asked.include else "exclude"), "leaves no image", "name others")
     return chosen, notes
 
 
@@ -268,10 +268,10 @@ def _publish(folder: str, target: str, pack: Pack, layout: Layout) -> None:
 def _build_words(pack: Pack, layout: Layout, target: str) -> tuple[str, ...]:
     """Return the command that reads the folder again."""
     manifest = pack.manifest
-    words = ["packer", "build", target, "--labels", layout.labels.replace("FOLDER", target)]
-    words += [option.replace("FOLDER", target) for option in layout.options]
+    given = {"labels": layout.labels, **layout.options}
+    options = {name: value.replace("FOLDER", target) for name, value in given.items()}
     if manifest.encoding != "raw":
-        words += ["--encode", "copy"]
+        options["encode"] = "copy"
     if manifest.mode != "rgb":
-        words += ["--mode", manifest.mode]
-    return tuple(words)
+        options["mode"] = manifest.mode
+    return ("packer", "build", target, *words_of(options))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NoReturn
@@ -14,7 +14,7 @@ import numpy as np
 
 import packer
 from packer.containers import container_names
-from packer.errors import UsageError, plural, printable
+from packer.errors import UsageError, plural, printable, words_of
 from packer.format.manifest import Manifest
 from packer.model.annotation import Int64
 from packer.model.columns import column
@@ -46,7 +46,7 @@ def joined_classes(
         twice = [name for name, times in Counter(classes).items() if times > 1]
         if twice:
             raise UsageError(
-                source.path, f"has two classes called {printable(twice[0])}", "build it with --classes FILE"
+                source.path, f"has two classes called {printable(twice[0])}", "build it with --classes=FILE"
             )
         absent = [name for name in classes if name not in ids]
         if absent:
@@ -106,18 +106,18 @@ def _check_images(first: Source, other: Source) -> None:
     root, extension = os.path.splitext(other.path)
     if b.container != a.container:
         if a.container not in container_names():  # npy: packer cannot make the other one fit
-            step = _convert(first, f"{first.path}-{b.container}", f"--format {b.container}")
+            step = _convert(first, f"{first.path}-{b.container}", {"format": b.container})
             step = step if b.container in container_names() else "convert both to one container: packer convert"
             _contradict(other, f"is {b.container}", first, a.container, step)
         new = f"{root}.{a.container}" if extension else f"{root}-{a.container}"
         if os.path.lexists(new):  # often it is the first pack
             new = f"{root}-{b.container}.{a.container}"
-        _contradict(other, f"is {b.container}", first, a.container, _convert(other, new, f"--format {a.container}"))
+        _contradict(other, f"is {b.container}", first, a.container, _convert(other, new, {"format": a.container}))
     if b.mode != a.mode:
-        _contradict(other, f"has mode {b.mode}", first, a.mode, f"build it again with --mode {a.mode}")
+        _contradict(other, f"has mode {b.mode}", first, a.mode, f"build it again with --mode={a.mode}")
     if (b.encoding == "raw") != (a.encoding == "raw"):
         encoding = "png" if a.encoding == "copy" else a.encoding
-        line = _convert(other, f"{root}-{encoding}{extension}", f"--encode {encoding}")
+        line = _convert(other, f"{root}-{encoding}{extension}", {"encode": encoding})
         _contradict(other, f"stores {b.encoding} images", first, a.encoding, line)
 
 
@@ -125,8 +125,8 @@ def _contradict(other: Source, problem: str, first: Source, value: str, step: st
     raise UsageError(other.path, f"{problem}, but {printable(first.path)} {value}", step)
 
 
-def _convert(source: Source, new: str, options: str) -> str:
-    return f"packer convert {shlex.quote(source.path)} {shlex.quote(new)} {options}"
+def _convert(source: Source, new: str, options: Mapping[str, str]) -> str:
+    return shlex.join(["packer", "convert", source.path, new, *words_of(options)])
 
 
 def _check_tags(sources: Sequence[Source]) -> None:
@@ -145,7 +145,7 @@ def _check_fields(sources: Sequence[Source], fields: Sequence[str]) -> list[str]
         if without and name in WHOLE:
             has = next(source for source in sources if name in source.manifest.fields)
             problem = f"has no {name}, but {printable(has.path)} has: its images would count as without any"
-            step = "build it with labels, or with --missing-labels empty if there is nothing in its images"
+            step = "build it with labels, or with --missing-labels=empty if there is nothing in its images"
             raise UsageError(without[0].path, problem, step)
         if without and name in BY_NAME and (BY_NAME[name].says or BY_NAME[name].moves):
             notes.append(f"{name}: not in {', '.join(printable(source.name) for source in without)}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printable
+from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, option, printable
 from packer.format.jpeg_index_list import (
     JPEG_INDEX_NAME,
     JPEG_INDEX_PREFIX,
@@ -39,7 +39,7 @@ from packer.system.atomic import is_own_file
 from packer.system.locks import LOCK, lock_folder, remove_folder
 from packer.system.pool import Pool
 from packer.system.signals import held_signals
-from packer.system.storage import write_error
+from packer.system.storage import FREE_SPACE, write_error
 
 PRELOADED = "packer.format.make_jpeg_index"
 
@@ -100,15 +100,15 @@ def index_jpegs(
     """
     started = time.monotonic()
     progress = progress or Progress()
-    number = interval_of("--interval", interval)
+    number = interval_of(option("interval"), interval)
     opened = _opened(pack)
     manifest = opened.manifest
     if manifest.encoding not in JPEG_ENCODINGS:
         problem = f"has no JPEGs: its images are stored as {manifest.encoding}"
-        raise UsageError(opened.path, problem, "build it with --encode jpeg or --encode copy")
+        raise UsageError(opened.path, problem, "build it with --encode=jpeg or --encode=copy")
     check_installed("packer index")
     workers = workers or usable_cores()
-    with _work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
+    with _in_place(), _work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
         jobs = with_threads(jobs_for(opened.path, manifest.shards, manifest.path_of, number, work), pool.size)
         pool.start(min(workers, usable_cores(), len(jobs)))
         progress.stage("indexing", manifest.records, "records")
@@ -143,7 +143,7 @@ def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
     opened = _opened(pack)
     if not own_files(opened.path) and not os.path.isdir(os.path.join(opened.path, WORK_FOLDER)):
         return RemovedIndex(opened.path, 0, 0)
-    with _work_folder(opened.path), _storage_errors(opened.path), held_signals():
+    with _in_place(), _work_folder(opened.path), _storage_errors(opened.path), held_signals():
         names = own_files(opened.path)
         size = sum(os.lstat(os.path.join(opened.path, name)).st_size for name in names)
         remove_files(opened.path, names)
@@ -184,6 +184,17 @@ def _work_folder(folder: str) -> Iterator[str]:
         if done:
             remove_folder(path, lock)
         lock.close()
+
+
+@contextmanager
+def _in_place() -> Iterator[None]:
+    """Let no error advise another place to write to: an index is in the folder of its pack."""
+    try:
+        yield
+    except StorageError as error:
+        if error.full:
+            error.next_step = FREE_SPACE
+        raise
 
 
 @contextmanager

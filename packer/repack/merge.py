@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import AnyPath, BadInput, UsageError, plural, printable
+from packer.errors import AnyPath, BadInput, UsageError, option, plural, printable
 from packer.format.index import read_index
 from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import KINDS, MOST_IN_MANIFEST, Listing, Skipped, read_list
@@ -80,10 +80,10 @@ def merge(
     started = time.perf_counter()
     progress = progress or Progress()
     if duplicates not in DUPLICATES:
-        raise UsageError("--duplicates", f"must be one of {', '.join(DUPLICATES)}, got {printable(duplicates)}")
+        raise UsageError(option("duplicates"), f"must be one of {', '.join(DUPLICATES)}, got {printable(duplicates)}")
     check_folder(out, "merge")
     sources = _sources(packs)
-    check_extension(os.fsdecode(out), "--out ", sources[0].manifest.container)
+    check_extension(os.fsdecode(out), f"{option('out')}=", sources[0].manifest.container)
     path = os.path.abspath(os.fsdecode(out))
     names, mappings = joined_classes(sources, None if classes is None else read_classes(os.fsdecode(classes)))
     output = _output(path, sources, overwrite)
@@ -103,7 +103,7 @@ def merge(
     found, later, _ = find_duplicates(taken)
     if found.records and duplicates == "fail":
         raise BadInput(
-            path, f"{duplicates_text(found)}, for example {found.examples[0]}", "pass --duplicates keep or drop"
+            path, f"{duplicates_text(found)}, for example {found.examples[0]}", "pass --duplicates=keep or drop"
         )
     listings = _listings(sources)
     dropped = _drop(taken, later, listings["skipped"]) if duplicates == "drop" else 0

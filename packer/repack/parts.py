@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError, printable
+from packer.errors import UsageError, as_options, option, printable
 from packer.format.pack import Pack
 from packer.format.verify_records import texts
 from packer.model.annotation import Int64
@@ -42,19 +42,21 @@ def parse_parts(text: str) -> Shares:
             or any(c in name for c in '/\\:*?"<>|\0')
             or len(name) > 100
         ):
-            raise UsageError("--parts", f"has no valid name in {quoted(item)}, or has it twice", step)
+            raise UsageError(option("parts"), f"has no valid name in {quoted(item)}, or has it twice", step)
         try:
             shares[name] = Fraction(share)
         except (ValueError, ZeroDivisionError):
-            raise UsageError("--parts", f"has no share in {quoted(item)}", step) from None
+            raise UsageError(option("parts"), f"has no share in {quoted(item)}", step) from None
         if shares[name] <= 0:
-            raise UsageError("--parts", f"has a share that is not above 0 in {quoted(item)}", step)
+            raise UsageError(option("parts"), f"has a share that is not above 0 in {quoted(item)}", step)
     total = sum(shares.values())
     if all(share >= 1 for share in shares.values()) and total > 1:  # percentages, or 4 to 1
         meant = ",".join(f"{name}={_share_text(share / total)}" for name, share in shares.items())
-        raise UsageError("--parts", f"add up to {float(total):g}, not 1", f"write --parts {meant}")
+        raise UsageError(option("parts"), f"add up to {float(total):g}, not 1", f"write --parts={meant}")
     if total != 1:
-        raise UsageError("--parts", f"add up to {float(total):g}, not 1", "no record may be left over: name all parts")
+        raise UsageError(
+            option("parts"), f"add up to {float(total):g}, not 1", "no record may be left over: name all parts"
+        )
     return shares
 
 
@@ -129,7 +131,7 @@ def _strata(pack: Pack) -> Int64:
         rows: Any = pack.column("tags")
         return _numbered(texts(rows))
     if "box_labels" not in fields:
-        raise UsageError("--stratify", f"needs classes, but {printable(pack.path)} has none", "leave it out")
+        raise UsageError(option("stratify"), f"needs classes, but {printable(pack.path)} has none", "leave it out")
     lists: Any = pack.column("box_labels")
     records = np.repeat(np.arange(len(pack)), lists.lengths)
     pairs = np.unique(np.stack([records, np.asarray(lists.flat(), np.int64)], axis=1), axis=0)
@@ -157,7 +159,8 @@ def _groups(pack: Pack, name: str) -> tuple[Int64, list[str]]:
         known = np.array([value is not None for value in values], np.bool_)
         numbers = _numbered([value or b"" for value in values])
     unknown = int((~known).sum())
-    note = f"--group {printable(name)}: {unknown:,} of {len(pack):,} records have no value, and each is on its own"
+    asked = as_options(option("group", printable(name)))
+    note = f"{asked}: {unknown:,} of {len(pack):,} records have no value, and each is on its own"
     groups = np.where(known, numbers, len(pack) + np.arange(len(pack)))
     return np.asarray(groups, np.int64), [note] if unknown else []
 
@@ -178,5 +181,5 @@ def _extras(pack: Pack, name: str) -> list[bytes | None]:
     if name not in fields:
         has = f"the fields are {', '.join(map(printable, sorted(fields)))}" if fields else "it has none"
         problem = f"{printable(pack.path)} has no field {quoted(name)}: {has}"
-        raise UsageError("--group", problem, "pass folder, source or a field of extras")
+        raise UsageError(option("group"), problem, "pass folder, source or a field of extras")
     return found

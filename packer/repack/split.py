@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer
-from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural, printable
+from packer.errors import AnyPath, PackerError, StorageError, UsageError, option, plural, printable
 from packer.format.index import read_index
 from packer.format.jpeg_index_list import not_carried
 from packer.format.manifest import Manifest, read_manifest
@@ -107,7 +107,7 @@ def split(
     for name, count in zip(shares, counts, strict=True):
         if not count:
             of = plural(len(opened), "record") if asked.group is None else f"{plural(len(opened), 'record')} in groups"
-            raise UsageError("--parts", f"leave nothing for {printable(name)}: {of}", "make its share larger")
+            raise UsageError(option("parts"), f"leave nothing for {printable(name)}: {of}", "make its share larger")
     folder = os.path.dirname(source.path) if out is None else os.path.abspath(os.fsdecode(out))
     stem, extension = os.path.splitext(source.name)
     paths = [os.path.join(folder, f"{stem}-{name}{'.txt' if asked.lists else extension}") for name in shares]
@@ -197,7 +197,7 @@ def _write_lists(
     for record, number in zip(records, numbers.tolist(), strict=True):
         if part_of.setdefault(record, number) != number:
             problem = f"cannot divide {printable(as_text(record))}: several records of the pack have this path"
-            raise UsageError("--lists", problem, "leave it out: packs of links are divided by records")
+            raise UsageError(option("lists"), problem, "leave it out: packs of links are divided by records")
     lines = [[record for record, part in part_of.items() if part == number] for number in range(len(paths))]
     lists = {path: Selection(path, lines=mine).content for path, mine in zip(paths, lines, strict=True)}
     before = {path for path, content in lists.items() if not overwrite and _holds(path, content)}

@@ -15,7 +15,7 @@ from packer.containers import container_names, container_of
 from packer.containers.base import ShardSpec
 from packer.containers.npy import EXTENSIONS
 from packer.containers.plugins import choose
-from packer.errors import AnyPath, BadImage, BadLabel, UsageError, plural, printable
+from packer.errors import AnyPath, BadImage, BadLabel, UsageError, option, plural, printable
 from packer.format.index import read_index
 from packer.format.manifest import Manifest, Origin, ShardEntry
 from packer.images.base import Header
@@ -79,13 +79,13 @@ class PackWriter:
         check_folder(out, "PackWriter")
         path = os.fsdecode(out)
         check_extension(path, "", "")
-        named = choose("--format", format, container_names()) if format else container_of(path)
+        named = choose(option("format"), format, container_names()) if format else container_of(path)
         self._container: str = named or DEFAULT_CONTAINER
-        self._encode = cast(Encoding, choose("--encode", encode, ENCODINGS))
+        self._encode = cast(Encoding, choose(option("encode"), encode, ENCODINGS))
         if not 1 <= quality <= 100:
-            raise UsageError("--quality", f"must be 1 to 100, got {quality}")
+            raise UsageError(option("quality"), f"must be 1 to 100, got {quality}")
         if shard_bytes < 1:
-            raise UsageError("--shard-size", f"must be at least 1, got {shard_bytes}")
+            raise UsageError(option("shard-size"), f"must be at least 1, got {shard_bytes}")
         self._quality, self._shard_bytes = quality, shard_bytes
         self._classes = None if classes is None else _names(classes)
         self._ids = _Numbers() if self._classes is None else ClassIds(self._classes)
@@ -329,9 +329,9 @@ class _Numbers(ClassIds):
 def _names(classes: Sequence[str]) -> tuple[str, ...]:
     names = tuple(classes)
     if isinstance(classes, str) or not all(isinstance(name, str) and name for name in names):
-        raise UsageError("--classes", f"must be names, got {classes!r}", 'write classes=["ant", "bee"]')
+        raise UsageError(option("classes"), f"must be names, got {classes!r}", 'write classes=["ant", "bee"]')
     if len(set(names)) < len(names):
-        raise UsageError("--classes", "has a name twice", "name each class once")
+        raise UsageError(option("classes"), "has a name twice", "name each class once")
     return names
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from packer.containers.plugins import load_named, meant, plugins, suggestion
-from packer.errors import UsageError, printable
+from packer.errors import UsageError, as_options, option, printable
 from packer.sources.base import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
 
 GROUP = "packer.sources"
@@ -72,7 +72,7 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> BaseSource:
     if spec == "auto":
         choice = recognize(tree, options)
         source = open_source(choice.spec, tree, replace(options, by_auto=True))
-        source.notes.insert(0, f"--labels {choice.spec}: {choice.why}")
+        source.notes.insert(0, f"{as_options(option('labels', choice.spec))}: {choice.why}")
         return source
     added = plugins(GROUP, tuple(SOURCES))  # also for a built-in name: another package may claim it too
     name, colon, file = spec.partition(":")
@@ -81,10 +81,10 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> BaseSource:
     if opener is None or (takes_file != "optional" and bool(colon) != takes_file) or (colon and not file):
         problem = f"must be one of {', '.join(label_kinds())}; got {printable(spec)}"
         if name in SOURCES or name in added:
-            step = f"write --labels {name}:FILE" if takes_file else f"write --labels {name}"
+            step = f"write --labels={name}:FILE" if takes_file else f"write --labels={name}"
         else:
-            step = suggestion("--labels", name, ("auto", *SOURCES, *added))
-        raise UsageError("--labels", problem, step)
+            step = suggestion(option("labels"), name, ("auto", *SOURCES, *added))
+        raise UsageError(option("labels"), problem, step)
     return with_defaults(opener(tree, replace(options, file=file) if colon else options))
 
 
@@ -128,14 +128,14 @@ def check_options(specs: Sequence[str], options: SourceOptions) -> None:
     """Raise UsageError for ``--columns`` if no source can use it."""
     names = {spec.partition(":")[0] for spec in specs}
     if options.columns is not None and not names & {"list", "parquet", "auto"}:
-        raise UsageError("", "--columns is for lists", "pass --labels list:FILE, or leave out --columns")
+        raise UsageError("", f"{option('columns')} is for lists", "pass --labels=list:FILE, or leave out --columns")
 
 
 def check_sources(sources: Sequence[BaseSource], split: str | None) -> None:
     """Raise UsageError for ``--split`` if no source can use it, or if several sources have tags."""
     if split is not None and not any(source.has_splits for source in sources):
         step = "write one list per split, or name the column of splits: split"
-        raise UsageError("", f"--split {split}: the list has no column of splits", step)
+        raise UsageError("", f"{option('split', split)}: the list has no column of splits", step)
     if sum(bool(source.tags) for source in sources) > 1:
         raise UsageError("", "two lists have tag columns", "put them into one list")
 

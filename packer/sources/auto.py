@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from packer.errors import UsageError, plural, printable
+from packer.errors import UsageError, option, plural, printable
 from packer.sources.base import BaseSource, Choice, SourceOptions, SourceType, Tree
 from packer.sources.masks import masks
 from packer.sources.paths import as_bytes, extension_of, folder_of, named, quoted, splits_of
@@ -31,7 +31,7 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
     only_lists = options.columns is not None
     fits = _fitting(tree, types, options)
     if only_lists and not fits:
-        raise UsageError(tree.root, "--columns is given, but no list was found", "pass --labels list:FILE")
+        raise UsageError(tree.root, f"{option('columns')} is given, but no list was found", "pass --labels=list:FILE")
     if not only_lists and all(choice.spec == "folder" for choice in fits):
         _refuse_to_pass_over(tree, fits)
         if not fits:
@@ -45,7 +45,7 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
     if any(choice.spec in ("widerface", "pts") for choice in fits):  # their folders are events and parts
         fits = [choice for choice in fits if choice.spec != "folder"]
     if len(fits) > 1:
-        what = "; ".join(f"--labels {printable(choice.spec)} ({choice.why})" for choice in fits)
+        what = "; ".join(f"{option('labels', printable(choice.spec))} ({choice.why})" for choice in fits)
         step = f"choose one, or pass several that label the same images: {what}"
         raise UsageError(tree.root, f"{len(fits)} kinds of labels fit", step)
     choice = fits[0] if fits else _none(tree)
@@ -108,14 +108,15 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
     """Raise UsageError if there seem to be labels that no source reads, rather than silently ignore them."""
     problem, instead = masks(tree), "the folder of the images alone as the source"
     if problem is None:
-        problem, instead = unread_labels(tree), "--labels list:FILE (a list that you create from them)"
+        problem, instead = unread_labels(tree), f"{option('labels', 'list:FILE')} (a list that you create from them)"
         if problem is None and not folders and (called := called_labels(tree)):
             problem = f"{named(called)} {'has' if len(called) == 1 else 'have'} a name of labels"
-        problem = problem and f"there are labels that --labels auto cannot read: {problem}"
+        problem = problem and f"there are labels that --labels=auto cannot read: {problem}"
     if problem is not None:
-        choices = ["--labels none (no labels)", instead]
+        choices = [f"{option('labels', 'none')} (no labels)", instead]
         if any(map(folder_of, tree.images)):
-            choices.insert(0, f"--labels folder ({folders[0].why if folders else 'the folders are classes'})")
+            why = folders[0].why if folders else "the folders are classes"
+            choices.insert(0, f"{option('labels', 'folder')} ({why})")
         raise UsageError(tree.root, problem, f"choose one: {', '.join(choices[:-1])}, or {choices[-1]}")
 
 
@@ -130,7 +131,7 @@ def _refuse_a_wrapper(tree: Tree, folder: SourceType) -> None:
             source, top = printable(inside.root), quoted(tree.below(inside.root) + b"/")
             others = ", ".join(quoted(other + b"/") for other in sorted(parts - {part}))
             problem = f"its images are all below {top}" if len(parts) == 1 else f"{top} and {others} are no classes"
-            choices = f"{source} as the source ({found[0].why}), --labels folder, or --labels none (no labels)"
+            choices = f"{source} as the source ({found[0].why}), --labels=folder, or --labels=none (no labels)"
             raise UsageError(tree.root, problem, f"choose one: {choices}")
 
 

@@ -148,7 +148,7 @@ class ByNameSource(BaseSource):
             left_out.update(objects.no_field)
         kinds = ", ".join(plural(count, printable(kind)) for kind, count in sorted(left_out.items()))
         if left_out and not any(objects.boxes or objects.labels or objects.landmarks for objects in sound):
-            step = "pass --labels none to pack the images without them"
+            step = "pass --labels=none to pack the images without them"
             raise UsageError(
                 named(sorted(self.label_files or ())), f"there are only {kinds}, which packer has no field for", step
             )

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from packer.errors import NotInstalled, UsageError, printable
+from packer.errors import NotInstalled, UsageError, option, printable
 from packer.sources.base import Choice, SourceOptions, Tree
 from packer.sources.by_name import ByNameSource, Entry, Objects
 from packer.sources.paths import as_bytes
@@ -52,9 +52,11 @@ class DatumaroSource(ByNameSource):
         name = options.file or _only_format(tree)
         if name not in FORMATS:
             choices = ", ".join(sorted(FORMATS))
-            raise UsageError(f"--labels datumaro:{name}", "is not a format for Datumaro", f"choose one of {choices}")
+            raise UsageError(
+                option("labels", f"datumaro:{name}"), "is not a format for Datumaro", f"choose one of {choices}"
+            )
         if importlib.util.find_spec("datumaro") is None:
-            step = f"{install_command('datumaro')}, then pass --labels datumaro:{name}"
+            step = f"{install_command('datumaro')}, then pass --labels=datumaro:{name}"
             raise NotInstalled("", f"Datumaro, which reads {name}, is not installed", step)
         super().__init__(tree, options, _entries(tree, name), _files_of(tree, name))
 
@@ -79,7 +81,7 @@ def _only_format(tree: Tree) -> str:
         return found[0]
     choices = ", ".join(found or sorted(FORMATS))
     problem = f"{len(found) or 'none'} of its formats fit" if len(found) != 1 else ""
-    raise UsageError("--labels datumaro", problem, f"name one of them, --labels datumaro:FORMAT: {choices}")
+    raise UsageError(option("labels", "datumaro"), problem, f"name one of them, --labels=datumaro:FORMAT: {choices}")
 
 
 def _entries(tree: Tree, name: str) -> Iterator[Entry]:

@@ -114,5 +114,5 @@ def _only(tree: Tree) -> bytes:
     found = _candidates(tree)
     if len(found) != 1:
         problem = f"{len(found)} XML files of dlib: {named(found)}" if found else "holds no XML file of dlib"
-        raise UsageError(tree.root, problem, "name one: --labels dlib:FILE")
+        raise UsageError(tree.root, problem, "name one: --labels=dlib:FILE")
     return tree.root.rstrip(b"/") + b"/" + found[0]

@@ -39,7 +39,7 @@ def split_prefix(tree: Tree, split: str | None) -> bytes:
         if folder in tree.folders:
             return folder + b"/"
     there = _subfolders(tree, base) or _subfolders(tree, b"")
-    problem = f"no folder for --split {split}"
+    problem = f"no folder for --split={split}"
     next_step = f"its folders are: {named(there, 10)}" if there else "it has no folders; leave out --split"
     raise UsageError(tree.root, problem, next_step)
 
@@ -221,7 +221,7 @@ def _refuse_splits(tree: Tree) -> None:
         names = sorted(tops)
         first = next((name for name in names if name.lower().startswith(b"train")), names[0])
         problem = f"its folders are splits, not classes: {named(names, 10)}"
-        raise UsageError(tree.root, problem, f"choose one: --split {as_text(first)}")
+        raise UsageError(tree.root, problem, f"choose one: --split={as_text(first)}")
 
 
 def _class_folders(tree: Tree, folders: set[bytes], split: bytes) -> tuple[bytes, list[bytes]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from packer.errors import UsageError, printable
+from packer.errors import UsageError, option, printable
 from packer.sources.archives.places import Archive
 from packer.sources.base import Tree
 from packer.stores import clean_url, is_url
@@ -146,7 +146,7 @@ def file_of(tree: Tree, kind: str, file: str) -> bytes:
         if inside in tree.files:
             return tree.root.rstrip(b"/") + b"/" + inside
     step = "name the file, relative to this folder or to the source"
-    raise UsageError(f"--labels {kind}:{file}", "there is no such file", step)
+    raise UsageError(option("labels", f"{kind}:{file}"), "there is no such file", step)
 
 
 def files_beside(tree: Tree, folder: bytes) -> list[bytes]:
@@ -174,7 +174,7 @@ def split_folders(tree: Tree, split: str | None) -> tuple[bytes, ...]:
     if not found:
         there = sorted({part for folder in folders for part in folder.split(b"/") if SPLIT_FOLDER.fullmatch(part)})
         next_step = f"the splits are: {named(there, 10)}" if there else "leave out --split"
-        raise UsageError(tree.root, f"no folder of images for --split {split}", next_step)
+        raise UsageError(tree.root, f"no folder of images for --split={split}", next_step)
     return tuple(sorted(found))
 
 

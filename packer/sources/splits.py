@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from packer.errors import UsageError, printable
+from packer.errors import UsageError, option, printable
 from packer.sources.base import Tree
 from packer.sources.paths import SPLIT_FOLDER, as_bytes, as_text, folder_of, named, splits_of
 
@@ -73,7 +73,7 @@ class FolderSplit:
     def __init__(self, tree: Tree, split: str) -> None:
         self._name = as_bytes(split)
         if not any(self._fits(folder) for folder in tree.folders):
-            problem = f"--split {printable(split)} fits no folder"
+            problem = f"{option('split', printable(split))} fits no folder"
             raise UsageError(tree.root, problem, f"its folders are: {named(tree.folders, 10)}")
 
     def in_split(self, image: bytes) -> bool:

@@ -37,7 +37,7 @@ KNOWN_EXTENSIONS = IMAGE_EXTENSIONS | NEVER_IMAGES
 UNUSABLE = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\0-\x1f\x7f]")
 PAUSES_S = (0.1, 0.5, 2.0)
 """After answers that were cut; the store itself tries again after all others."""
-INVENTORY = "give their names with --inventory FILE"
+INVENTORY = "give their names with --inventory=FILE"
 T = TypeVar("T")
 
 

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, PackerError, StorageError, UsageError
+from packer.errors import AnyPath, PackerError, StorageError, UsageError, option
 from packer.system.locks import PARTIAL, growing_folder
 
 MOST_COUNT = 10_000_000
@@ -67,13 +67,13 @@ def draw_sample(
         StorageError: `out` cannot be written.
     """
     if layout not in LAYOUTS:
-        raise UsageError("--layout", f"there is no {layout!r}", f"choose one of {', '.join(LAYOUTS)}")
+        raise UsageError(option("layout"), f"there is no {layout!r}", f"choose one of {', '.join(LAYOUTS)}")
     if not 1 <= count <= MOST_COUNT:
-        raise UsageError("--count", f"must be 1 to {MOST_COUNT:,}, got {count}")
+        raise UsageError(option("count"), f"must be 1 to {MOST_COUNT:,}, got {count}")
     if not SMALLEST <= size <= LARGEST:
-        raise UsageError("--size", f"must be {SMALLEST} to {LARGEST} pixels, got {size}")
+        raise UsageError(option("size"), f"must be {SMALLEST} to {LARGEST} pixels, got {size}")
     if seed < 0:
-        raise UsageError("--seed", f"must not be negative, got {seed}")
+        raise UsageError(option("seed"), f"must not be negative, got {seed}")
     folder = os.path.abspath(os.fsdecode(out))
     is_new = not os.path.isdir(folder)
     growing = folder if is_new else os.path.join(folder, INSIDE)  # it may be another disk than that of the folder above

@@ -179,7 +179,7 @@ def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, dict[b
     if not files:
         there = {stem_of(file) for file in tree.files if folder_of(file) in sets}
         next_step = f"the splits are: {named(sorted(there), 10)}"
-        raise UsageError(tree.root, f"{named(sets)} has no {printable(split)}.txt for --split {split}", next_step)
+        raise UsageError(tree.root, f"{named(sets)} has no {printable(split)}.txt for --split={split}", next_step)
     return {
         path[: path.rindex(b"ImageSets/Main/")]: _stems_of(read_file(tree, path, MOST_SPLIT_BYTES), path, stems)
         for path in files

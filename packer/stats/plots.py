@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import AnyPath, StorageError, UsageError, plural
+from packer.errors import AnyPath, StorageError, UsageError, option, plural
 from packer.format.pack import Pack, open_pack
 from packer.stats import ClassCounts, PackStats, panels
 from packer.system.atomic import replacing
@@ -67,12 +67,12 @@ def plot_stats(stats: PackStats, file: AnyPath, pack: Pack | None = None) -> Non
     except OSError as error:
         raise StorageError(file, f"cannot write: {error.strerror or error}") from error
     except ValueError as error:  # an unknown extension
-        raise UsageError("--plot", str(error).partition("\n")[0], "end the name in .png, .svg or .pdf") from None
+        raise UsageError(option("plot"), str(error).partition("\n")[0], "end the name in .png, .svg or .pdf") from None
 
 
 def draw_stats(stats: PackStats, pack: Pack) -> Any:
     """Return the drawing as matplotlib's Figure; raise UsageError if it is not installed."""
-    make_figure = figure_class("--plot")
+    make_figure = figure_class(option("plot"))
     classes = [column for counts in stats.classes if any(counts.counts) for column in _class_columns(counts)]
     others: list[Drawing] = [*_box_panels(stats, pack), *_other_panels(stats, pack)]
     few = len(classes) == 1 and len(classes[0][0]) <= FEW_CLASSES and others

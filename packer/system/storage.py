@@ -9,11 +9,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from packer.errors import DamagedPack, PackerError, StorageError
+from packer.errors import DamagedPack, PackerError, StorageError, option
 
 _BUFFER_BYTES = 1 << 20
 _DIRECT_BYTES = 64 << 10
 """Larger parts are written as they are: a copy in the buffer would take longer than the call that it saves."""
+FREE_SPACE = "free some space"
+"""What to do about a full disk where nothing else can be done."""
 
 
 @contextmanager
@@ -30,9 +32,11 @@ def storage_errors(path: str) -> Iterator[None]:
 def write_error(path: str, error: OSError) -> StorageError:
     """Return the StorageError for a write to `path` that failed."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    next_step = "free some space, or choose another --out" if full else ""
+    next_step = f"{FREE_SPACE}, or choose another {option('out')}" if full else ""
     reason = os.strerror(error.errno or 0) if full else error.strerror or error  # Arrow's has more than the reason
-    return StorageError(path, f"cannot write: {reason}", next_step)
+    found = StorageError(path, f"cannot write: {reason}", next_step)
+    found.full = full
+    return found
 
 
 class NewFile:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural, printable
+from packer.errors import AnyPath, PackerError, StorageError, UsageError, option, plural, printable
 from packer.format.pack import Pack
 from packer.stats.page import one_file_page
 from packer.system.atomic import replacing
@@ -42,17 +42,17 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
     """
     stem, extension = os.path.splitext(os.fsdecode(out))
     if extension.lower() not in ("", ".html", ".htm"):
-        step = f"write --export {printable(stem)}.html, which a browser prints to PDF"
-        raise UsageError("--export", f"writes HTML, not {printable(extension)}", step)
+        step = f"write --export={printable(stem)}.html, which a browser prints to PDF"
+        raise UsageError(option("export"), f"writes HTML, not {printable(extension)}", step)
     parts = (part.encode("utf-8", "backslashreplace") for part in sheet_page(pack, count, seed))  # names of any bytes
-    write_beside(pack, out, parts, "--export")
+    write_beside(pack, out, parts, option("export"))
     return min(count, len(pack))
 
 
 def sheet_page(pack: Pack, count: int, seed: int | None = None) -> Iterator[str]:
     """Yield the parts of the page; arguments and errors as for `export`."""
     if not 1 <= count <= MOST:
-        raise UsageError("--count", f"must be 1 to {MOST:,}, got {count:,}")
+        raise UsageError(option("count"), f"must be 1 to {MOST:,}, got {count:,}")
     count = min(count, len(pack))
     sampled = np.arange(count)
     if seed is not None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from xxhash import xxh3_128_digest
 
-from packer.errors import AnyPath, PackerError, UsageError, printable
+from packer.errors import AnyPath, PackerError, UsageError, option, printable
 from packer.format.pack import Pack
 from packer.images.base import Header
 from packer.images.decode import decode, decode_leniently
@@ -47,7 +47,9 @@ class Originals:
     def __init__(self, pack: Pack, source: AnyPath | None = None) -> None:
         self._pack = pack
         if source is not None and not os.path.isdir(source):
-            raise UsageError("--source", f"is not a folder: {printable(source)}", "name the folder that was packed")
+            raise UsageError(
+                option("source"), f"is not a folder: {printable(source)}", "name the folder that was packed"
+            )
         self._folders = {one.path: os.fsencode(_source_of(one) if source is None else source) for one in pack.packs}
 
     def where(self, record: int) -> dict[str, Any]:

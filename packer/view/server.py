@@ -17,7 +17,7 @@ from typing import Any
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
-from packer.errors import AnyPath, UsageError
+from packer.errors import AnyPath, UsageError, option
 from packer.format.pack import Pack
 from packer.view.app import App
 
@@ -61,9 +61,13 @@ class Server(ThreadedWSGIServer):
             token = secrets.token_urlsafe(24)
         elif not TOKEN.fullmatch(token):
             step = f"for example {secrets.token_urlsafe(24)}"
-            raise UsageError("--token", "must have 16 to 128 letters, digits, - or _, so that nobody guesses it", step)
+            raise UsageError(
+                option("token"), "must have 16 to 128 letters, digits, - or _, so that nobody guesses it", step
+            )
         if not 0 <= port <= MOST_PORT:  # the system would take another one, modulo 65,536
-            raise UsageError("--port", f"must be 0 to {MOST_PORT:,}, got {port:,}", "leave it out for any free port")
+            raise UsageError(
+                option("port"), f"must be 0 to {MOST_PORT:,}, got {port:,}", "leave it out for any free port"
+            )
         super().__init__(ADDRESS, port, App(pack, token, framed, source), _Handler)
         self.url = f"http://{ADDRESS}:{self.port}/{token}/"
 
@@ -75,7 +79,7 @@ class Server(ThreadedWSGIServer):
             problem = f"cannot listen on port {self.port}: {error.strerror or error}"
             if error.errno == errno.EADDRINUSE:
                 problem = f"port {self.port} is in use"
-            raise UsageError("--port", problem, "choose another, or leave it out for any free port") from None
+            raise UsageError(option("port"), problem, "choose another, or leave it out for any free port") from None
         self.server_name, self.server_port = ADDRESS, int(self.server_address[1])
 
 

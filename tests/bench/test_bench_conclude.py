@@ -224,7 +224,7 @@ def test_only_a_report_is_replaced(tmp_path: Path) -> None:
     prepare_report(str(tmp_path))
     for name in ("report.json", "index.html"):
         (tmp_path / name).write_text("{}")
-        with pytest.raises(UsageError, match=rf"^--report: .*{name} was not written by packer bench; name another"):
+        with pytest.raises(UsageError, match=rf"^report: .*{name} was not written by packer bench; name another"):
             prepare_report(str(tmp_path))
         assert (tmp_path / name).read_text() == "{}"
 

@@ -220,7 +220,7 @@ def test_without_the_module(sources: Path) -> None:
     """As for all tests without its mark, it is left out here."""
     pack = pack_of(sources, encode="jpeg")
     step = "pip install ./packer-fast in a clone of packer, or choose"
-    with pytest.raises(UsageError, match=f"^decoder fast: needs dataset-packer-fast, which is not installed; {step}"):
+    with pytest.raises(UsageError, match=f'^decoder="fast": needs dataset-packer-fast, which is not installed; {step}'):
         PackedLoader(pack, 7, crop=Resize((40, 40)), decoder="fast")
     loader = PackedLoader(pack, 7, crop=Resize((40, 40)))
     next(iter(loader))
@@ -247,7 +247,7 @@ def test_a_library_that_cannot_be_loaded(sources: Path, tmp_path: Path, monkeypa
     with pytest.warns(UserWarning, match=r"dataset-packer-fast cannot be used: .*; JPEGs are decoded without it"):
         found = images(pack, crop=Resize((40, 40)), threads=1)
     assert torch.equal(found, images(pack, "simplejpeg", crop=Resize((40, 40))))
-    with pytest.raises(UsageError, match="decoder fast: needs dataset-packer-fast, which cannot be used: "):
+    with pytest.raises(UsageError, match='decoder="fast": needs dataset-packer-fast, which cannot be used: '):
         images(pack, "fast", crop=Resize((40, 40)))
     with pytest.raises(UsageError, match="packer index: needs dataset-packer-fast, which cannot be used: "):
         index_jpegs(pack.path)

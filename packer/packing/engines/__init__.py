@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from packer.errors import NotInstalled, UsageError, printable
+from packer.errors import NotInstalled, UsageError, option, printable
 from packer.system import usable_cores
 from packer.system.machine import install_command
 from packer.system.pool import Pool, Tick, Work
@@ -60,7 +60,9 @@ def open_engine(
         UsageError: There is no such engine.
     """
     if not isinstance(name, str):
-        raise UsageError("--engine", f"must be a text: {FORMS}; got {name!r}", "return the executor from a function")
+        raise UsageError(
+            option("engine"), f"must be a text: {FORMS}; got {name!r}", "return the executor from a function"
+        )
     if name == LOCAL:
         return Pool(workers or usable_cores(), decode_timeout_s, preload)
     from packer.packing.engines.executor import ExecutorEngine, Setup
@@ -75,17 +77,19 @@ def _opener(name: str) -> Callable[[], AbstractContextManager[Any]]:
     place = EXECUTORS.get(known)
     module, _, function = (place or name).partition(":")
     if not module or not function:
-        raise UsageError("--engine", f"must be {FORMS}; got {printable(name)}")
+        raise UsageError(option("engine"), f"must be {FORMS}; got {printable(name)}")
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
         if place is not None and isinstance(error, ModuleNotFoundError):
-            raise NotInstalled("--engine", f"{known} is not installed", install_command(known)) from None
+            raise NotInstalled(option("engine"), f"{known} is not installed", install_command(known)) from None
         step = "name a module that Python can import here, with PYTHONPATH=. for one in this folder"
         step = "repair its installation" if place is not None else step
-        raise UsageError("--engine", f"{printable(module)} cannot be imported: {error}", step) from None
+        raise UsageError(option("engine"), f"{printable(module)} cannot be imported: {error}", step) from None
     if not callable(found):
-        raise UsageError("--engine", f"{printable(module)} has no function {printable(function)}", f"give {FORMS}")
+        raise UsageError(
+            option("engine"), f"{printable(module)} has no function {printable(function)}", f"give {FORMS}"
+        )
     return (lambda: found(address)) if place is not None else found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import Client
 
-from packer.errors import UsageError, printable
+from packer.errors import UsageError, option, printable
 
 
 class DaskExecutor:
@@ -34,7 +34,7 @@ def executor(address: str) -> Iterator[Any]:
             raise UsageError(address, "no such file", "start dask scheduler with --scheduler-file, or give its address")
         where = {"scheduler_file": address}
     elif not address.rpartition(":")[2].isdecimal():
-        raise UsageError("--engine", f"dask: {printable(address)} has no port", "give dask:tcp://HOST:8786")
+        raise UsageError(option("engine"), f"dask: {printable(address)} has no port", "give dask:tcp://HOST:8786")
     else:
         where = {"address": address}
     with Client(**where, set_as_default=False) as client:

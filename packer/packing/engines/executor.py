@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packer.errors import BadInput, PackerError, StorageError, UsageError, WorkerDied, printable
+from packer.errors import BadInput, PackerError, StorageError, UsageError, WorkerDied, option, printable
 from packer.packing.resume import versions
 from packer.system.child import RemoteError
 from packer.system.pool import Pool, Tick, Work
@@ -91,10 +91,12 @@ class ExecutorEngine:
             raise
         except Exception as error:
             problem = f"{self._name} cannot be used: {type(error).__name__}: {error}"
-            raise UsageError("--engine", problem, "see docs/cluster.md") from error
+            raise UsageError(option("engine"), problem, "see docs/cluster.md") from error
         if not hasattr(self._executor, "submit"):
             kind = type(opened).__name__
-            raise UsageError("--engine", f"{self._name} returned a {kind}", "return an executor of concurrent.futures")
+            raise UsageError(
+                option("engine"), f"{self._name} returned a {kind}", "return an executor of concurrent.futures"
+            )
         return self
 
     @property
@@ -180,12 +182,12 @@ class ExecutorEngine:
 
     def _not(self, what: str, found: object, wanted: str) -> UsageError:
         problem = f"{self._name}: {what} a {type(found).__name__}, not {wanted}"
-        return UsageError("--engine", problem, "see docs/cluster.md")
+        return UsageError(option("engine"), problem, "see docs/cluster.md")
 
     def _lost(self, error: BaseException) -> WorkerDied:
         last = [line for line in str(error).splitlines() if line.strip()][-1:]  # of Ray, it has the whole traceback
         problem = f"{self._name} has lost a task: {': '.join([type(error).__name__, *last])}"
-        return WorkerDied("--engine", problem, "look at its nodes, and run the same command to resume")
+        return WorkerDied(option("engine"), problem, "look at its nodes, and run the same command to resume")
 
 
 def run_task(task: Task) -> Answer:

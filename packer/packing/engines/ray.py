@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from packer.errors import UsageError, printable
+from packer.errors import UsageError, option, printable
 
 HOST_AND_PORT = re.compile(r"(?:ray://)?([^:/]+):(\d{1,5})")
 CONNECT_S = 10.0
@@ -65,4 +65,4 @@ def _check_answers(address: str) -> None:
         socket.create_connection((there[1], int(there[2])), CONNECT_S).close()
     except (OSError, OverflowError) as error:
         problem = f"no Ray cluster answers at {printable(address)}: {error}"
-        raise UsageError("--engine", problem, "give the address that ray start --head prints") from None
+        raise UsageError(option("engine"), problem, "give the address that ray start --head prints") from None

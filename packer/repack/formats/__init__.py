@@ -11,7 +11,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from packer.errors import UsageError
+from packer.errors import UsageError, option
 from packer.files.stored_entries import StoredEntries
 from packer.files.tfrecord_frames import masked_crc32c
 from packer.system.storage import mapped
@@ -72,9 +72,9 @@ def check_roles(name: str, roles: Sequence[str], labels: bool) -> None:
     for role in roles:
         if role not in READS[name]:
             step = f"its roles are {', '.join(READS[name])}" if READS[name] else "leave it out"
-            raise UsageError("--columns", f"{name} has no role {role}", step)
+            raise UsageError(option("columns"), f"{name} has no role {role}", step)
     if labels and name not in UNLABELED:
-        raise UsageError("--labels", f"{name} holds its own labels", "say which they are: --columns label=FIELD")
+        raise UsageError(option("labels"), f"{name} holds its own labels", "say which they are: --columns=label=FIELD")
 
 
 def recognize(path: str) -> str | UsageError:

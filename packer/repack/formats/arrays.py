@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packer.containers.arrays import scanned
-from packer.errors import DamagedPack, UsageError, printable
+from packer.errors import DamagedPack, UsageError, option, printable
 from packer.files.array_files import ArrayFile, Chunks
 from packer.repack.formats.base import LABEL_NAMES, ForeignFile, FormatOptions, Pixels, Row
 from packer.repack.formats.npy import more_images, rows_of, unread_labels
@@ -75,11 +75,11 @@ class Arrays:
             return large[0]
         names = ", ".join(printable(folder.rstrip("/")) for folder in large or arrays.axes)
         if large:
-            step = "name one: --columns image=NAME --columns label=NAME"
+            step = "name one: --columns=image=NAME --columns=label=NAME"
             raise UsageError(file.path, f"has several arrays that may be images: {names}", step)
         if not arrays.axes:
             raise UsageError(file.path, "has no array at all, hence no images", self.again)
-        raise UsageError(file.path, f"has no array of images (it has {names})", "name it: --columns image=NAME")
+        raise UsageError(file.path, f"has no array of images (it has {names})", "name it: --columns=image=NAME")
 
     def _labels(self, arrays: ArrayFile, count: int) -> list[Any] | None:
         asked = self._columns.get("label")
@@ -95,7 +95,7 @@ class Arrays:
                 return found
         if asked:
             problem = f"{printable(asked)} is not an array of {count} whole numbers"
-            raise UsageError("--columns", problem, "name another: --columns label=NAME")
+            raise UsageError(option("columns"), problem, "name another: --columns=label=NAME")
         return None
 
 

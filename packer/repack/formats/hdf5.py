@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from packer.containers.hdf5 import CONTAINER
-from packer.errors import DamagedPack, UsageError, printable
+from packer.errors import DamagedPack, UsageError, option, printable
 from packer.files.hdf5_datasets import check_within, contiguous_offset, own_dataset, values_of, within_file
 from packer.repack.formats.base import LABEL_NAMES, ForeignFile, FormatOptions, Known, Pixels, Row, class_of
 from packer.repack.formats.npy import more_images, rows_of, unread_labels
@@ -91,10 +91,10 @@ class Hdf5:
             found = [name for name in content if (one := own_dataset(content, name)) is not None and len(one.shape) > 2]
             if len(found) > 1:
                 problem = f"has several datasets that may be images: {', '.join(map(printable, found))}"
-                raise UsageError(file.path, problem, "name one: --columns image=NAME --columns label=NAME")
+                raise UsageError(file.path, problem, "name one: --columns=image=NAME --columns=label=NAME")
         if not found:
             names = ", ".join(printable(str(name)) for name in content)
-            raise UsageError(file.path, f"has no dataset of images (it has {names})", "name it: --columns image=NAME")
+            raise UsageError(file.path, f"has no dataset of images (it has {names})", "name it: --columns=image=NAME")
         return own_dataset(content, found[0])
 
     def _labels(self, file: ForeignFile, content: Any, count: int) -> list[Known] | None:
@@ -108,7 +108,9 @@ class Hdf5:
             texts = _values(file, content, dataset)
             return [class_of(value, None, f"{file.name} (row {row})") for row, value in enumerate(texts)]
         if asked:
-            raise UsageError("--columns", f"{printable(asked)} is not a dataset of {count} labels", "name another")
+            raise UsageError(
+                option("columns"), f"{printable(asked)} is not a dataset of {count} labels", "name another"
+            )
         return None
 
 

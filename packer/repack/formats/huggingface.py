@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from packer.errors import BadLabel, UsageError, printable
+from packer.errors import BadLabel, UsageError, option, printable
 from packer.model.annotation import RawAnnotation
 from packer.repack.formats.base import ForeignFile, FormatOptions, Known, Rich, class_of
 from packer.sources.parquet.columns import Layout, layout_of
@@ -23,12 +23,14 @@ class Columns:
             if image not in table_file.image_columns:
                 choices = ", ".join(map(printable, table_file.image_columns)) or "none"
                 problem = f"{printable(image)} is not a column of images"
-                raise UsageError("--columns", problem, f"those of {printable(table_file.name)} are: {choices}")
+                raise UsageError(option("columns"), problem, f"those of {printable(table_file.name)} are: {choices}")
             table_file.image_columns = [image]
         self.layout: Layout = layout_of(table_file, options.columns.get("label"))
         self._boxes = options.columns.get("boxes")
         if self._boxes not in (None, *FORMATS):
-            raise UsageError("--columns", f"{printable(str(self._boxes))} are no numbers of boxes", f"give {FORMATS}")
+            raise UsageError(
+                option("columns"), f"{printable(str(self._boxes))} are no numbers of boxes", f"give {FORMATS}"
+            )
         self.classes = self.layout.names
         self.tags = self.layout.tag_names
         self.notes = list(self.layout.notes)
@@ -41,7 +43,7 @@ class Columns:
         try:
             boxes = votes.result(self._boxes)
         except UsageError as error:
-            choices = " or ".join(f'--columns "boxes={words}"' for words in FORMATS)
+            choices = " or ".join(option("columns", f'"boxes={words}"') for words in FORMATS)
             raise UsageError(file.path, error.problem, f"pass {choices}") from None
         if votes.count:
             self.notes.append(votes.describe(boxes))

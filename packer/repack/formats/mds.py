@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import BadInput, BadLabel, UsageError, printable
+from packer.errors import BadInput, BadLabel, UsageError, option, printable
 from packer.repack.formats.base import (
     LABEL_NAMES,
     ForeignFile,
@@ -101,7 +101,7 @@ def chosen_columns(file: ForeignFile, names: list[str], kinds: list[str], asked:
     for name in filter(None, (image, label)):
         if name not in names:
             raise UsageError(
-                "--columns", f"{printable(name)} is not a column", f"columns are {', '.join(map(str, names))}"
+                option("columns"), f"{printable(name)} is not a column", f"columns are {', '.join(map(str, names))}"
             )
     found = [number for number, kind in enumerate(kinds) if kind in IMAGES]
     found += [n for n, kind in enumerate(kinds) if kind == "bytes" and str(names[n]).lower() in NAMES]
@@ -109,7 +109,7 @@ def chosen_columns(file: ForeignFile, names: list[str], kinds: list[str], asked:
         found = [names.index(image)]
     if not found:
         columns = ", ".join(f"{name} ({kind})" for name, kind in zip(names, kinds, strict=True))
-        raise UsageError(file.path, f"has no column of images: {printable(columns)}", "name it: --columns image=NAME")
+        raise UsageError(file.path, f"has no column of images: {printable(columns)}", "name it: --columns=image=NAME")
     likely = [name for name in (label, *LABEL_NAMES) if name in names]
     readable = [
         n for n, kind in enumerate(kinds) if kind in ("str", "str_int") or str(kind).partition(":")[0] in NUMBERS
@@ -117,7 +117,9 @@ def chosen_columns(file: ForeignFile, names: list[str], kinds: list[str], asked:
     number = next((names.index(name) for name in likely if names.index(name) in readable), None)
     if label is not None and number is None:
         kind = kinds[names.index(label)]
-        raise UsageError("--columns", f"{printable(label)} is of the type {kind}, not a number or text", "name another")
+        raise UsageError(
+            option("columns"), f"{printable(label)} is of the type {kind}, not a number or text", "name another"
+        )
     return found[0], number
 
 

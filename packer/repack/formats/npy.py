@@ -99,7 +99,7 @@ def unread_labels(
         if not named and shape[0] != count and (len(shape) == 1 or shape[1:] == (1,)):
             problem = f"has {count} images in {printable(images)}, but {shape[0]} labels in {printable(unfit)}"
             image = shlex.quote(f"image={printable(images)}")
-            step = f"name others: --columns label=NAME; without labels: --columns {image}"
+            step = f"name others: --columns=label=NAME; without labels: --columns={image}"
             raise UsageError(file.path, problem, step)
         given = "x".join(map(str, shape))
         yield f"{printable(unfit)} ({given}) is not a class for each image, so that the images have no label{step}"

@@ -63,7 +63,7 @@ class TFRecord:
                     raise file.damaged(problem) from None
                 if row is None:
                     names = ", ".join(sorted(name.decode("utf-8", "backslashreplace") for name in features)[:8])
-                    step = "name it: --columns image=FEATURE"
+                    step = "name it: --columns=image=FEATURE"
                     yield path, start, 0, BadImage("", f"an Example without an image (features: {names})", step), None
                 else:
                     yield row

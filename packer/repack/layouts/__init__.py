@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from packer.errors import UsageError
+from packer.errors import UsageError, option
 from packer.repack.layouts.base import Layout
 from packer.sources.paths import quoted
 
@@ -23,7 +23,7 @@ LAYOUTS = tuple(_HOMES)
 def layout_of(name: str) -> type[Layout]:
     """Return the layout called `name`. Raise UsageError if there is none."""
     if name not in _HOMES:
-        raise UsageError("--layout", f"no layout {quoted(name)}", f"choose one of {', '.join(LAYOUTS)}")
+        raise UsageError(option("layout"), f"no layout {quoted(name)}", f"choose one of {', '.join(LAYOUTS)}")
     module, _, kind = _HOMES[name].partition(":")
     found: type[Layout] = getattr(importlib.import_module(module), kind)
     return found

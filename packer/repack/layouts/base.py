@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer.errors import UsageError
+from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.model.annotation import Annotation
 from packer.model.fields import FIELDS, Number
@@ -58,8 +58,8 @@ class Layout:
         """What could not be written -> the number of records, or of what it says."""
         self.labels = self.name
         """``--labels`` that reads it again, with FOLDER for the folder."""
-        self.options: list[str] = []
-        """Further options that read it again."""
+        self.options: dict[str, str] = {}
+        """Further options that read it again -> their values."""
 
     def check(self) -> None:
         """Raise UsageError if the pack has nothing that this layout could hold, or a class that it cannot name."""
@@ -68,10 +68,12 @@ class Layout:
             has = ", ".join(sorted(fields)) or "no labels"
             problem = f"{self.name} holds {' or '.join(sorted(self.needs))}, but the pack has {has}"
             step = "voc, yolo, coco or list" if "boxes" in fields else "list" if fields - {"label"} else "folder"
-            raise UsageError("--layout", problem, f"choose {step}")
+            raise UsageError(option("layout"), problem, f"choose {step}")
         for name in self.classes:
             if not name.isprintable() or name != name.strip() or not name:
-                raise UsageError("--layout", f"{self.name} cannot hold a class called {quoted(name)}", "choose coco")
+                raise UsageError(
+                    option("layout"), f"{self.name} cannot hold a class called {quoted(name)}", "choose coco"
+                )
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return where the image of a record goes; `path` is that of its source file, made safe."""
@@ -108,7 +110,7 @@ class Layout:
         if not self.classes:
             return
         self.write(CLASSES_FILE, "".join(f"{name}\n" for name in self.classes).encode("utf-8", "surrogateescape"))
-        self.options += ["--classes", os.path.join("FOLDER", CLASSES_FILE)]
+        self.options["classes"] = os.path.join("FOLDER", CLASSES_FILE)
 
 
 def plain(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from packer.errors import UsageError
+from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.model.annotation import Annotation
 from packer.repack.layouts.base import Layout
@@ -29,10 +29,10 @@ class FolderLayout(Layout):
         for name in self.classes:
             folder = as_bytes(name)
             if b"/" in folder or folder.startswith(b".") or len(folder) > 255:
-                raise UsageError("--layout", f"the class {quoted(name)} cannot be a folder", "choose list")
+                raise UsageError(option("layout"), f"the class {quoted(name)} cannot be a folder", "choose list")
             if SPLIT_FOLDER.fullmatch(folder) or folder.lower() in IMAGE_FOLDERS:
                 problem = f"the class {quoted(name)} would not be read as a class, as a folder"
-                raise UsageError("--layout", problem, "choose list")
+                raise UsageError(option("layout"), problem, "choose list")
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return the path below the folder of its class, which is not repeated."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer.errors import UsageError
+from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.repack.layouts.base import Item, Layout, plain
 from packer.sources.lists.columns import FLAGS
@@ -46,7 +46,7 @@ class ListLayout(Layout):
             self._points = self._points or len(points)
             if len(points) != self._points:
                 problem = f"list needs as many landmarks for each image, got {len(points)} and {self._points}"
-                raise UsageError("--layout", problem, "choose another layout")
+                raise UsageError(option("layout"), problem, "choose another layout")
             cells += [self._number(value) for point in points for value in point]
         if "tags" in fields:
             tags = [0] * len(self.manifest.tags) if annotation.tags is None else annotation.tags.tolist()
@@ -73,7 +73,7 @@ class ListLayout(Layout):
         """Write the list, and say what its columns are."""
         if self._fraction and not self._beyond:
             problem = "list cannot hold coordinates that are all from 0 to 1: they would be read as fractions"
-            raise UsageError("--layout", problem, "choose another layout")
+            raise UsageError(option("layout"), problem, "choose another layout")
         fields = self.manifest.fields
         head = ["path", *(["label"] if "label" in fields else [])]
         columns = list(head)
@@ -97,7 +97,7 @@ class ListLayout(Layout):
             lines.insert(0, b",".join(map(_cell, map(as_bytes, head))) + b"\n")
         self.write(FILE, b"".join(lines))
         self.write_classes()
-        self.options += ["--columns", " ".join(columns)]
+        self.options["columns"] = " ".join(columns)
 
 
 def _flag(values: Any, number: int) -> int:

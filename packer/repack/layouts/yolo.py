@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import UsageError
+from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.model.annotation import Annotation
 from packer.repack.layouts.base import Item, Layout, plain
@@ -65,7 +65,7 @@ class YoloLayout(Layout):
         self._points = self._points or len(points)
         if len(points) != self._points:
             problem = f"yolo needs the same number of keypoints for all objects, got {len(points)} and {self._points}"
-            raise UsageError("--layout", problem, "choose coco")
+            raise UsageError(option("layout"), problem, "choose coco")
         flat: list[float] = (points / [*size, 1]).ravel().tolist()
         return flat
 

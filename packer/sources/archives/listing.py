@@ -44,7 +44,7 @@ def check_file(path: bytes, is_image: IsImage) -> None:
         raise UsageError(path, "is one image", "give the folder that holds the images")
     extension = extension_of(path)
     if extension in TABLES:
-        step = f"give the folder of the images, with --labels list:{printable(path)}"
+        step = f"give the folder of the images, with --labels=list:{printable(path)}"
         raise UsageError(path, "is a list, not a folder or archive of images", step)
     if extension in LABELS:
         raise UsageError(path, "is a file of labels", "give the folder that holds the images and this file")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 
-from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
+from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
 from packer.sources.base import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.coco.file import MEMBERS, CocoFile, classes_in
@@ -126,7 +126,7 @@ class CocoSource(BaseSource):
             raise NoLabel(image, f"is {self._not_named}", "add it, or remove the image")
         if image in self._repeated:
             files = ", ".join(self._files[number].name for number, _ in self._repeated[image])
-            raise BadLabel(image, f"is in several files: {files}", "name one of them: --labels coco:FILE")
+            raise BadLabel(image, f"is in several files: {files}", "name one of them: --labels=coco:FILE")
         number, row = self._row_of[image]
         file = self._files[number]
         origin, key, size = file.image(row)
@@ -171,7 +171,7 @@ class CocoSource(BaseSource):
         for file in self._files:
             if longest.classes[: len(file.classes)] != file.classes:
                 problem = f"{file.name} and {longest.name} have different categories"
-                raise UsageError("--labels", problem, "pack them one by one, with one --classes FILE for all")
+                raise UsageError(option("labels"), problem, "pack them one by one, with one --classes=FILE for all")
         return longest.classes
 
     def _refuse_copies(self) -> None:
@@ -181,11 +181,15 @@ class CocoSource(BaseSource):
             file.images.clear()
             if images and all(image in self._repeated for image in images):
                 names = " and ".join(self._files[number].name for number, _ in self._repeated[images[0]])
-                raise UsageError("--labels", f"{names} are of the same images", "name one of them: --labels coco:FILE")
+                raise UsageError(
+                    option("labels"), f"{names} are of the same images", "name one of them: --labels=coco:FILE"
+                )
 
     def _refuse_points(self) -> None:
         counts = ", ".join(f"{file.name} {file.rules.points}" for file in self._files)
-        raise UsageError("--labels", f"the files have different numbers of keypoints: {counts}", "pack them one by one")
+        raise UsageError(
+            option("labels"), f"the files have different numbers of keypoints: {counts}", "pack them one by one"
+        )
 
 
 def _fields(file: CocoFile, found: list[CocoObject], rles: tuple[Json, ...]) -> dict[str, tuple[Json, ...]]:
@@ -204,7 +208,7 @@ def _found(tree: Tree) -> dict[bytes, JsonMap]:
     """Return all COCO files of a tree by their paths. Raise UsageError if there are none, or of several kinds."""
     kinds = _kinds(tree)
     if not kinds:
-        raise UsageError(tree.root, "holds no COCO file", "name it: --labels coco:FILE")
+        raise UsageError(tree.root, "holds no COCO file", "name it: --labels=coco:FILE")
     if len({kind for kind, _ in kinds.values()}) > 1:
         files = ", ".join(f"{printable(path)} ({kind})" for path, (kind, _) in kinds.items())
         raise UsageError(tree.root, f"holds COCO files of boxes and of keypoints: {files}", "name those to pack")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 
-from packer.errors import UsageError, plural
+from packer.errors import UsageError, option, plural
 from packer.model.annotation import Point
 from packer.sources.paths import as_text, is_utf8, number, quoted
 
@@ -29,7 +29,7 @@ FLAGS = ("difficult", "truncated", "occluded", "iscrowd")
 """Whole numbers of each box."""
 NAMES = NUMBERS | {"path", "label", "class", "tag", "split", "text", "width", "height", "_", *FLAGS}
 MOST_COLUMNS = 10_000
-EXAMPLE = 'write it like --columns "path (x y)*5 label"'
+EXAMPLE = 'write it like --columns="path (x y)*5 label"'
 TOKEN = re.compile(r"[\s,]*(?:\((?P<group>[^()]*)\)|(?P<name>[^\s,()*]+))(?P<star>\s*\*\s*(?P<count>[0-9]{1,5})?)?")
 TAGS = {b"1": True, b"1.0": True, b"True": True, b"0": False, b"0.0": False, b"False": False}
 TAGS |= {b"-1": False, b"-1.0": False}
@@ -180,7 +180,7 @@ def _check(columns: Columns) -> None:
         if head[name] > 1 or tail[name]:
             raise _wrong(f"{name} appears at most once")
     if tail["tag"]:
-        raise _wrong("the number of tag columns must be given", 'write it like --columns "path tag*40"')
+        raise _wrong("the number of tag columns must be given", 'write it like --columns="path tag*40"')
     if head["width"] != head["height"]:
         raise _wrong("width and height are the size of the image and go together", "a box's size is: w h")
     form = columns.box_form
@@ -204,7 +204,7 @@ def _check(columns: Columns) -> None:
 
 
 def _wrong(problem: str, next_step: str = EXAMPLE) -> UsageError:
-    return UsageError("--columns", problem, next_step)
+    return UsageError(option("columns"), problem, next_step)
 
 
 @lru_cache(maxsize=256)

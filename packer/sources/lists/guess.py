@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from packer.errors import UsageError
+from packer.errors import UsageError, option
 from packer.sources.lists.columns import BOX_FORMS, FLAGS, TAGS
 from packer.sources.paths import is_number
 
@@ -35,7 +35,7 @@ _MEANINGS = {
 }
 MEANING = {word: name for name, words in _MEANINGS.items() for word in words.split()}
 """Word of a header, in lower case and without other characters than letters and digits -> name of the column."""
-EXAMPLE = '--columns "path (xmin ymin xmax ymax class)*"'
+EXAMPLE = option("columns", '"path (xmin ymin xmax ymax class)*"')
 PARTITION = re.compile(r"partition|split", re.IGNORECASE)
 
 
@@ -113,7 +113,7 @@ def example(rows: Rows, path_at: int, boxes: bool) -> str:
         head[runs[0] : runs[0] + 4] = ["xmin", "ymin", "xmax", "ymax"]
     if named or not runs:
         head[(named or others)[0]] = "class" if runs else "label"
-    return f'--columns "{" ".join(head)}"'
+    return option("columns", f'"{" ".join(head)}"')
 
 
 def _kind(cells: Sequence[bytes]) -> str:
@@ -162,8 +162,8 @@ def unclear(file: str, problem: str, like: str = EXAMPLE) -> UsageError:
 
 def _readings(numbers: int) -> str:
     if numbers == 2:
-        return 'write --columns "path x y" for a point'
+        return 'write --columns="path x y" for a point'
     k = numbers // 2
-    points = f'--columns "path (x y)*{k}" for x1 y1 x2 y2, or --columns "path x*{k} y*{k}" for x1 x2 y1 y2'
-    box = ', or --columns "path xmin ymin xmax ymax" or "path xmin ymin w h" for a box' if numbers == 4 else ""
+    points = f'{option("columns")}="path (x y)*{k}" for x1 y1 x2 y2, or --columns="path x*{k} y*{k}" for x1 x2 y1 y2'
+    box = ', or --columns="path xmin ymin xmax ymax" or "path xmin ymin w h" for a box' if numbers == 4 else ""
     return f"write {points}{box}"

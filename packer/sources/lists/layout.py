@@ -116,7 +116,7 @@ def _wrong_count(columns: Columns, counts: Counter[int], shape: Shape, lines: Li
         if count < len(columns.head):
             return UsageError(name, problem, "name each column once, and _ for one to skip")
         fitting = replace(columns, head=columns.head + ("_",) * (count - len(columns.head)), tail=()).text
-    return UsageError(name, problem, f'write --columns "{fitting}"')
+    return UsageError(name, problem, f'write --columns="{fitting}"')
 
 
 def _has_negative(columns: Columns, rows: Rows, name: str) -> bool | None:

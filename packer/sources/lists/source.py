@@ -144,7 +144,7 @@ class ListSource(BaseSource):
         """
         lines = self._table.lines_of(image)
         if not lines:
-            next_step = "add a line for it, or pass --labels list:FILE to pack only the images that it names"
+            next_step = "add a line for it, or pass --labels=list:FILE to pack only the images that it names"
             raise NoLabel(image, f"is not in {self._name}", next_step)
         row = self._row(lines[0]) if len(lines) == 1 else self._joined(image, lines)
         label, box_labels = row.label, row.box_labels

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError, plural, printable
+from packer.errors import UsageError, option, plural, printable
 from packer.sources.lists.columns import Columns
 from packer.sources.lists.lines import Lines, split_line
 from packer.sources.path_finder import NOT_FOUND, Manner, PathFinder
@@ -60,7 +60,7 @@ class ListTable:
         self._refuse_unknown_encoding(names)
         if names and 2 * sum(extension_of(name) in IMAGE_EXTENSIONS for name in names) > len(names):
             problem = f"its labels are names of images, such as {quoted(names[0])}; packer has no mask field yet"
-            raise UsageError("", problem, '--columns "path _" packs the images without them')
+            raise UsageError("", problem, f'{option("columns")}="path _" packs the images without them')
         self.names = [as_text(name) for name in names]
         """All labels and classes of the list, in order of appearance."""
         self.classes, self.odd = self._numbered_classes(class_lines, class_codes, names)

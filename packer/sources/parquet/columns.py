@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packer.errors import BadLabel, UsageError, plural, printable
+from packer.errors import BadLabel, UsageError, option, plural, printable
 from packer.model.annotation import Json
 from packer.sources.parquet.file import ParquetFile, class_names, members_of
 
@@ -127,7 +127,7 @@ def layout_of(file: ParquetFile, label: str | None) -> Layout:
     if len(file.image_columns) > 1:
         others = ", ".join(map(printable, file.image_columns[1:]))
         problem = f'has images in "{printable(file.image)}", and also in {others}: packer has no mask field yet'
-        step = f'remove those columns, or pass --labels none to pack "{printable(file.image)}" alone'
+        step = f'remove those columns, or pass --labels=none to pack "{printable(file.image)}" alone'
         raise UsageError(file.name, problem, step)
     columns = [column for column in file.schema if column.name != file.image]
     objects = next((found for column in columns if (found := _objects(column, file.features.get(column.name)))), None)
@@ -142,7 +142,7 @@ def layout_of(file: ParquetFile, label: str | None) -> Layout:
     left += [f"{objects.column}.{name}" for name in objects.left] if objects else []
     if left and not (taken - set(size)) and not extras:
         problem = f"has no column that packer reads as labels: {', '.join(map(printable, left))}"
-        raise UsageError(file.name, problem, "pass --labels none to pack the images without them")
+        raise UsageError(file.name, problem, "pass --labels=none to pack the images without them")
     names = tuple((name, known) for name in extras if (known := classes[name]))
     return Layout(
         label=chosen,
@@ -181,7 +181,9 @@ def _label(
     if asked is not None:
         if asked not in fits:
             choices = ", ".join(map(printable, fits)) or "none"
-            raise UsageError(f"--labels parquet:{asked}", "is not a column of classes", f"its columns are: {choices}")
+            raise UsageError(
+                option("labels", f"parquet:{asked}"), "is not a column of classes", f"its columns are: {choices}"
+            )
         return Classes(asked, classes[asked])
     found = [name for name in fits if classes[name]]
     if objects is not None and objects.category is not None:
@@ -191,7 +193,7 @@ def _label(
     likely = [name for name in found if name.lower() in LABELS]
     if len(found) > 1 and len(likely) != 1:
         names = ", ".join(map(printable, found))
-        step = f"choose one: {', '.join(f'--labels parquet:{printable(name)}' for name in found)}"
+        step = f"choose one: {', '.join(option('labels', f'parquet:{printable(name)}') for name in found)}"
         raise UsageError(file.name, f"has several columns of classes: {names}", step)
     one = likely[0] if len(likely) == 1 else next(iter(found), None)
     return None if one is None else Classes(one, classes[one])

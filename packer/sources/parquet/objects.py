@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadLabel, UsageError, plural
+from packer.errors import BadLabel, UsageError, option, plural
 from packer.sources.by_name import NO_CLASS
 from packer.sources.parquet.columns import Layout, ObjectColumns, plain
 from packer.sources.paths import LARGEST
@@ -83,8 +83,8 @@ class Votes:
         fits = [name for name, count in zip(FORMATS, counts, strict=False) if count == min(counts)]
         if self.count and words is None and len(fits) > 1:
             problem = f"the {plural(self.count, 'box', 'boxes')} may be any of {', '.join(fits)}"
-            choices = ", ".join(f'--columns "{name}"' for name in fits)
-            raise UsageError("--labels parquet", problem, f"choose one: {choices}")
+            choices = ", ".join(option("columns", f'"{name}"') for name in fits)
+            raise UsageError(option("labels", "parquet"), problem, f"choose one: {choices}")
         return BoxFormat(words or fits[0], relative)
 
     def describe(self, found: BoxFormat) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
 from packer.sources.base import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.parquet.columns import Layout, layout_of
@@ -162,7 +162,7 @@ class ParquetSource(BaseSource):
         if columns is not None and (columns not in FORMATS or self._layout.objects is None):
             choices = ", ".join(f'"{words}"' for words in FORMATS)
             raise UsageError(
-                "--columns", "says what the numbers of boxes are in Parquet files", f"pass one of {choices}"
+                option("columns"), "says what the numbers of boxes are in Parquet files", f"pass one of {choices}"
             )
         found = votes.result(columns)
         if votes.count:

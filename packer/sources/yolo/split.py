@@ -6,7 +6,7 @@ import posixpath
 import re
 from dataclasses import dataclass, field
 
-from packer.errors import NoImage, PackerError, UsageError, printable
+from packer.errors import NoImage, PackerError, UsageError, option, printable
 from packer.sources.base import Tree
 from packer.sources.paths import IMAGE_FOLDERS, as_bytes, named
 from packer.sources.tree import MIB, lines_of, read_file
@@ -102,6 +102,6 @@ def _usual_folder(tree: Tree, split: bytes) -> bytes:
     dated = [path for path in inside if re.fullmatch(re.escape(split) + rb"[-_]?[0-9]{4}", path.rpartition(b"/")[2])]
     if len(dated) == 1:
         return dated[0]
-    problem = f"--split {printable(split)} fits {len(dated) or 'no'} folders"
+    problem = f"{option('split', printable(split))} fits {len(dated) or 'no'} folders"
     next_step = f"its folders are: {named(dated or inside or folders, 10)}"
     raise UsageError(tree.root, problem, next_step)
