@@ -205,7 +205,8 @@ def test_every_command_is_on_a_page_of_its_reference_and_in_another(name: str) -
 
 # -- Python
 
-API = re.findall(r"^::: ([\w.]+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+PAGES_OF_API = "\n".join(page.read_text() for page in sorted((DOCS / "api").glob("*.md")))
+API = re.findall(r"^::: ([\w.]+)$", PAGES_OF_API, re.MULTILINE)
 
 
 def found(path: str) -> Any:
