@@ -17,7 +17,8 @@ import json
 from dataclasses import fields, replace
 from pathlib import Path
 
-from bench_common import Table, parser
+from bench import DATA
+from benchmarks.common import Table
 from simulation.build import Phase, building, listing, planning
 from simulation.setting import Setting, parsed
 from simulation.stream import BLOCK, Stretch, epoch, opening
@@ -32,8 +33,10 @@ POINTS = 4
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.formatter_class = argparse.RawDescriptionHelpFormatter
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--rounds", type=int, default=5, help="of the check [%(default)s]")
+    arguments.add_argument("--data", type=Path, default=DATA, help="photos for the check; drawn if not there")
+    arguments.add_argument("--work-dir", type=Path, help="of the check: where temporary files go")
     arguments.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a number of the setting")
     arguments.add_argument("--file", type=Path, help="JSON with numbers of the setting")
     arguments.add_argument("--check", action="store_true", help="compare with real runs on this machine")

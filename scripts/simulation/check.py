@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_common import Table, direct_pack, images
-from bench_plan import link_files
+from benchmarks.common import Table, direct_pack, images
+from benchmarks.plan import link_files
 from simulation.build import building, listing, planning
 from simulation.runs import Reading, Run, made, read
 from simulation.setting import Setting

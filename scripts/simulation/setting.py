@@ -81,7 +81,7 @@ class Setting:
     record_s: float = _number(0.002, MEASURED, "a shard, coordinator")
     start_s: float = _number(0.2, MEASURED, "a build, coordinator")
     worker_start_s: float = _number(0.5, MEASURED, "a worker")
-    coordinator_bytes: float = _number(60, "goal of bench_plan.py", "an image")
+    coordinator_bytes: float = _number(60, "goal of bench.py plan", "an image")
     decode_s: float = _number(0.36e-3, f"{MEASURED}: decode and crop", "an image")
     fetch_s: float = _number(0.0, "in fetch_byte_s", "a request")
     fetch_byte_s: float = _number(2e-9, f"{MEASURED}, without TLS", "a byte")

@@ -17,7 +17,6 @@ import os
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -26,8 +25,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from bench_common import Table, against_goal, direct_pack, drawn, parser
 
+from benchmarks.common import Table, against_goal, direct_pack, drawn
 from packer import PackedLoader, RandomResizedCrop
 from packer.bench.measure import Figure, take_turns
 from packer.containers import CONTAINERS
@@ -67,10 +66,8 @@ def converting(table: Table, folder: Path, given: Any) -> None:
         seconds = take_turns({"cp": copy, **{name: partial(to, name) for name in targets}}, given.rounds)
         limit = seconds["cp"].per_second(count * size / 1e6)
         for target in targets:
-            rate = seconds[target].per_second(count * size / 1e6)
-            cells = against_goal(rate / limit, 0.5)
             what = f"convert {count * size / GIB:.2f} GiB of raw 224x224, {source} to {target}"
-            table.row(what, *cells, f"{rate.median:,.0f}", f"{limit.median:,.0f}")
+            table.rates(what, 0.5, seconds[target].per_second(count * size / 1e6), limit)
         for path in (pack, copied, out):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -92,10 +89,8 @@ def adopting(folder: Path, given: Any) -> None:
         adopt([str(folder / "train.tar")], str(folder / "adopted"), workers=1)
         seconds.append(sum(os.times()[:4]) - started)
     rate = Figure(tuple(given.adopt_records / second for second in seconds))
-    table.row(
-        f"adopt a tar of {given.adopt_records:,} JPEGs of {SIDE} px, records per CPU second",
-        *against_goal(rate, 100_000, digits=0),
-    )
+    what = f"adopt a tar of {given.adopt_records:,} JPEGs of {SIDE} px, records per CPU second"
+    table.row(what, *against_goal(rate, 100_000, digits=0))
     pack = sum(file.stat().st_size for file in (folder / "adopted").iterdir())
     share = 100 * pack / (folder / "train.tar").stat().st_size
     table.row("size of the pack, % of the tar", "<= 4", f"{share:.2f}")
@@ -147,27 +142,22 @@ def merging(table: Table, folder: Path, given: Any) -> None:
             merge(packs, folder / "all")
 
         seconds = take_turns({"merge": once}, given.rounds)["merge"]
-        title = f"merge 10 packs of {given.merge_records:,} records, {what}"
-        table.row(title, *against_goal(seconds, 10, most=True))
+        table.figure(f"merge 10 packs of {given.merge_records:,} records, {what}", seconds, 10)
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--convert-gb", type=float, default=1.0, help="size to convert; 0: none [%(default)s]")
-    arguments.add_argument("--workers", type=int, default=usable_cores())
-    arguments.add_argument("--sources", nargs="*", default=["lmdb"], choices=CONTAINERS)
-    arguments.add_argument("--formats", nargs="*", default=list(CONTAINERS), choices=CONTAINERS)
-    arguments.add_argument("--adopt-records", type=int, default=50_000, help="of a tar; 0: none [%(default)s]")
-    arguments.add_argument("--merge-records", type=int, default=1_000_000, help="of each pack; 0: none [%(default)s]")
-    given = arguments.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-repack-", dir=given.work_dir) as folder:
-        if given.convert_gb:
-            converting(Table("convert", "goal", "ratio", "packer, MB/s", "cp, MB/s"), Path(folder), given)
-        if given.adopt_records:
-            adopting(Path(folder), given)
-        if given.merge_records:
-            merging(Table("merge", "goal", "seconds"), Path(folder), given)
+def options(parser: Any) -> None:
+    parser.add_argument("--convert-gb", type=float, default=1.0, help="size to convert; 0: none [%(default)s]")
+    parser.add_argument("--workers", type=int, default=usable_cores())
+    parser.add_argument("--sources", nargs="*", default=["lmdb"], choices=CONTAINERS)
+    parser.add_argument("--formats", nargs="*", default=list(CONTAINERS), choices=CONTAINERS)
+    parser.add_argument("--adopt-records", type=int, default=50_000, help="of a tar; 0: none [%(default)s]")
+    parser.add_argument("--merge-records", type=int, default=1_000_000, help="of each pack; 0: none [%(default)s]")
 
 
-if __name__ == "__main__":
-    main()
+def run(given: Any) -> None:
+    if given.convert_gb:
+        converting(Table("convert", "goal", "ratio", "packer, MB/s", "cp, MB/s"), given.home, given)
+    if given.adopt_records:
+        adopting(given.home, given)
+    if given.merge_records:
+        merging(Table("merge", "goal", "seconds"), given.home, given)

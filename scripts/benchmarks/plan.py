@@ -22,16 +22,18 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import simplejpeg
-from bench_common import Table, against_goal, drawn, parser
 
+from benchmarks.common import Table, drawn, figures, in_new_process, linked
 from packer.bench.measure import PSS, Figure, memory_bytes, peak_memory, take_turns
 
-LINKS, FOLDERS = 1000, 1000
+FOLDERS = 1000
 PLAN = """
 import sys, time
 from packer import BuildOptions
@@ -92,10 +94,9 @@ start = time.process_time()
 for image in images:
     source.annotate(image)
 assert not list(source.unmatched_labels())
-print(read, peak, time.process_time() - start)
+print(read, peak / 1e9, time.process_time() - start)
 """
 LINES_OF_BOXES = 5
-PARTS = ("start", "plan", "workers", "lists", "coco")
 WIDTH, HEIGHT = 640, 427
 OBJECTS, CORNERS, CATEGORIES = 7, 22, 90
 
@@ -115,44 +116,24 @@ def write_list(folder: Path, kind: str, lines: int) -> tuple[str, int]:
     return str(path), lines // each
 
 
-def read_list(path: str, count: int) -> tuple[float, float, float]:
-    """Return CPU seconds to read a list, peak bytes, and CPU seconds of all annotations, in a new process."""
-    command = [sys.executable, "-c", LIST, os.path.dirname(path), path, str(count)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    read, peak, annotations = map(float, done.stdout.split())
-    return read, peak, annotations
-
-
 def link_files(target: Path, count: int, folders: int | None = None) -> str:
-    """Make `count` files in class folders, LINKS links to each of those that are written."""
-    data = list(drawn(32))
-    origin = target / "origin.jpg"
-    for number in range(count):
-        name = f"class{number % 10}/{number // 10_000:04d}"
-        folder = target / (name if folders is None else f"class{number * folders // count:04d}")
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{number:07d}.jpg"
-        if number % LINKS == 0:
-            path.write_bytes(data[number // LINKS % len(data)])
-            origin = path
-        else:
-            os.link(origin, path)
+    """Make `count` files in class folders, most of them links."""
+
+    def folder_of(number: int) -> str:
+        return (
+            f"class{number % 10}/{number // 10_000:04d}" if folders is None else f"class{number * folders // count:04d}"
+        )
+
+    linked((target / folder_of(number) / f"{number:07d}.jpg" for number in range(count)), list(drawn(32)))
     return str(target)
 
 
 def write_coco(target: Path, count: int) -> str:
     """Make a COCO set of `count` images, as its own files are: one line, two decimals, with links nobody reads."""
     dice = random.Random(0)
-    (target / "train2017").mkdir(parents=True)
+    gray = simplejpeg.encode_jpeg(np.full((HEIGHT, WIDTH, 3), 128, np.uint8))
+    linked((target / "train2017" / f"{number:012d}.jpg" for number in range(count)), [gray])
     (target / "annotations").mkdir()
-    origin = target / "train2017" / f"{0:012d}.jpg"
-    origin.write_bytes(simplejpeg.encode_jpeg(np.full((HEIGHT, WIDTH, 3), 128, np.uint8)))
-    for number in range(1, count):
-        if number % LINKS == 0:
-            origin = target / "train2017" / f"{number:012d}.jpg"
-            origin.write_bytes((target / "train2017" / f"{0:012d}.jpg").read_bytes())
-        else:
-            os.link(origin, target / "train2017" / f"{number:012d}.jpg")
 
     def image(number: int) -> str:
         host = "http://images.cocodataset.org/train2017"
@@ -197,91 +178,85 @@ def plan(few: str, many: str, count: int, labels: str = "folder") -> tuple[float
     return float(seconds), (peak.bytes - before) / count
 
 
-def start_times(rounds: int) -> dict[str, Figure]:
-    """Return seconds of starting Python, and packer in it."""
+def start_times(table: Table, rounds: int) -> None:
+    """Print seconds of starting Python, and packer in it."""
     commands = {"python -c pass": ["-c", "pass"], "import packer": ["-c", "import packer"]}
     commands["packer --help"] = ["-m", "packer", "--help"]
 
     def run(command: list[str]) -> None:
         subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
 
-    return take_turns({name: (lambda command=command: run(command)) for name, command in commands.items()}, rounds)
+    seconds = take_turns({name: partial(run, command) for name, command in commands.items()}, rounds)
+    for name, figure in seconds.items():
+        table.figure(f"`{name}`, s", figure, 0.15 if "--help" in name else None, 3)
 
 
 def plan_files(table: Table, folder: Path, count: int, rounds: int) -> None:
     """Print what plans of `count` files cost."""
     few, many = link_files(folder / "few", 100), link_files(folder / "many", count)
-    seconds, size = (Figure(values) for values in zip(*(plan(few, many, count) for _ in range(rounds)), strict=True))
+    seconds, size = figures(plan(few, many, count) for _ in range(rounds))
     what = f"plan of {count:,} files"
-    table.row(f"{what}, s", *against_goal(seconds, 30, 1, most=True))
-    table.row(f"{what}, bytes of memory per image", *against_goal(size, 150, 0, most=True))
+    table.figure(f"{what}, s", seconds, 30, 1)
+    table.figure(f"{what}, bytes of memory per image", size, 150, 0)
 
 
 def plan_with_workers(table: Table, folder: Path, count: int, rounds: int) -> None:
     """Print how much faster two workers are than one, and the memory of the process that plans."""
     few, many = link_files(folder / "few-classes", 100), link_files(folder / "classes", count, FOLDERS)
-    found: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
+    found: dict[int, list[list[float]]] = {1: [], 2: []}
     for number in range(rounds + 1):  # the first round, which fills the page cache, does not count
         for workers in (1, 2) if number % 2 else (2, 1):
-            command = [sys.executable, "-c", WORKERS, few, many, str(workers)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            seconds, size = map(float, done.stdout.split())
-            if number:
-                found[workers].append((seconds, size))
-    one, two = (Figure(tuple(seconds for seconds, _ in found[workers])) for workers in (1, 2))
-    memory = Figure(tuple(size for _, size in found[2]))
+            measured = in_new_process(WORKERS, few, many, workers)
+            found[workers] += [measured] if number else []
+    (one, _), (two, memory) = figures(found[1]), figures(found[2])
     what = f"plan of {count:,} files in {FOLDERS:,} class folders"
-    table.row(f"{what}, two workers, s", *against_goal(two, None, 1))
-    table.row(f"{what}, one worker: two workers", *against_goal(one / two, 1.8, 2))
-    table.row(f"{what}, bytes of memory per image where it is planned", *against_goal(memory, 60, 0, most=True))
+    table.figure(f"{what}, two workers, s", two, digits=1)
+    table.figure(f"{what}, one worker: two workers", one / two, 1.8, most=False)
+    table.figure(f"{what}, bytes of memory per image where it is planned", memory, 60, 0)
 
 
 def read_lists(table: Table, folder: Path, lines: int, rounds: int) -> None:
     """Print what lists of `lines` lines cost."""
     for kind in ("classes", "boxes"):
         path, count = write_list(folder, kind, lines)
-        read, peak, annotations = zip(*(read_list(path, count) for _ in range(rounds)), strict=True)
+        read, peak, annotations = figures(in_new_process(LIST, folder, path, count) for _ in range(rounds))
         os.unlink(path)
         what = f"list of {kind}, {lines:,} lines, {count:,} images"
-        table.row(f"{what}, lines/s", *against_goal(Figure([lines / s for s in read]), 500_000, 0))
-        table.row(f"{what}, peak GB", *against_goal(Figure([size / 1e9 for size in peak]), 3, 2, most=True))
-        table.row(f"{what}, annotations/s", *against_goal(Figure([count / s for s in annotations]), None, 0))
+        table.figure(f"{what}, lines/s", read.per_second(lines), 500_000, 0, most=False)
+        table.figure(f"{what}, peak GB", peak, 3)
+        table.figure(f"{what}, annotations/s", annotations.per_second(count), digits=0)
 
 
 def plan_coco(table: Table, folder: Path, count: int, rounds: int) -> None:
     """Print what plans of a COCO file of `count` images cost."""
     few, many = write_coco(folder / "coco-few", 100), write_coco(folder / "coco", count)
     size = os.path.getsize(f"{many}/annotations/instances_train2017.json")
-    measured = [plan(few, many, count, "coco") for _ in range(rounds)]
+    seconds, memory = figures(plan(few, many, count, "coco") for _ in range(rounds))
     what = f"plan of COCO, {size / 1e6:.0f} MB, {count:,} images, {count * OBJECTS:,} objects"
-    table.row(f"{what}, s", *against_goal(Figure([seconds for seconds, _ in measured]), 6, 2, most=True))
-    memory = Figure([bytes_of_one * count / 1e6 for _, bytes_of_one in measured])
-    table.row(f"{what}, MB of memory", *against_goal(memory, 350, 0, most=True))
+    table.figure(f"{what}, s", seconds, 6)
+    table.figure(f"{what}, MB of memory", Figure(tuple(size * count / 1e6 for size in memory.rounds)), 350, 0)
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--count", type=int, default=1_000_000, help="files [%(default)s]")
-    arguments.add_argument("--lines", type=int, default=10_000_000, help="lines of the lists [%(default)s]")
-    arguments.add_argument("--images", type=int, default=45_000, help="images of the COCO file [%(default)s]")
-    arguments.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} [all]")
-    given = arguments.parse_args()
+PARTS: dict[str, Callable[[Table, Any], None]] = {
+    "start": lambda table, given: start_times(table, max(given.rounds, 5)),
+    "plan": lambda table, given: plan_files(table, given.home, given.count, given.rounds),
+    "workers": lambda table, given: plan_with_workers(table, given.home, given.count, given.rounds),
+    "lists": lambda table, given: read_lists(table, given.home, given.lines, given.rounds),
+    "coco": lambda table, given: plan_coco(table, given.home, given.images, given.rounds),
+}
+
+
+def options(parser: Any) -> None:
+    parser.add_argument("--count", type=int, default=1_000_000, help="files [%(default)s]")
+    parser.add_argument("--lines", type=int, default=10_000_000, help="lines of the lists [%(default)s]")
+    parser.add_argument("--images", type=int, default=45_000, help="images of the COCO file [%(default)s]")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} [all]")
+
+
+def run(given: Any) -> None:
     if unknown := set(given.parts) - set(PARTS):
-        arguments.error(f"no such part: {', '.join(sorted(unknown))}")
-    parts = given.parts or PARTS
-    table = Table("what", "goal", "median (lowest to highest)")
-    for name, figure in start_times(max(given.rounds, 5)).items() if "start" in parts else ():
-        table.row(f"`{name}`, s", *against_goal(figure, 0.15 if "--help" in name else None, 3, most=True))
-    with tempfile.TemporaryDirectory(prefix="bench-plan-", dir=given.work_dir) as folder:
-        if "plan" in parts:
-            plan_files(table, Path(folder), given.count, given.rounds)
-        if "workers" in parts:
-            plan_with_workers(table, Path(folder), given.count, given.rounds)
-        if "lists" in parts:
-            read_lists(table, Path(folder), given.lines, given.rounds)
-        if "coco" in parts:
-            plan_coco(table, Path(folder), given.images, given.rounds)
-
-
-if __name__ == "__main__":
-    main()
+        sys.exit(f"no such part: {', '.join(sorted(unknown))}")
+    table = Table.of_figures("what")
+    for name, part in PARTS.items():
+        if not given.parts or name in given.parts:
+            part(table, given)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,9 +18,9 @@ import cv2
 import numpy as np
 import simplejpeg
 import torch
-from bench_common import Table, against_goal, direct_pack, images, parser
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks.common import Table, images, tiny_pack
 from packer import BuildOptions, PackedDataset, PackedLoader, RandomResizedCrop, build_pack
 from packer.bench.measure import Figure, drop_from_page_cache, in_threads, take_turns
 from packer.containers import CONTAINERS
@@ -31,7 +30,7 @@ from packer.loading.gather import overlapping_rows
 from packer.repack.index_jpegs import index_jpegs
 
 THREADS = 2
-Work = Callable[[], Any]
+CROP = "JPEG 256 px, RandomResizedCrop(224) and flip"
 
 
 def drain(loader: Any) -> None:
@@ -46,13 +45,24 @@ class Bench:
         self.rounds, self.only = rounds, only
         self.table = Table("work", "goal", "ratio", "packer, images/s", "bare, images/s")
 
-    def compare(self, name: str, goal: float | None, images: int, ours: Work, bare: Work) -> None:
-        """Measure our rate against that of a bare loop; the round before the first touches and checks every record."""
+    def compare(self, name: str, goal: float | None, images: int, ours: Any, bare: Any) -> None:
+        """Measure our rate against that of a bare loop; the round before the first touches and checks every record.
+
+        Args:
+            name: Of the row.
+            goal: The least that the ratio must be.
+            images: How many are read.
+            ours: What reads them: a function, or a loader.
+            bare: The same.
+        """
         if self.only not in name:
             return
-        seconds = take_turns({"bare": bare, "ours": ours}, self.rounds)
+        works = {"bare": bare, "ours": ours}
+        seconds = take_turns(
+            {key: work if callable(work) else partial(drain, work) for key, work in works.items()}, self.rounds
+        )
         rate, limit = (seconds[work].per_second(images) for work in ("ours", "bare"))
-        self.table.row(name, *against_goal(rate / limit, goal), f"{rate.median:,.0f}", f"{limit.median:,.0f}")
+        self.table.rates(name, goal, rate, limit)
 
 
 def bare_gather(pack: Pack, batch: int) -> Callable[[], None]:
@@ -110,12 +120,17 @@ def bare_crops(files: list[bytes], size: int, interpolation: str) -> Callable[[]
     return lambda: in_threads(THREADS, work)
 
 
-def bare_decode(files: list[bytes]) -> Callable[[], None]:
-    """Two threads that decode and nothing else."""
+def bare_decode(files: list[bytes], into_rows: bool = False) -> Callable[[], None]:
+    """Two threads that decode and nothing else, into new memory or into rows of a batch."""
 
     def work(number: int) -> None:
-        for i in range(number, len(files), THREADS):
-            simplejpeg.decode_jpeg(files[i])
+        if into_rows:
+            rows = np.empty((512, *simplejpeg.decode_jpeg(files[0]).shape), np.uint8)
+            for i in range(number, len(files), THREADS):
+                simplejpeg.decode_jpeg(files[i], "RGB", False, False, 0, 0, 1, rows[i % 512])
+        else:
+            for i in range(number, len(files), THREADS):
+                simplejpeg.decode_jpeg(files[i])
 
     return lambda: in_threads(THREADS, work)
 
@@ -162,17 +177,6 @@ def write_files(pack: Pack, folder: Path) -> None:
         (folder / "all" / f"{i:07}.jpg").write_bytes(data)
 
 
-def bare_rows(files: list[bytes]) -> Callable[[], None]:
-    """Two threads that decode into rows and do nothing else."""
-
-    def work(number: int) -> None:
-        rows = np.empty((512, *simplejpeg.decode_jpeg(files[0]).shape), np.uint8)
-        for i in range(number, len(files), THREADS):
-            simplejpeg.decode_jpeg(files[i], "RGB", False, False, 0, 0, 1, rows[i % 512])
-
-    return lambda: in_threads(THREADS, work)
-
-
 def native_rows(bench: Bench, home: Path, small: Pack) -> None:
     """The native decoder, without an index of JPEGs and with one, against the same bare loops."""
     notes = []
@@ -182,19 +186,17 @@ def native_rows(bench: Bench, home: Path, small: Pack) -> None:
             continue
         pack = build(home / "photos", home / f"native {side}", resize=str(side), encode="jpeg")
         limit = bare_crops(records(pack), 224, "fast")
-        for (interval, what), goal in zip(
-            {"": "no index", "row": "index", "4": "index of 4"}.items(), goals, strict=True
-        ):
+        intervals = {"": "no index", "row": "index", "4": "index of 4"}
+        for (interval, what), goal in zip(intervals.items(), goals, strict=True):
             if interval:
                 report = index_jpegs(pack.path, interval)
-                notes.append(
-                    f"- {side} px, {what}: {report.share:.2%} of the shards, {report.ms_per_image:.2f} ms an image"
-                )
+                share, ms = report.share, report.ms_per_image
+                notes.append(f"- {side} px, {what}: {share:.2%} of the shards, {ms:.2f} ms an image")
             each = loader_of(open_pack(pack.path), 256, crop=RandomResizedCrop(224), flip=True, decoder="fast")
-            bench.compare(f"{name}, {what}", goal, len(pack), lambda: drain(each), limit)  # noqa: B023
-    tiny = loader_of(small, 512, decoder="fast")
+            bench.compare(f"{name}, {what}", goal, len(pack), each, limit)
     name = "JPEG 32x32, batch 512, native decoder, against decoding into rows"
-    bench.compare(name, 1.3, len(small), lambda: drain(tiny), bare_rows(records(small)))
+    tiny = loader_of(small, 512, decoder="fast")
+    bench.compare(name, 1.3, len(small), tiny, bare_decode(records(small), into_rows=True))
     print("", *notes, sep="\n")
 
 
@@ -239,8 +241,7 @@ def cold(path: str, ahead: bool) -> Callable[[], None]:
 
 def first_batch(path: Path, records: int, rounds: int) -> Figure:
     """Return the seconds from iter() to the first batch of a pack of many records, each time with a new loader."""
-    pixels = [(i * 2654435761 % 2**32).to_bytes(4, "little") * 12 for i in range(records)]
-    direct_pack(path, "tfrecord", pixels, (4, 4, 3), True)
+    tiny_pack(path, records)
     seconds = []
     for _ in range(rounds):
         loader = loader_of(open_pack(path), 256)
@@ -272,7 +273,7 @@ def plain_line(bench: Bench, name: str, pack: Pack, batch: int = 256) -> None:
         line = DataLoader(PackedDataset(pack, decoder="simplejpeg"), batch, shuffle=True, **options)
         how = f" with {workers} workers" if workers else ""
         title = f"{name}, DataLoader(PackedDataset){how} against PackedLoader"
-        bench.compare(title, None, len(pack), partial(drain, line), partial(drain, loader))
+        bench.compare(title, None, len(pack), line, loader)
 
 
 def with_boxes(bench: Bench, source: Path, home: Path) -> None:
@@ -290,7 +291,7 @@ def with_boxes(bench: Bench, source: Path, home: Path) -> None:
         for labels in ("yolo", "none")
     )
     name = "raw 300x300 with 13 boxes, dicts, against no labels"
-    bench.compare(name, 0.8, len(boxed.pack), lambda: drain(boxed), lambda: drain(plain))
+    bench.compare(name, 0.8, len(boxed.pack), boxed, plain)
     plain_line(bench, "raw 300x300 with 13 boxes", boxed.pack, 64)
 
 
@@ -300,9 +301,9 @@ def raw_large(bench: Bench, path: Path) -> None:
     def warm() -> int:
         pack = open_pack(path)
         loader, unchecked = loader_of(pack, 256), loader_of(pack, 256, verify=False)
-        bench.compare("raw 224x224, batch 256", 0.97, len(pack), lambda: drain(loader), bare_gather(pack, 256))
+        bench.compare("raw 224x224, batch 256", 0.97, len(pack), loader, bare_gather(pack, 256))
         name = "checksums (second epoch on) against none"
-        bench.compare(name, 0.99, len(pack), lambda: drain(loader), lambda: drain(unchecked))
+        bench.compare(name, 0.99, len(pack), loader, unchecked)
         plain_line(bench, "raw 224x224", pack)
         return len(pack)
 
@@ -312,84 +313,73 @@ def raw_large(bench: Bench, path: Path) -> None:
     bench.compare("cold disk: read-ahead against none", 1, images, cold(str(path), True), cold(str(path), False))
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--only", default="", metavar="TEXT", help="only work whose name has this in it")
-    arguments.add_argument("--photos", type=int, default=3000)
-    arguments.add_argument("--small", type=int, default=80_000, help="images of 32x32")
-    arguments.add_argument("--records", type=int, default=1_000_000, help="of the pack whose first batch is awaited")
+def options(parser: Any) -> None:
+    parser.add_argument("--only", default="", metavar="TEXT", help="only work whose name has this in it")
+    parser.add_argument("--photos", type=int, default=3000)
+    parser.add_argument("--small", type=int, default=80_000, help="images of 32x32")
+    parser.add_argument("--records", type=int, default=1_000_000, help="of the pack whose first batch is awaited")
     decoder = "only the rows of the native decoder, or all others, with simplejpeg"
-    arguments.add_argument("--decoder", choices=("fast", "simplejpeg"), default="simplejpeg", help=decoder)
-    given = arguments.parse_args()
+    parser.add_argument("--decoder", choices=("fast", "simplejpeg"), default="simplejpeg", help=decoder)
+
+
+def run(given: Any) -> None:
     cv2.setNumThreads(0)
-    bench = Bench(given.rounds, given.only)
-    with tempfile.TemporaryDirectory(prefix="bench-loader-", dir=given.work_dir) as folder:
-        home = Path(folder)
-        images("photos", given.data, home / "photos", given.photos)
-        small = images("cifar", given.data, home / "small", given.small)
-        sizes: dict[str, Any] = {"resize": "224", "fit": "crop"}
-        if given.decoder == "simplejpeg":
-            build(home / "photos", home / "raw224", **sizes)
-        large_jpeg = build(home / "photos", home / "jpeg256", resize="256", encode="jpeg")
-        small_jpeg = build(home / "small", home / "jpeg32", encode="jpeg")
-
-        if given.decoder == "fast":
-            native_rows(bench, home, small_jpeg)
-            return
-        raw_large(bench, home / "raw224")
-        for name in CONTAINERS:
-            pack = build(home / "small", home / name, format=name)
-            each = loader_of(pack, 512)
-            bench.compare(f"raw 32x32, batch 512, {name}", 0.8, len(pack), lambda: drain(each), bare_gather(pack, 512))  # noqa: B023
-        with_boxes(bench, home / "photos", home)
-        square = build(home / "photos", home / "square", encode="jpeg", resize="256", fit="crop")
-        plain_line(bench, "JPEG 256x256", square)
-        crops = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224), flip=True)
-        name = "JPEG 256 px, RandomResizedCrop(224) and flip"
-        for filter_ in ("fast", "area"):
-            each = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224, interpolation=filter_), flip=True)
-            limit = bare_crops(records(large_jpeg), 224, filter_)
-            bench.compare(f"{name}, {filter_}", 0.95, len(large_jpeg), lambda: drain(each), limit)  # noqa: B023
-        for filter_ in ("area", "bilinear"):
-            each = loader_of(large_jpeg, 256, crop=RandomResizedCrop(224, interpolation=filter_), flip=True)
-            what = f"{name}, {filter_} against fast"
-            bench.compare(what, None, len(large_jpeg), lambda: drain(each), lambda: drain(crops))  # noqa: B023
-        for pack, options, what in (
-            (small_jpeg, {}, "32 px"),
-            (large_jpeg, {"crop": RandomResizedCrop(224), "flip": True}, "256 px and crop"),
-        ):
-            home_of = home / "files" / what
-            write_files(pack, home_of)
-            batch = 512 if pack is small_jpeg else 256
-            copied = loader_of(build(home_of, home / f"copy {what}", encode="copy"), batch, **options)
-            same = loader_of(pack, batch, **options)
-            name = f"JPEG {what}: --encode copy against --encode jpeg"
-            bench.compare(name, 0.95, len(pack), lambda: drain(copied), lambda: drain(same))  # noqa: B023
-        tiny = loader_of(small_jpeg, 512)
-        limit = bare_decode(records(small_jpeg))
-        bench.compare("JPEG 32x32, batch 512, against decoding", 0.5, len(small_jpeg), lambda: drain(tiny), limit)
-
-        jpegs = [str(path) for path in sorted((home / "files" / "256 px and crop").rglob("*.jpg"))]
-        each = loader_of(open_pack(home / "lmdb"), 512)
-        for floats, what in ((True, "an ImageFolder-like loop"), (False, "the same loop without ToTensor")):
-            plain = DataLoader(Folder(jpegs, 224, True, floats), 256, shuffle=True, num_workers=2)
-            goal = 3 if floats else None
-            name = f"JPEG, against {what}"
-            bench.compare(name, goal, len(jpegs), lambda: drain(crops), lambda: drain(plain))  # noqa: B023
-            loose = DataLoader(Folder(small, 32, False, floats), 512, shuffle=True, num_workers=2)
-            goal = 30 if floats else None
-            name = f"raw 32x32 against {what}"
-            bench.compare(name, goal, len(small), lambda: drain(each), lambda: drain(loose))  # noqa: B023
-
-        print()
-        table = Table("what", "goal", "median (lowest to highest)")
-        grown = Figure((growth(crops),))
-        table.row("growth of memory over 20 epochs, from the second on", *against_goal(grown, 0.02, 4, most=True))
-        first = first_batch(home / "many", given.records, given.rounds)
-        warm = first_of_warm(crops, given.rounds)
-        table.row("first batch of JPEG 256 px and crop, against a later one", *against_goal(warm, 2, most=True))
-        table.row(f"first batch of {given.records:,} records, s", *against_goal(first, 0.3, most=True))
+    bench, home = Bench(given.rounds, given.only), given.home
+    images("photos", given.data, home / "photos", given.photos)
+    files = images("cifar", given.data, home / "small", given.small)
+    if given.decoder == "simplejpeg":
+        build(home / "photos", home / "raw224", resize="224", fit="crop")
+    large = build(home / "photos", home / "jpeg256", resize="256", encode="jpeg")
+    small = build(home / "small", home / "jpeg32", encode="jpeg")
+    if given.decoder == "fast":
+        native_rows(bench, home, small)
+        return
+    raw_large(bench, home / "raw224")
+    for name in CONTAINERS:
+        pack = build(home / "small", home / name, format=name)
+        bench.compare(f"raw 32x32, batch 512, {name}", 0.8, len(pack), loader_of(pack, 512), bare_gather(pack, 512))
+    with_boxes(bench, home / "photos", home)
+    square = build(home / "photos", home / "square", encode="jpeg", resize="256", fit="crop")
+    plain_line(bench, "JPEG 256x256", square)
+    crops = jpeg_rows(bench, home, large, small)
+    folder_rows(bench, home, files, crops)
+    print()
+    table = Table.of_figures("what")
+    table.figure("growth of memory over 20 epochs, from the second on", Figure((growth(crops),)), 0.02, 4)
+    first = first_batch(home / "many", given.records, given.rounds)
+    table.figure("first batch of JPEG 256 px and crop, against a later one", first_of_warm(crops, given.rounds), 2)
+    table.figure(f"first batch of {given.records:,} records, s", first, 0.3)
 
 
-if __name__ == "__main__":
-    main()
+def jpeg_rows(bench: Bench, home: Path, large: Pack, small: Pack) -> PackedLoader:
+    """Print the rows of JPEGs; return the loader of random crops."""
+
+    def crops_of(pack: Pack, **options: Any) -> PackedLoader:
+        return loader_of(pack, 256, crop=RandomResizedCrop(224, **options), flip=True)
+
+    crops = crops_of(large)
+    for name in ("fast", "area"):
+        limit = bare_crops(records(large), 224, name)
+        bench.compare(f"{CROP}, {name}", 0.95, len(large), crops_of(large, interpolation=name), limit)
+    for name in ("area", "bilinear"):
+        bench.compare(f"{CROP}, {name} against fast", None, len(large), crops_of(large, interpolation=name), crops)
+    whole = partial(loader_of, batch=512)
+    for pack, make, what in ((small, whole, "32 px"), (large, crops_of, "256 px and crop")):
+        source = home / "files" / what
+        write_files(pack, source)
+        copied = make(build(source, home / f"copy {what}", encode="copy"))
+        bench.compare(f"JPEG {what}: --encode copy against --encode jpeg", 0.95, len(pack), copied, make(pack))
+    tiny, limit = whole(small), bare_decode(records(small))
+    bench.compare("JPEG 32x32, batch 512, against decoding", 0.5, len(small), tiny, limit)
+    return crops
+
+
+def folder_rows(bench: Bench, home: Path, small: list[str], crops: PackedLoader) -> None:
+    """Print the rows of loops over loose files, which `jpeg_rows` has written."""
+    jpegs = [str(path) for path in sorted((home / "files" / "256 px and crop").rglob("*.jpg"))]
+    each = loader_of(open_pack(home / "lmdb"), 512)
+    for floats, what in ((True, "an ImageFolder-like loop"), (False, "the same loop without ToTensor")):
+        plain = DataLoader(Folder(jpegs, 224, True, floats), 256, shuffle=True, num_workers=2)
+        bench.compare(f"JPEG, against {what}", 3 if floats else None, len(jpegs), crops, plain)
+        loose = DataLoader(Folder(small, 32, False, floats), 512, shuffle=True, num_workers=2)
+        bench.compare(f"raw 32x32 against {what}", 30 if floats else None, len(small), each, loose)

@@ -12,14 +12,12 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench_common import Table, parser
-
+from benchmarks.common import Table
 from packer.bench.measure import Figure
 from packer.containers import CONTAINERS
 
@@ -99,11 +97,11 @@ def one(kind: str, path: str, given: argparse.Namespace) -> float:
 def outside(kind: str, path: str, given: argparse.Namespace) -> float:
     """Measure one row in a process of its own."""
     settings = [f"--{n}={getattr(given, n.replace('-', '_'))}" for n in ("batch-size", "threads", "seconds", "size")]
-    command = [sys.executable, __file__, *settings, "--one", kind, path]
+    command = [sys.executable, sys.argv[0], "check", *settings, "--one", kind, path]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def bench(source: str, name: str, given: argparse.Namespace) -> dict[str, float]:
+def reported(source: str, name: str, given: argparse.Namespace) -> dict[str, float]:
     """Return the median images/s of each row, as `packer bench` reports them for one format and encoding."""
     size = f"{given.size}x{given.size}"
     container, encoding = name.split(", ")
@@ -142,10 +140,10 @@ def check(home: Path, given: argparse.Namespace) -> bool:
             rows = {name: places[name] for name in (*FOLDERS, pack)}
             # before and after: what else the machine does comes and goes within seconds
             own = {name: [outside(kind, path, given)] for name, (kind, path) in rows.items()}
-            reported = bench(source, pack, given)
+            by_packer = reported(source, pack, given)
             for name, (kind, path) in rows.items():
                 own[name].append(outside(kind, path, given))
-                inside[name].append(reported[name])
+                inside[name].append(by_packer[name])
                 outside_[name].append(statistics.mean(own[name]))
         print(f"round {number + 1} of {given.rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     low, high = GOAL
@@ -161,24 +159,20 @@ def check(home: Path, given: argparse.Namespace) -> bool:
     return good
 
 
-def main() -> int:
-    arguments = parser(__doc__)
-    arguments.add_argument("--images", type=int, default=600)
-    arguments.add_argument("--drawn-size", type=int, default=256, help="about so many pixels wide and high")
-    arguments.add_argument("--size", type=int, default=224, help="of the images in a batch")
-    arguments.add_argument("--batch-size", type=int, default=64)
-    arguments.add_argument("--threads", type=int, default=os.cpu_count())
-    arguments.add_argument("--seconds", type=float, default=1.0)
-    arguments.add_argument("--format", action="append", choices=CONTAINERS)
-    arguments.add_argument("--encode", action="append", choices=ENCODINGS)
-    arguments.add_argument("--one", nargs=2, metavar=("KIND", "PATH"), help=argparse.SUPPRESS)
-    given = arguments.parse_args()
+def options(parser: Any) -> None:
+    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--drawn-size", type=int, default=256, help="about so many pixels wide and high")
+    parser.add_argument("--size", type=int, default=224, help="of the images in a batch")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--format", action="append", choices=CONTAINERS)
+    parser.add_argument("--encode", action="append", choices=ENCODINGS)
+    parser.add_argument("--one", nargs=2, metavar=("KIND", "PATH"), help=argparse.SUPPRESS)
+
+
+def run(given: Any) -> int:
     if given.one:
         print(one(*given.one, given))
         return 0
-    with tempfile.TemporaryDirectory(prefix="bench-check-", dir=given.work_dir) as home:
-        return 0 if check(Path(home), given) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return 0 if check(given.home, given) else 1

@@ -21,13 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from bench_common import drawn
-from torture_rows import ROOT
+from benchmarks.common import drawn, repeated
 
 from packer.format.digests import sha256_of
 
+ROOT = Path(__file__).resolve().parents[2]
 IMAGES, SHARDS = 1200, 30
 FORMATS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr")
 TIMEOUT_S = 300
@@ -39,7 +37,7 @@ def cases(name: str, seeds: Iterable[int]) -> Iterator[tuple[int, str, str]]:
     os.environ.update(PYTHONPATH=str(ROOT), RAY_USAGE_STATS_ENABLED="0")
     with tempfile.TemporaryDirectory(prefix="kill-nodes-") as folder:
         home = Path(folder)
-        draw(home / "src")
+        repeated(list(drawn(400)), home / "src", IMAGES)
         for seed in seeds:
             chance = random.Random(f"{seed} {name}")
             container, after = chance.choice(FORMATS), chance.randint(1, SHARDS * 2 // 3)
@@ -87,15 +85,6 @@ def build(home: Path, out: Path, container: str, engine: str) -> subprocess.Pope
     command = [sys.executable, "-m", "packer", "build", home / "src", "-o", out, "--format", container]
     command += ["--resize", "128x128", "--shard-size", size, "--shuffle", 1, "--engine", engine]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
-
-
-def draw(source: Path) -> None:
-    """Draw images in class folders."""
-    files = list(drawn(400))
-    for number in range(IMAGES):
-        path = source / f"class{number % 10}" / f"{number:05d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(files[number % len(files)])
 
 
 @contextmanager

@@ -6,24 +6,19 @@ pack of 1,000,000 records with 5 boxes each, of 80 classes: only its index is re
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from bench_common import Table, against_goal, direct_pack, parser
+from large_packs import labeled_pack, random_labels
 
+from benchmarks.common import Table, against_goal, direct_pack, figures, in_new_process
 from packer import open_pack
-from packer.bench.measure import Figure, take_turns
+from packer.bench.measure import take_turns
 from packer.containers import CONTAINERS
 from packer.format.pack import Pack
 from packer.stats.pixels import channel_stats
-
-TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path.insert(0, str(TESTS))
-
-from large_packs import labeled_pack, random_labels  # noqa: E402
 
 PROBLEMS = """
 import sys, time, resource
@@ -57,36 +52,29 @@ def compare(table: Table, name: str, path: Path, rounds: int) -> None:
     table.row(name, *against_goal(plain, 0.8), checked.text(2), speed.text(1))
 
 
-def problems(home: str, records: int, rounds: int) -> None:
+def problems(home: Path, records: int, rounds: int) -> None:
     """Measure `stats --problems` in new processes, and print a table."""
-    path = labeled_pack(Path(home, "labeled"), random_labels(records, 5, 80), [f"class{i}" for i in range(80)], 8)
-    command = [sys.executable, "-c", PROBLEMS, str(path)]
-    lines = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(rounds)]
-    seconds, peak = (
-        Figure(tuple(values)) for values in zip(*(map(float, line.split()) for line in lines), strict=True)
-    )
-    table = Table(f"problems of {records:,} records", "goal", "median (lowest to highest)")
-    table.row("seconds", *against_goal(seconds, 5, 2, most=True))
-    table.row("memory at its peak, with mapped pages, MB", "", peak.text(0))
+    path = labeled_pack(home / "labeled", random_labels(records, 5, 80), [f"class{i}" for i in range(80)], 8)
+    seconds, peak = figures(in_new_process(PROBLEMS, path) for _ in range(rounds))
+    table = Table.of_figures(f"problems of {records:,} records")
+    table.figure("seconds", seconds, 5)
+    table.figure("memory at its peak, with mapped pages, MB", peak, digits=0)
+    shutil.rmtree(path)
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--records", type=int, default=1_000_000, help="of the pack whose problems are looked for")
-    arguments.add_argument("--images", type=int, default=2000, help="of 224x224; 25 times as many of 32x32")
-    given = arguments.parse_args()
-    with tempfile.TemporaryDirectory(dir=given.work_dir) as home:
-        problems(home, given.records, given.rounds)
+def options(parser: Any) -> None:
+    parser.add_argument("--records", type=int, default=1_000_000, help="of the pack whose problems are looked for")
+    parser.add_argument("--images", type=int, default=2000, help="of 224x224; 25 times as many of 32x32")
+
+
+def run(given: Any) -> None:
+    problems(given.home, given.records, given.rounds)
     table = Table("pack", "goal", "without checksums", "with, as the first time", "copy, GB/s")
     random = np.random.default_rng(0)
     for side, count in ((32, given.images * 25), (224, given.images)):
         some = [random.bytes(side * side * 3) for _ in range(min(count, 500))]
         datas = [some[i % len(some)] for i in range(count)]
         for container in CONTAINERS:
-            with tempfile.TemporaryDirectory(dir=given.work_dir) as home:
-                path = direct_pack(Path(home, "pack"), container, datas, (side, side, 3), True)
-                compare(table, f"raw {side}x{side}, {container}", path, given.rounds)
-
-
-if __name__ == "__main__":
-    main()
+            path = direct_pack(given.home / "pack", container, datas, (side, side, 3), True)
+            compare(table, f"raw {side}x{side}, {container}", path, given.rounds)
+            shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""Reads epochs of the same JPEG files with one loader, in an environment of its own; scripts/bench_peers.py starts it.
+"""Reads epochs of the same JPEG files with one loader, in an environment of its own; peers.py starts it.
 
     peer_loaders.py LOADER crop|whole|raw FILES OUT
 

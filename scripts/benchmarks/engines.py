@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 import time
 from functools import partial
-from pathlib import Path
+from typing import Any
 
-from bench_common import Table, against_goal, images, parser
-
+from benchmarks.common import Table, against_goal, images
 from packer import BuildOptions, build_pack
 from packer.bench.measure import take_turns
 from packer.system import usable_cores
@@ -22,35 +20,34 @@ from packer.system import usable_cores
 SHARDS = 30
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--photos", type=int, default=3000)
-    given = arguments.parse_args()
+def options(parser: Any) -> None:
+    parser.add_argument("--photos", type=int, default=3000)
+
+
+def run(given: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
         from ray.cluster_utils import Cluster
     except ImportError:
         sys.exit("ray is not installed: pip install ray")
-    cores = usable_cores()
-    with tempfile.TemporaryDirectory(prefix="bench-engines-", dir=given.work_dir) as folder:
-        source = Path(folder, "images")
-        images("photos", given.data, source, given.photos)
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cores, "include_dashboard": False})
+    cores, source = usable_cores(), given.home / "images"
+    images("photos", given.data, source, given.photos)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cores, "include_dashboard": False})
 
-        def build(engine: str) -> None:
-            out, size = Path(folder, "pack"), given.photos * 256 * 256 * 3 // SHARDS
-            shutil.rmtree(out, ignore_errors=True)
-            options = BuildOptions(str(source), str(out), "tfrecord", resize="256x256", shard_bytes=size, engine=engine)
-            assert len(build_pack(options).manifest.shards) >= SHARDS
+    def build(engine: str) -> None:
+        out, size = given.home / "pack", given.photos * 256 * 256 * 3 // SHARDS
+        shutil.rmtree(out, ignore_errors=True)
+        made = BuildOptions(str(source), str(out), "tfrecord", resize="256x256", shard_bytes=size, engine=engine)
+        assert len(build_pack(made).manifest.shards) >= SHARDS
 
-        try:
-            ray.init(address=cluster.address, log_to_driver=False)
-            seconds = take_turns({engine: partial(build, engine) for engine in ("local", "ray")}, given.rounds)
-            ray.shutdown()
-            seconds |= take_turns({"start": lambda: connect(cluster.address, cores)}, given.rounds)
-        finally:
-            cluster.shutdown()
+    try:
+        ray.init(address=cluster.address, log_to_driver=False)
+        seconds = take_turns({engine: partial(build, engine) for engine in ("local", "ray")}, given.rounds)
+        ray.shutdown()
+        seconds |= take_turns({"start": lambda: connect(cluster.address, cores)}, given.rounds)
+    finally:
+        cluster.shutdown()
     local, on_ray = seconds["local"], seconds["ray"]
     table = Table("build", "goal", "ratio", "ray, s", "local, s")
     title = f"{given.photos:,} photos to raw 256x256, {SHARDS} shards, {cores} workers"
@@ -66,7 +63,3 @@ def connect(address: str, cores: int) -> None:
     wait = ray.remote(num_cpus=1)(lambda: time.sleep(0.1))
     ray.get([wait.remote() for _ in range(cores)])
     ray.shutdown()
-
-
-if __name__ == "__main__":
-    main()

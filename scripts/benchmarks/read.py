@@ -10,16 +10,14 @@ Opening: a pack of 1 M records of 4x4 pixels, each time in a new process, timed 
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from bench_common import Table, against_goal, direct_pack, parser
 
+from benchmarks.common import Table, against_goal, direct_pack, figures, in_new_process, tiny_pack
 from packer import PackedDataset
 from packer.bench.measure import Figure
 from packer.containers import CONTAINERS
@@ -81,43 +79,27 @@ def batches(table: Table, packs: dict[str, Path], array: np.ndarray, rounds: int
         table.row(f"{name}, torch threads: {threads}", *cells, Figure(tuple(first[name])).text(2), rate)
 
 
-def opening(path: Path, rounds: int) -> list[tuple[str, Figure, float | None]]:
-    """Return (what, figure, goal) of opening a pack in new processes."""
-    runs = []
-    for _ in range(rounds):
-        done = subprocess.run([sys.executable, "-c", OPEN, str(path)], check=True, capture_output=True, text=True)
-        runs.append([float(value) for value in done.stdout.split()])
-    names = ("open, ms", "open, MB", "open and read three samples, ms", "open and read three samples, MB")
-    figures = [Figure(values) for values in zip(*runs, strict=True)]
-    return list(zip(names, figures, (50, 20, None, None), strict=True))
+def options(parser: Any) -> None:
+    parser.add_argument("--count", type=int, default=8000, help="records [%(default)s]")
+    parser.add_argument("--side", type=int, default=32, help="their height and width [%(default)s]")
+    parser.add_argument("--batch", type=int, default=512, help="records of a batch [%(default)s]")
+    parser.add_argument("--formats", nargs="+", default=list(CONTAINERS), choices=CONTAINERS)
+    parser.add_argument("--tiny", type=int, default=1_000_000, help="records of the pack that is opened; 0: none")
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--count", type=int, default=8000, help="records [%(default)s]")
-    arguments.add_argument("--side", type=int, default=32, help="their height and width [%(default)s]")
-    arguments.add_argument("--batch", type=int, default=512, help="records of a batch [%(default)s]")
-    arguments.add_argument("--formats", nargs="+", default=list(CONTAINERS), choices=CONTAINERS)
-    arguments.add_argument("--tiny", type=int, default=1_000_000, help="records of the pack that is opened; 0: none")
-    given = arguments.parse_args()
-    random = np.random.default_rng(0)
-    with tempfile.TemporaryDirectory(prefix="bench-read-", dir=given.work_dir) as folder:
-        array = random.integers(0, 256, (given.count, given.side**2 * 3), np.uint8)
-        datas = [row.tobytes() for row in array]
-        shape = (given.side, given.side, 3)
-        packs = {name: direct_pack(Path(folder, name), name, datas, shape, True) for name in given.formats}
-        table = Table("read", "goal", "ratio to numpy.take", "first epoch, verified", "records/s")
-        for threads in sorted({torch.get_num_threads(), 1}, reverse=True):
-            torch.set_num_threads(threads)
-            batches(table, packs, array, given.rounds, given.batch)
-        if given.tiny:
-            pixels = [(i * 2654435761 % 2**32).to_bytes(4, "little") * 12 for i in range(given.tiny)]
-            path = direct_pack(Path(folder, "tiny"), "tfrecord", pixels, (4, 4, 3), True)
-            print()
-            table = Table(f"{given.tiny:,} records", "goal", "median (lowest to highest)")
-            for name, figure, goal in opening(path, given.rounds):
-                table.row(name, *against_goal(figure, goal, 1, most=True))
-
-
-if __name__ == "__main__":
-    main()
+def run(given: Any) -> None:
+    array = np.random.default_rng(0).integers(0, 256, (given.count, given.side**2 * 3), np.uint8)
+    datas, shape = [row.tobytes() for row in array], (given.side, given.side, 3)
+    packs = {name: direct_pack(given.home / name, name, datas, shape, True) for name in given.formats}
+    table = Table("read", "goal", "ratio to numpy.take", "first epoch, verified", "records/s")
+    for threads in sorted({torch.get_num_threads(), 1}, reverse=True):
+        torch.set_num_threads(threads)
+        batches(table, packs, array, given.rounds, given.batch)
+    if given.tiny:
+        path = tiny_pack(given.home / "tiny", given.tiny)
+        print()
+        table = Table.of_figures(f"{given.tiny:,} records")
+        found = figures(in_new_process(OPEN, path) for _ in range(given.rounds))
+        names = ("open, ms", "open, MB", "open and read three samples, ms", "open and read three samples, MB")
+        for name, figure, goal in zip(names, found, (50, 20, None, None), strict=True):
+            table.figure(name, figure, goal, 1)

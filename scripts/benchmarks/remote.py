@@ -24,20 +24,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import fault_proxy
 import numpy as np
 import simplejpeg
-from bench_common import Table, against_goal, direct_pack, images, parser
+from fault_proxy import Fault, FaultProxy
+from store_servers import NoServer, environment, seaweedfs
 
+from benchmarks.common import Table, direct_pack, figures, images, tiny_pack
 from packer import BuildOptions, CenterCrop, Pack, PackedLoader, build_pack, open_pack
 from packer.bench.measure import Figure, in_threads
 from packer.samplers import ShuffleSampler
 from packer.stores import open_store
-
-TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path.insert(0, str(TESTS))
-
-from fault_proxy import Fault, FaultProxy  # noqa: E402
-from store_servers import NoServer, environment, seaweedfs  # noqa: E402
 
 THREADS, BATCH, IN_FLIGHT, BLOCK = 2, 64, 64, 1 << 20
 DELAY_S = 0.03
@@ -71,7 +68,7 @@ def upload(pack: Path, url: str) -> str:
 @contextmanager
 def delaying(upstream: str, delay_s: float) -> Iterator[str]:
     """Run a proxy in another process; yield its URL."""
-    command = [sys.executable, str(TESTS / "fault_proxy.py"), upstream, str(delay_s)]
+    command = [sys.executable, fault_proxy.__file__, upstream, str(delay_s)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -134,7 +131,7 @@ class Bench:
             for turn in ((0, 1), (1, 0))[number % 2]:
                 seconds[turn].append(works[turn]())
         ours, other = (Figure(tuple(values[1:])).per_second(images) for values in seconds)
-        self.table.row(name, *against_goal(ours / other, goal), f"{ours.median:,.0f}", f"{other.median:,.0f}")
+        self.table.rates(name, goal, ours, other)
 
 
 def bare_client(local: Pack, url: str) -> Callable[[], float]:
@@ -240,15 +237,14 @@ def blocks_of(proxy: FaultProxy) -> Counter[tuple[str, int]]:
 
 def traffic(url: str, endpoint: str, pack: Path, home: Path, rounds: int) -> None:
     """Print how much is fetched in a first epoch."""
-    table = Table("first epoch of 4 processes that share a cache", "goal", "median (lowest to highest)")
+    table = Table.of_figures("first epoch of 4 processes that share a cache")
     for kill, name in ((False, "all end"), (True, "one is killed in the middle")):
-        runs = [moved(url, endpoint, pack, home, kill) for _ in range(rounds)]
-        shares, twice, again, before = (Figure(tuple(map(float, values))) for values in zip(*runs, strict=True))
-        table.row(f"{name}: bytes moved, of those of the pack", *against_goal(shares, None if kill else 1.02, 4, True))
-        table.row(f"{name}: blocks that two of the others have fetched", *against_goal(twice, 0, 0, True))
+        shares, twice, again, before = figures(moved(url, endpoint, pack, home, kill) for _ in range(rounds))
+        table.figure(f"{name}: bytes moved, of those of the pack", shares, None if kill else 1.02, 4)
+        table.figure(f"{name}: blocks that two of the others have fetched", twice, 0, 0)
         if kill:
-            table.row(f"{name}: blocks that it has fetched and another one too", "", again.text(0))
-            table.row(f"{name}: share of the pack that was there then", "", before.text(2))
+            table.figure(f"{name}: blocks that it has fetched and another one too", again, digits=0)
+            table.figure(f"{name}: share of the pack that was there then", before)
 
 
 def opening(url: str, endpoint: str, home: Path, rounds: int) -> tuple[Figure, Figure]:
@@ -268,60 +264,60 @@ def opening(url: str, endpoint: str, home: Path, rounds: int) -> tuple[Figure, F
     return Figure(tuple(opened[1:])), Figure(tuple(read[1:]))
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--photos", type=int, default=8000)
-    arguments.add_argument("--raw", type=int, default=2000, help="records of raw 224x224 [%(default)s]")
-    arguments.add_argument("--records", type=int, default=1_000_000, help="of the pack that is opened [%(default)s]")
-    arguments.add_argument("--only", default="", metavar="TEXT", help="only tables and rows whose name has this in it")
-    given = arguments.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-remote-", dir=given.work_dir) as folder, ExitStack() as stack:
-        home = Path(folder)
+def options(parser: Any) -> None:
+    parser.add_argument("--photos", type=int, default=8000)
+    parser.add_argument("--raw", type=int, default=2000, help="records of raw 224x224 [%(default)s]")
+    parser.add_argument("--records", type=int, default=1_000_000, help="of the pack that is opened [%(default)s]")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only tables and rows whose name has this in it")
+
+
+def run(given: Any) -> None:
+    with ExitStack() as stack:
         try:
-            server = stack.enter_context(seaweedfs(home / "seaweedfs"))
+            server = stack.enter_context(seaweedfs(given.home / "seaweedfs"))
         except NoServer as error:
             sys.exit(str(error))
         os.environ.update(server.environment)
-        images("photos", given.data, home / "photos", given.photos)
-        options: dict[str, Any] = {"labels": ("folder",), "format": "webdataset", "shard_bytes": 32 << 20}
-        build_pack(BuildOptions(str(home / "photos"), str(home / "jpeg"), resize="256", encode="jpeg", **options))
-        random = np.random.default_rng(0)
-        rows = [random.bytes(CROP * CROP * 3) for _ in range(given.raw)]
-        direct_pack(home / "raw", "tfrecord", rows, (CROP, CROP, 3), True)
-        jpeg, raw = (upload(home / name, f"s3://tests/{name}") for name in ("jpeg", "raw"))
-        del rows
-        local = open_pack(home / "jpeg")
-
-        bench = Bench(home, given.rounds, given.only)
-        name, count = "JPEG 256 px, CenterCrop(224)", len(local)
-        ours = bench.cold(jpeg, server.endpoint)
-        bench.compare(f"{name}: cold, against the bare client", 0.85, count, ours, bare_client(local, jpeg))
         now, later = (stack.enter_context(delaying(server.endpoint, delay)) for delay in (0.0, DELAY_S))
-        for what, url, images_ in ((name, jpeg, count), ("raw 224x224", raw, given.raw)):
-            works = bench.cold(url, later), bench.cold(url, now)
-            goal = 0.85 if url == jpeg else None
-            bench.compare(f"{what}: cold, 30 ms a request, against none", goal, images_, *works)
-        for what, url, where in ((name, jpeg, home / "jpeg"), ("raw 224x224", raw, home / "raw")):
-            remote, beside = open_pack(url, cache_dir=home / "cache"), open_pack(where)
-            works = (lambda pack=remote: seconds_of_epoch(pack)), (lambda pack=beside: seconds_of_epoch(pack))
-            bench.compare(f"{what}: second epoch, against a local pack", 0.98, len(beside), *works)
-            del remote, beside, works
-
+        jpeg, raw = make_packs(given)
+        epochs(given, (server.endpoint, now, later), jpeg, raw)
         if given.only in "four processes":
             print()
-            traffic(jpeg, server.endpoint, home / "jpeg", home, given.rounds)
-
-        if given.only not in "opening":
-            return
-        print()
-        pixels = [(i * 2654435761 % 2**32).to_bytes(4, "little") * 12 for i in range(given.records)]
-        direct_pack(home / "many", "tfrecord", pixels, (4, 4, 3), True, 20)
-        many = upload(home / "many", "s3://tests/many")
-        table = Table(f"{given.records:,} records in 20 shards, 30 ms a request", "goal", "median (lowest to highest)")
-        opened, read = opening(many, later, home, given.rounds)
-        table.row("open, s", *against_goal(opened, 2, most=True))
-        table.row("open and read three records, s", *against_goal(read, None))
+            traffic(jpeg, server.endpoint, given.home / "jpeg", given.home, given.rounds)
+        if given.only in "opening":
+            print()
+            many = upload(tiny_pack(given.home / "many", given.records, 20), "s3://tests/many")
+            table = Table.of_figures(f"{given.records:,} records in 20 shards, 30 ms a request")
+            opened, read = opening(many, later, given.home, given.rounds)
+            table.figure("open, s", opened, 2)
+            table.figure("open and read three records, s", read)
 
 
-if __name__ == "__main__":
-    main()
+def make_packs(given: Any) -> list[str]:
+    """Make a pack of JPEGs and one of raw images, and send them to the store; return their URLs."""
+    home = given.home
+    images("photos", given.data, home / "photos", given.photos)
+    options: dict[str, Any] = {"labels": ("folder",), "format": "webdataset", "shard_bytes": 32 << 20}
+    build_pack(BuildOptions(str(home / "photos"), str(home / "jpeg"), resize="256", encode="jpeg", **options))
+    random = np.random.default_rng(0)
+    rows = [random.bytes(CROP * CROP * 3) for _ in range(given.raw)]
+    direct_pack(home / "raw", "tfrecord", rows, (CROP, CROP, 3), True)
+    return [upload(home / name, f"s3://tests/{name}") for name in ("jpeg", "raw")]
+
+
+def epochs(given: Any, endpoints: tuple[str, str, str], jpeg: str, raw: str) -> None:
+    """Print how fast epochs are: at the store itself, and through a proxy without and with a delay."""
+    bench, local = Bench(given.home, given.rounds, given.only), open_pack(given.home / "jpeg")
+    direct, now, later = endpoints
+    name, count = "JPEG 256 px, CenterCrop(224)", len(local)
+    ours = bench.cold(jpeg, direct)
+    bench.compare(f"{name}: cold, against the bare client", 0.85, count, ours, bare_client(local, jpeg))
+    for what, url, images_ in ((name, jpeg, count), ("raw 224x224", raw, given.raw)):
+        works = bench.cold(url, later), bench.cold(url, now)
+        goal = 0.85 if url == jpeg else None
+        bench.compare(f"{what}: cold, 30 ms a request, against none", goal, images_, *works)
+    for what, url in ((name, jpeg), ("raw 224x224", raw)):
+        remote, beside = open_pack(url, cache_dir=given.home / "cache"), open_pack(given.home / url.rpartition("/")[2])
+        works = (lambda pack=remote: seconds_of_epoch(pack)), (lambda pack=beside: seconds_of_epoch(pack))
+        bench.compare(f"{what}: second epoch, against a local pack", 0.98, len(beside), *works)
+        del remote, beside, works

@@ -1,6 +1,6 @@
 """How fast `PackedLoader` is on the CPU next to other loaders of the same JPEG files, in the same rounds.
 
-Each loader runs in a process of its own (scripts/peer_loaders.py), in an environment that is made once, some gigabytes
+Each loader runs in a process of its own (peer_loaders.py), in an environment that is made once, some gigabytes
 in all; only one works at a time. One that does not install or run is reported. FFCV is compiled: it needs a compiler,
 pkg-config, OpenCV and libturbojpeg with their headers. SPDL needs FFmpeg's libraries.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
-import tempfile
 import venv
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,10 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench_common import Table, against_goal, images, parser
-from bench_loader import build, write_files
-
 import packer
+from benchmarks.common import Table, against_goal, images
+from benchmarks.loader import CROP, build, write_files
 from packer.bench.measure import take_turns
 
 BATCH = 256
@@ -45,7 +44,7 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Work:
-    """What is read: files made of images of a `source` of bench_common, resized by `build` if there are options."""
+    """What is read: files made of images of a `source` of common.py, resized by `build` if there are options."""
 
     name: str
     kind: str
@@ -69,15 +68,7 @@ class Work:
 
 
 WORKS = (
-    Work(
-        "JPEG 256 px, RandomResizedCrop(224) and flip",
-        "crop",
-        1.8,
-        40,
-        "photos",
-        {"resize": "256"},
-        native_goals={"ffcv": 3, "dali": 4},
-    ),
+    Work(CROP, "crop", 1.8, 40, "photos", {"resize": "256"}, native_goals={"ffcv": 3, "dali": 4}),
     Work("JPEG 32 px, whole images", "whole", 2.5, 200, "cifar"),
     Work("raw 224 px", "raw", 2.3, 16, "photos", {"resize": "224", "fit": "crop"}, ("ffcv",), 10),
 )
@@ -159,23 +150,21 @@ def measure(work: Work, files: Path, count: int, given: argparse.Namespace) -> N
     print()
 
 
-def main() -> None:
-    """Print a table for each kind of work."""
-    arguments = parser(__doc__ or "")
-    arguments.add_argument("--environments", type=Path, default=Path(".venv-peers"), help="their folder [%(default)s]")
-    arguments.add_argument("--only", default=(), nargs="+", choices=PEERS, metavar="PEER", help="only these")
+def options(parser: Any) -> None:
+    parser.add_argument("--environments", type=Path, default=Path(".venv-peers"), help="their folder [%(default)s]")
+    parser.add_argument("--only", default=(), nargs="+", choices=PEERS, metavar="PEER", help="only these")
     native = "packer with the native decoder and an index of the JPEGs, and without them; not the raw images"
-    arguments.add_argument("--native", action="store_true", help=native)
-    arguments.add_argument("--photos", type=int, default=500, help="different photos among the images [%(default)s]")
-    arguments.add_argument("--share", type=float, default=1, help="share of the images to read [%(default)s]")
-    given = arguments.parse_args()
+    parser.add_argument("--native", action="store_true", help=native)
+    parser.add_argument("--photos", type=int, default=500, help="different photos among the images [%(default)s]")
+    parser.add_argument("--share", type=float, default=1, help="share of the images to read [%(default)s]")
+
+
+def run(given: Any) -> None:
+    """Print a table for each kind of work."""
     given.ours = "packer-fast-index" if given.native else "packer"
     for work in WORKS[:2] if given.native else WORKS:
-        with tempfile.TemporaryDirectory(prefix="bench-peers-", dir=given.work_dir) as folder:
-            count = BATCH * max(2, round(work.batches * given.share))
-            files = work.files(Path(folder), given.data, given.photos, count)
-            measure(work, files, count, given)
-
-
-if __name__ == "__main__":
-    main()
+        home = given.home / work.kind
+        home.mkdir()
+        count = BATCH * max(2, round(work.batches * given.share))
+        measure(work, work.files(home, given.data, given.photos, count), count, given)
+        shutil.rmtree(home)

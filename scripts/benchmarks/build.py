@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import multiprocessing
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -22,9 +21,9 @@ from typing import Any
 
 import cv2
 import simplejpeg
-from bench_common import Table, against_goal, images, parser
 from PIL import Image
 
+from benchmarks.common import Table, images
 from packer import BuildOptions, build_pack
 from packer.bench.measure import take_turns
 from packer.containers import CONTAINERS
@@ -92,7 +91,7 @@ Loops = dict[str, tuple[Callable[[], Any], float]]
 
 def compare(table: Table, what: str, paths: list[str], bare: Loops, given: Any, **options: Any) -> None:
     """Measure each container against each bare loop, all in the same rounds; print a row for each pair."""
-    source, out = Path(paths[0]).parents[1], Path(given.folder, "pack")
+    source, out = Path(paths[0]).parents[1], given.home / "pack"
 
     def build(container: str) -> None:
         made = BuildOptions(str(source), str(out), container, overwrite=True, workers=given.workers, **options)
@@ -103,8 +102,7 @@ def compare(table: Table, what: str, paths: list[str], bare: Loops, given: Any, 
     for container in given.formats:
         for name, (_, goal) in bare.items():
             rate, limit = seconds[container].per_second(len(paths)), seconds[name].per_second(len(paths))
-            cells = against_goal(rate / limit, goal)
-            table.row(f"{what}, {container}, against {name}", *cells, f"{rate.median:,.0f}", f"{limit.median:,.0f}")
+            table.rates(f"{what}, {container}, against {name}", goal, rate, limit)
 
 
 def archives(table: Table, paths: list[str], given: Any) -> None:
@@ -124,36 +122,31 @@ def archives(table: Table, paths: list[str], given: Any) -> None:
     seconds = take_turns({name: partial(build, source) for name, source in sources.items()}, given.rounds)
     limit = seconds["the folder"].per_second(len(paths))
     for name in ("zip", "tar"):
-        rate = seconds[name].per_second(len(paths))
         what = f"{len(paths):,} files of 32x32 in a {name}, against the folder"
-        table.row(what, *against_goal(rate / limit, 1.0), f"{rate.median:,.0f}", f"{limit.median:,.0f}")
+        table.rates(what, 1.0, seconds[name].per_second(len(paths)), limit)
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--cifar", type=int, default=50_000, help="files of 32x32; 0: none [%(default)s]")
-    arguments.add_argument("--photos", type=int, default=2000, help="photos; 0: none [%(default)s]")
-    arguments.add_argument("--workers", type=int, default=usable_cores())
-    arguments.add_argument("--formats", nargs="*", default=list(CONTAINERS), choices=CONTAINERS)
-    given = arguments.parse_args()
+def options(parser: Any) -> None:
+    parser.add_argument("--cifar", type=int, default=50_000, help="files of 32x32; 0: none [%(default)s]")
+    parser.add_argument("--photos", type=int, default=2000, help="photos; 0: none [%(default)s]")
+    parser.add_argument("--workers", type=int, default=usable_cores())
+    parser.add_argument("--formats", nargs="*", default=list(CONTAINERS), choices=CONTAINERS)
+
+
+def run(given: Any) -> None:
     table = Table("build", "goal", "ratio", "packer, images/s", "bare loop, images/s")
-    with tempfile.TemporaryDirectory(prefix="bench-build-", dir=given.work_dir) as given.folder:
-        if given.cifar:
-            paths = images("cifar", given.data, Path(given.folder, "cifar"), given.cifar)
-            loops = {
-                "2 processes of Pillow": (lambda: in_processes(pillow, paths, 2), 1.2),
-                "2 threads of simplejpeg": (lambda: in_two_threads(paths), 0.35),
-            }
-            what = f"{given.cifar:,} files of 32x32 to raw"
-            if given.formats:
-                compare(table, what, paths, loops, given, labels=("folder",))
-            archives(table, paths, given)
-        if given.photos:
-            photos = images("photos", given.data, Path(given.folder, "photos"), given.photos)
-            bare = {f"{given.workers} bare processes": (lambda: in_processes(smaller, photos, given.workers), 0.92)}
-            what = f"{given.photos:,} photos to 256 px JPEG"
-            compare(table, what, photos, bare, given, labels=("none",), resize="256", encode="jpeg")
-
-
-if __name__ == "__main__":
-    main()
+    if given.cifar:
+        paths = images("cifar", given.data, given.home / "cifar", given.cifar)
+        loops = {
+            "2 processes of Pillow": (lambda: in_processes(pillow, paths, 2), 1.2),
+            "2 threads of simplejpeg": (lambda: in_two_threads(paths), 0.35),
+        }
+        what = f"{given.cifar:,} files of 32x32 to raw"
+        if given.formats:
+            compare(table, what, paths, loops, given, labels=("folder",))
+        archives(table, paths, given)
+    if given.photos:
+        photos = images("photos", given.data, given.home / "photos", given.photos)
+        bare = {f"{given.workers} bare processes": (lambda: in_processes(smaller, photos, given.workers), 0.92)}
+        what = f"{given.photos:,} photos to 256 px JPEG"
+        compare(table, what, photos, bare, given, labels=("none",), resize="256", encode="jpeg")

@@ -1,6 +1,6 @@
 """Writes small packs of this version into tests/golden/VERSION, once, when the version is released.
 
-    scripts/write_golden.py
+    scripts/golden.py
 
 A pack of each container, and one of each encoding. `expected.json` beside them says what they hold, from what is drawn
 here, so that the tests need not believe the code that wrote them. A pack in tests/golden is never made anew: it proves

@@ -9,22 +9,17 @@ pages (RssAnon) and all that it maps (Rss, with the pack's pages in the page cac
 from __future__ import annotations
 
 import random
-import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "view"))
+from looking import FILLED, browser, missing, served
 
-import looking  # noqa: E402
-from bench_common import Table, against_goal, parser  # noqa: E402
-
-from packer import BuildOptions, build_pack, open_pack  # noqa: E402
-from packer.bench.measure import Figure, seconds_of  # noqa: E402
-from packer.sources.synthetic import draw_sample  # noqa: E402
+from benchmarks.common import Table
+from packer import BuildOptions, build_pack, open_pack
+from packer.bench.measure import Figure, seconds_of
+from packer.sources.synthetic import draw_sample
 
 DRAWN = 2000
 
@@ -49,7 +44,7 @@ def milliseconds(work: Callable[[], object], page: Any) -> float:
 
     def until_filled() -> None:
         work()
-        page.wait_for_function(looking.FILLED, polling=5)
+        page.wait_for_function(FILLED, polling=5)
 
     return seconds_of(until_filled) * 1000
 
@@ -72,20 +67,20 @@ def measure(path: Path, rounds: int, scrolls: int) -> dict[str, Figure]:
         found.setdefault(name, []).append(value)
 
     for _ in range(rounds):
-        with looking.served(path) as served, looking.browser() as page:
-            note("first page, ms", milliseconds(lambda: page.goto(served.url), page))
+        with served(path) as server, browser() as page:
+            note("first page, ms", milliseconds(lambda: page.goto(server.url), page))
             for place in [draw.random() for _ in range(scrolls)]:
                 note("scroll, ms", milliseconds(partial(scroll, page, place), page))
             note("filter by class, ms", milliseconds(lambda: page.select_option("#class", "1"), page))
             note("sort by largest box, ms", milliseconds(lambda: page.select_option("#sort", "largest-box"), page))
             page.click("[data-tab=statistics]")
             page.wait_for_selector("#charts .card")
-            used = memory(served.pid)
+            used = memory(server.pid)
             note("memory of its own, MB", used["RssAnon"])
             note("memory with mapped pages, MB", used["VmRSS"])
             page.click("[data-tab=batches]")
             page.wait_for_selector("#batch-grid img")
-            note("memory of its own after batches, MB", memory(served.pid)["RssAnon"])
+            note("memory of its own after batches, MB", memory(server.pid)["RssAnon"])
     return {name: Figure(tuple(values)) for name, values in found.items()}
 
 
@@ -98,21 +93,17 @@ def scroll(page: Any, place: float) -> None:
     )
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--pack", type=Path, help="look at this one")
-    arguments.add_argument("--records", type=int, default=100_000, help="of the drawn pack")
-    arguments.add_argument("--scrolls", type=int, default=40, help="in each round")
-    given = arguments.parse_args()
-    if looking.missing():
-        print(f"Not measured: {looking.missing()}.")
+def options(parser: Any) -> None:
+    parser.add_argument("--pack", type=Path, help="look at this one")
+    parser.add_argument("--records", type=int, default=100_000, help="of the drawn pack")
+    parser.add_argument("--scrolls", type=int, default=40, help="in each round")
+
+
+def run(given: Any) -> None:
+    if missing():
+        print(f"Not measured: {missing()}.")
         return
-    with tempfile.TemporaryDirectory(dir=given.work_dir) as folder:
-        path = given.pack or large_pack(Path(folder), given.records)
-        table = Table(f"{len(open_pack(path)):,} records", "goal", "median (lowest to highest)")
-        for name, figure in measure(path, given.rounds, given.scrolls).items():
-            table.row(name, *against_goal(figure, GOALS.get(name), 0, most=True))
-
-
-if __name__ == "__main__":
-    main()
+    path = given.pack or large_pack(given.home, given.records)
+    table = Table.of_figures(f"{len(open_pack(path)):,} records")
+    for name, figure in measure(path, given.rounds, given.scrolls).items():
+        table.figure(name, figure, GOALS.get(name), 0)

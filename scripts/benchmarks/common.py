@@ -1,10 +1,11 @@
-"""What the benchmark scripts share: images, packs without images, tables. Timing is in packer.bench.measure."""
+"""What the benchmarks share: images, packs without images, new processes, tables. Timing is in packer.bench.measure."""
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,17 +21,9 @@ from packer.format.manifest import FileEntry, Manifest, ShardEntry
 from packer.format.written import digest_of_written
 from packer.model.annotation import Annotation, Record
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 DRAWN = 200
-
-
-def parser(description: str, rounds: int = 5) -> argparse.ArgumentParser:
-    """Return a parser with the options of every script."""
-    made = argparse.ArgumentParser(description=description.splitlines()[0])
-    made.add_argument("--rounds", type=int, default=rounds, help="rounds that count [%(default)s]")
-    made.add_argument("--data", type=Path, default=DATA, help="has folder_cifar10/ and photos/; drawn if not there")
-    made.add_argument("--work-dir", type=Path, help="where temporary files go")
-    return made
+LINKS = 1000
+"""So many files may be links to one: more are refused by some file systems."""
 
 
 class Table:
@@ -39,9 +32,22 @@ class Table:
     def __init__(self, *head: str) -> None:
         print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}", flush=True)
 
+    @classmethod
+    def of_figures(cls, what: str) -> Table:
+        """Begin a table of rows by `figure`."""
+        return cls(what, "goal", "median (lowest to highest)")
+
     def row(self, *cells: str) -> None:
         """Print one row."""
         print(f"| {' | '.join(cells)} |", flush=True)
+
+    def figure(self, what: str, figure: Figure, goal: float | None = None, digits: int = 2, most: bool = True) -> None:
+        """Print a figure, and the most that it may be, or the least."""
+        self.row(what, *against_goal(figure, goal, digits, most))
+
+    def rates(self, what: str, goal: float | None, ours: Figure, bare: Figure) -> None:
+        """Print two rates, how many times as large the first is, and the least that this must be."""
+        self.row(what, *against_goal(ours / bare, goal), f"{ours.median:,.0f}", f"{bare.median:,.0f}")
 
 
 def against_goal(figure: Figure, goal: float | None, digits: int = 2, most: bool = False) -> tuple[str, str]:
@@ -54,6 +60,18 @@ def against_goal(figure: Figure, goal: float | None, digits: int = 2, most: bool
         text = text.replace(" (", "** (", 1)
         text = f"**{text}"
     return f"{'<=' if most else '>='} {goal:g}", text
+
+
+def figures(rounds: Iterable[Sequence[float]]) -> list[Figure]:
+    """Return what was measured as figures: each round has one number of each."""
+    return [Figure(tuple(values)) for values in zip(*rounds, strict=True)]
+
+
+def in_new_process(program: str, *words: object, **environment: str) -> list[float]:
+    """Run a program of Python in a new process; return the numbers in the last line that it prints."""
+    command = [sys.executable, "-c", program, *map(str, words)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+    return [float(word) for word in done.stdout.splitlines()[-1].split()]
 
 
 def images(kind: str, data: Path, target: Path, count: int) -> list[str]:
@@ -70,7 +88,11 @@ def images(kind: str, data: Path, target: Path, count: int) -> list[str]:
     """
     source = data / {"cifar": "folder_cifar10", "photos": "photos"}[kind]
     found = sorted(p for p in source.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg")) if source.is_dir() else []
-    files = [path.read_bytes() for path in found] or list(drawn(32 if kind == "cifar" else 400))
+    return repeated([path.read_bytes() for path in found] or list(drawn(32 if kind == "cifar" else 400)), target, count)
+
+
+def repeated(files: Sequence[bytes], target: Path, count: int) -> list[str]:
+    """Write these files again and again into ten class folders of `target`, `count` in all; return their paths."""
     for name in range(10):
         (target / f"class{name}").mkdir(parents=True)
     paths = [target / f"class{number % 10}" / f"{number:07d}.jpg" for number in range(count)]
@@ -85,6 +107,18 @@ def drawn(side: int) -> Iterator[bytes]:
     for _ in range(DRAWN):
         small = random.integers(0, 256, (max(4, side // 8), max(4, side // 8), 3), np.uint8)
         yield simplejpeg.encode_jpeg(cv2.resize(small, (side, side), interpolation=cv2.INTER_CUBIC), quality=90)
+
+
+def linked(paths: Iterable[Path], files: Sequence[bytes]) -> None:
+    """Write these files again and again to `paths`, with links instead of LINKS - 1 of LINKS."""
+    origin = Path()
+    for number, path in enumerate(paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number % LINKS:
+            os.link(origin, path)
+        else:
+            path.write_bytes(files[number // LINKS % len(files)])
+            origin = path
 
 
 def direct_pack(
@@ -124,3 +158,9 @@ def direct_pack(
     )  # fmt: skip
     (folder / "pack.json").write_bytes(manifest.to_json())
     return folder
+
+
+def tiny_pack(folder: Path, records: int, parts: int = 8) -> Path:
+    """Write a pack of so many images of 4x4 pixels."""
+    pixels = [(i * 2654435761 % 2**32).to_bytes(4, "little") * 12 for i in range(records)]
+    return direct_pack(folder, "tfrecord", pixels, (4, 4, 3), True, parts)

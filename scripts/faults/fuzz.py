@@ -1,7 +1,7 @@
 """Lets coverage guide the mutations of one parser until something is found; scripts/torture.py runs it.
 
-    scripts/torture_fuzz.py fuzz:yolo -max_total_time=600
-    scripts/torture_fuzz.py core:yolo -runs=2000000
+    scripts/faults/fuzz.py fuzz:yolo -max_total_time=600
+    scripts/faults/fuzz.py core:yolo -runs=2000000
 
 `core:` has the parser alone, as tests/torture/torture_cores.py has it, which is many times as fast as with its source.
 It needs atheris, and takes the options of libFuzzer. An input that is a fault is kept in build/fuzz, and its file as
@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-from torture_rows import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 TORTURE = ROOT / "tests" / "torture"
 WORD = re.compile(rb'"[A-Za-z_]+"|</?[A-Za-z_]+|[A-Za-z_]+=|[A-Za-z_-]{3,}|<!\[?[A-Z]+')
 """What the mutations of fuzzing put in, besides single bytes."""

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torture_rows import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 18
 LOADERS = ("early", "late", "shuffle", "block", "balanced")
 TIMEOUT_S = 120
@@ -44,18 +43,17 @@ class Trainer:
     env: tuple[tuple[str, str], ...] = ()
 
 
+LIGHTNING, WORKERS = ("lightning", "torchdata"), (("WORKERS", "2"),)
 TRAINERS = {
     "bare": Trainer("with_bare"),
     "torchrun": Trainer("with_bare", ranks=2),
-    "lightning": Trainer("with_lightning", ("lightning", "torchdata")),
-    "lightning-ddp": Trainer("with_lightning", ("lightning", "torchdata"), ranks=2),
-    "lightning-workers": Trainer(
-        "with_lightning", ("lightning", "torchdata"), loaders=LOADERS[2:], env=(("WORKERS", "2"),)
-    ),
+    "lightning": Trainer("with_lightning", LIGHTNING),
+    "lightning-ddp": Trainer("with_lightning", LIGHTNING, ranks=2),
+    "lightning-workers": Trainer("with_lightning", LIGHTNING, loaders=LOADERS[2:], env=WORKERS),
     "accelerate": Trainer("with_accelerate", ("accelerate",)),
     "accelerate-2": Trainer("with_accelerate", ("accelerate",), ranks=2),
     "torchdata": Trainer("with_torchdata", ("torchdata",), loaders=LOADERS[2:]),
-    "torchdata-workers": Trainer("with_torchdata", ("torchdata",), loaders=LOADERS[2:], env=(("WORKERS", "2"),)),
+    "torchdata-workers": Trainer("with_torchdata", ("torchdata",), loaders=LOADERS[2:], env=WORKERS),
     "transformers": Trainer("with_transformers", ("transformers",)),
 }
 
@@ -82,10 +80,10 @@ def cases(name: str, seeds: Iterable[int]) -> Iterator[tuple[int, str, str]]:
             chance = random.Random(f"{seed} {name}")
             loader, step, late_s = chance.choice(trainer.loaders), chance.randint(1, STEPS - 2), chance.random() * 0.01
             problem = "" if loader in whole else undisturbed(trainer, home, loader, whole)
-            yield (
-                seed,
-                *((problem, problem) if problem else killed(trainer, home, whole[loader], loader, (step, late_s))),
-            )
+            if problem:
+                yield seed, problem, problem
+            else:
+                yield seed, *killed(trainer, home, whole[loader], loader, (step, late_s))
 
 
 def undisturbed(trainer: Trainer, home: Path, loader: str, whole: dict[str, list[Batches]]) -> str:

@@ -5,13 +5,14 @@ Packs of 32x32 raw images and of records of about 22 KB (as a JPEG of 256 px has
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from bench_common import Table, against_goal, direct_pack, parser
 
+from benchmarks.common import Table, against_goal, direct_pack
 from packer.bench.measure import take_turns
 from packer.containers import CONTAINERS
 from packer.format.digests import sha256_of
@@ -29,27 +30,21 @@ def check(pack: Path) -> None:
     assert not verify(pack).problems
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--records", type=int, default=80_000, help="of 32x32; a fifth of them of 22 KB")
-    given = arguments.parse_args()
+def options(parser: Any) -> None:
+    parser.add_argument("--records", type=int, default=80_000, help="of 32x32; a fifth of them of 22 KB")
+
+
+def run(given: Any) -> None:
     table = Table("pack", "goal", "verify / hash", "hash, s", "verify, s")
     random = np.random.default_rng(0)
-    for raw in (False, True):
-        if raw:
-            datas, shape = [random.bytes(3072) for _ in range(given.records)], (32, 32, 3)
-        else:
-            sizes = random.integers(18_000, 26_000, given.records // 5).tolist()
-            datas, shape = [random.bytes(size) for size in sizes], (256, 256, 3)
+    sizes = random.integers(18_000, 26_000, given.records // 5).tolist()
+    for kind, shape in (("JPEG 256 px", (256, 256, 3)), ("raw 32x32", (32, 32, 3))):
+        raw = kind.startswith("raw")
+        datas = [random.bytes(size) for size in ([3072] * given.records if raw else sizes)]
         for container in CONTAINERS:
-            with tempfile.TemporaryDirectory(dir=given.work_dir) as home:
-                pack = direct_pack(Path(home, "pack"), container, datas, shape, raw)
-                seconds = take_turns({"hash": partial(hash_all, pack), "verify": partial(check, pack)}, given.rounds)
+            pack = direct_pack(given.home / "pack", container, datas, shape, raw)
+            seconds = take_turns({"hash": partial(hash_all, pack), "verify": partial(check, pack)}, given.rounds)
+            shutil.rmtree(pack)
             hashing, checking = seconds["hash"], seconds["verify"]
             cells = against_goal(checking / hashing, 1.2, most=True)
-            kind = "raw 32x32" if raw else "JPEG 256 px"
             table.row(f"{kind}, {container}", *cells, f"{hashing.median:.3f}", f"{checking.median:.3f}")
-
-
-if __name__ == "__main__":
-    main()
