@@ -109,7 +109,7 @@ def adopting(folder: Path, given: Any) -> None:
 def twin(pack: Path, out: Path, seed: int) -> None:
     """Make a pack like another, with other paths, digests of sources and classes; it shares the containers."""
     manifest, shards = read_manifest(pack), []
-    tables = Indexes(str(pack), manifest.shards)
+    tables = Indexes(str(pack), manifest.shards, manifest)
     random = np.random.default_rng(seed)
     out.mkdir()
     for number, shard in enumerate(manifest.shards):

@@ -1,20 +1,26 @@
 """What listing, planning and building make a cluster do, step by step as the code of packer does it.
 
-Numbers of images, nodes and requests are in a `Setting`; seconds of the processor per image are measured
-(`check.py`). Each phase is run on a clock (`clock.py`) in which cores, network cards, the store's
-limits and the coordinator are shared, and requests are in flight for as long as the store takes to answer.
+Numbers of images, nodes and requests are in a `Setting`. Each phase is run on a clock on which cores, network cards,
+the store's limits and the coordinator are shared, and requests are in flight for as long as the store takes to answer.
+
+A process of the clock is a generator. It yields a time, and goes on then; a `Queue`, and goes on with its next item; or
+a pair (`Counter`, number), and goes on when so many are counted. `Resource.serve` tells when some of its equal servers
+will have done a piece of work; who asks first is served first. That is what a library such as simpy would be used for;
+it is less code than its use, and makes a million events in two seconds.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, count
+from typing import Any, TypeAlias
 
-from simulation.clock import Clock, Counter, Process, Queue, Resource, compute
 from simulation.setting import Setting
 
 from packer.packing.engines import threads_of
@@ -22,16 +28,130 @@ from packer.packing.scan import IMAGES_A_JOB
 from packer.sources.archives.objects import MOST_CALLS, READS
 from packer.stores.transfer import PIECE_BYTES
 
+# -- the clock
+
+Process: TypeAlias = Generator[Any, Any, None]
+
+
+class Clock:
+    """Runs processes; `now` is the time in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Process, Any]] = []
+        self._order = count()
+
+    def start(self, process: Process, value: Any = None) -> None:
+        """Let a process go on now, with a value."""
+        heapq.heappush(self._events, (self.now, next(self._order), process, value))
+
+    def run(self, process: Process) -> float:
+        """Run until a process has ended, and return the time; what others still do is left."""
+        ended: list[bool] = []
+
+        def whole() -> Process:
+            yield from process
+            ended.append(True)
+
+        self.start(whole())
+        while not ended:
+            self.now, _, going, value = heapq.heappop(self._events)
+            try:
+                wanted = going.send(value)
+            except StopIteration:
+                continue
+            if isinstance(wanted, float):
+                heapq.heappush(self._events, (max(wanted, self.now), next(self._order), going, None))
+            elif isinstance(wanted, Queue):
+                wanted.take(going)
+            else:
+                counter, least = wanted
+                counter.wait(going, least)
+        return self.now
+
+
+class Queue:
+    """Items for whoever asks, in order."""
+
+    def __init__(self, clock: Clock, items: Iterator[Any] | tuple[Any, ...] = ()) -> None:
+        self._clock = clock
+        self._items: deque[Any] = deque(items)
+        self._waiting: deque[Process] = deque()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: Any) -> None:
+        """Give an item to who waits longest."""
+        if self._waiting:
+            self._clock.start(self._waiting.popleft(), item)
+        else:
+            self._items.append(item)
+
+    def take(self, process: Process) -> None:
+        """Let a process go on with an item."""
+        if self._items:
+            self._clock.start(process, self._items.popleft())
+        else:
+            self._waiting.append(process)
+
+
+class Counter:
+    """A number that grows, and processes that wait for it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.value = 0.0
+        self._clock = clock
+        self._waiting: list[tuple[float, int, Process]] = []
+        self._order = count()
+
+    def add(self, number: float = 1) -> None:
+        """Count on."""
+        self.value += number
+        while self._waiting and self._waiting[0][0] <= self.value + 1e-6:
+            self._clock.start(heapq.heappop(self._waiting)[2])
+
+    def wait(self, process: Process, least: float) -> None:
+        """Let a process go on when so many are counted."""
+        if least <= self.value + 1e-6:
+            self._clock.start(process)
+        else:
+            heapq.heappush(self._waiting, (least, next(self._order), process))
+
+
+class Resource:
+    """Equal servers, such as the cores of a node, a network card, or the requests that a store allows per second."""
+
+    def __init__(self, name: str, servers: int = 1) -> None:
+        self.name, self.servers, self.busy_s = name, servers, 0.0
+        self._free = [0.0] * servers
+
+    def serve(self, now: float, seconds: float) -> float:
+        """Return when this work is done, if it is asked for now."""
+        end = max(now, self._free[0]) + seconds
+        heapq.heapreplace(self._free, end)
+        self.busy_s += seconds
+        return end
+
+    def busy_until(self, now: float) -> float:
+        """Return for how long servers were busy until now, without the work that is asked for and not begun."""
+        return self.busy_s - sum(max(0.0, free - now) for free in self._free)
+
+
+def compute(clock: Clock, cores: Resource, seconds: float) -> Process:
+    """Keep one core busy for so many seconds."""
+    if seconds > 1e-9:
+        yield cores.serve(clock.now, seconds)
+
+
+# -- machines
+
 LISTS, READING, FETCHING = "LISTs in flight", "reads in flight of a worker", "requests in flight of a rank"
 INDEXES = "indexes in flight of a rank"
 SHARD_REQUESTS = 3
 """Beside the parts of a shard: its index, its size that is asked for, and its line in the journal."""
 ALWAYS = 0.95
 """Share of the time in which something is busy that limits all else."""
-PIECES = 10
-"""In which work is done on cores that more processes share than there are cores."""
-OTHERS_S = 0.005
-"""Other programs keep cores busy for so long at a time."""
 
 
 @dataclass
@@ -65,8 +185,7 @@ class World:
     def __init__(self, setting: Setting, nodes: int, cores: int, network_bytes_s: float, prefixes: float) -> None:
         self.setting, self.clock = setting, Clock()
         self._gets_per_s = prefixes * setting.prefix_gets_s
-        machine = Resource("cores", cores, PIECES)
-        self.cores = [machine if setting.one_machine else Resource("cores", cores) for _ in range(nodes)]
+        self.cores = [Resource("cores", cores) for _ in range(nodes)]
         self.networks = [Resource("network of a node") for _ in range(nodes)]
         self.disks = [Resource("disk") for _ in range(nodes)]
         self.gpus = Resource("GPUs", nodes)
@@ -78,17 +197,6 @@ class World:
         self.turn = Queue(self.clock, (None,))
         self._network_bytes_s = network_bytes_s
         self._dice = random.Random(0)
-        for node in range(1 if setting.one_machine else nodes):
-            for _ in range(math.ceil(setting.others_cores)):
-                self.clock.start(self._others(node, setting.others_cores / math.ceil(setting.others_cores)))
-
-    def _others(self, node: int, share: float) -> Process:
-        """Keep cores busy with what other programs do: they get this share of the time, if late then all the more."""
-        done = 0.0
-        while True:
-            wanted = share * (self.clock.now + OTHERS_S) - done
-            done += wanted
-            yield max(self.cores[node].serve(self.clock.now, wanted), self.clock.now + OTHERS_S)
 
     def coordinate(self, seconds: float) -> Process:
         """Do serial work in the coordinator, on the first node."""
@@ -108,9 +216,6 @@ class World:
         yield limit.serve(self.clock.now, count / allowed)
         tail = self._dice.expovariate(1.0) * setting.latency_tail
         yield self.clock.now + setting.latency_s * (1 - setting.latency_tail + tail) * max(1.0, count / at_once)
-        if setting.store_request_s:
-            work = count * setting.store_request_s + size * setting.store_byte_s
-            yield from compute(self.clock, self.cores[node], work)
         yield self.networks[node].serve(self.clock.now, size / self._network_bytes_s)
 
     def fly(self, kind: str, since: float, most: int, at_once: int = 1) -> None:
@@ -123,8 +228,7 @@ class World:
         groups += [[one] for one in (self.gpus, self.coordinator, self.upload, self.gets, self.puts)]
         spent = {}
         for group in groups:
-            some = set(group)
-            spent[group[0].name] = sum(one.busy_until(self.clock.now) / one.servers for one in some) / len(some)
+            spent[group[0].name] = sum(one.busy_until(self.clock.now) / one.servers for one in group) / len(group)
         return spent | self._flights
 
     def phase(self, name: str, main: Process) -> Phase:
@@ -251,8 +355,6 @@ def building(setting: Setting) -> Phase:
             for _ in range(threads):
                 clock.start(converter(node, queue, converted, read))
             yield converted, images
-            yield from compute(clock, world.cores[node], setting.shard_s)
-            yield clock.now + setting.shard_wait_s
             yield from _merged(world, setting.record_s, partial(clock.start, sent(images * setting.image_bytes)))
 
     def sent(size: float) -> Process:
