@@ -21,6 +21,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -104,8 +105,8 @@ def measured_on() -> str:
     return f"{facts['date']}: {facts['processor']}, {facts['cores']} cores, {memory:.0f} GiB; {versions}."
 
 
-def run(name: str, arguments: list[str]) -> int:
-    """Run one benchmark, which prints its tables; return its exit code."""
+def prepared(name: str) -> tuple[ModuleType, argparse.ArgumentParser]:
+    """Return the module of a benchmark, and what understands its options."""
     sys.path[1:1] = [str(ROOT / "tests"), str(ROOT / "tests" / "view")]  # whose servers and large packs serve here, too
     module = import_module(f"benchmarks.{BENCHMARKS[name].module}")
     parser = argparse.ArgumentParser(
@@ -115,6 +116,12 @@ def run(name: str, arguments: list[str]) -> int:
     parser.add_argument("--data", type=Path, default=DATA, help="has folder_cifar10/ and photos/; drawn if not there")
     parser.add_argument("--work-dir", type=Path, help="where temporary files go")
     module.options(parser)
+    return module, parser
+
+
+def run(name: str, arguments: list[str]) -> int:
+    """Run one benchmark, which prints its tables; return its exit code."""
+    module, parser = prepared(name)
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", dir=given.work_dir) as folder:
         given.home = Path(folder)
