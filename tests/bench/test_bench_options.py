@@ -127,7 +127,7 @@ def test_memory_is_that_of_the_process() -> None:
 
 def test_every_benchmark_has_its_place_in_the_docs() -> None:
     marked = re.findall(r"<!-- ((?:bench|native)_\w+) -->", (ROOT / "docs" / "benchmarks.md").read_text("utf-8"))
-    in_the_page = bench_script.BENCHMARKS.keys() - {"ultralytics"}  # which needs more than packer does, and has a page
+    in_the_page = bench_script.BENCHMARKS.keys() - set(bench_script.ELSEWHERE)
     assert sorted(marked) == sorted(map(bench_script.marker, in_the_page))
     there = {path.stem for path in (ROOT / "scripts" / "benchmarks").glob("*.py")}
     assert {one.module for one in bench_script.BENCHMARKS.values()} == there - {"__init__", "common", "peer_loaders"}
