@@ -36,18 +36,13 @@ class Benchmark:
     module: str
     quick: str
     full: str = ""
-
-    @property
-    def is_native(self) -> bool:
-        """Whether it wants the native decoder."""
-        return "--native" in self.full or "--decoder fast" in self.full
+    native: bool = False
+    """Whether it wants the native decoder."""
 
 
 BENCHMARKS = {
     "read": Benchmark("read", "--count 1100 --tiny 1000"),
-    "loader": Benchmark(
-        "loader", "--photos 60 --small 600 --records 1000", "--photos 2000 --small 50000"
-    ),
+    "loader": Benchmark("loader", "--photos 60 --small 600 --records 1000", "--photos 2000 --small 50000"),
     "peers": Benchmark("peers", "--photos 20 --share 0.05"),
     "gpu": Benchmark("gpu", ""),
     "build": Benchmark("build", "--cifar 300 --photos 20", "--photos 3000"),
@@ -68,9 +63,9 @@ BENCHMARKS = {
         "--rounds 3 --seconds 0.7 --format lmdb --format webdataset",
     ),
     "ultralytics": Benchmark("ultralytics", "--images 200"),
-    "native_loader": Benchmark("loader", "--decoder fast --photos 60 --small 600", "--decoder fast"),
+    "native_loader": Benchmark("loader", "--decoder fast --photos 60 --small 600", "--decoder fast", native=True),
     "native_peers": Benchmark(
-        "peers", "--native --only ffcv dali --photos 20 --share 0.05", "--native --only ffcv dali"
+        "peers", "--native --only ffcv dali --photos 20 --share 0.05", "--native --only ffcv dali", native=True
     ),
 }  # fmt: skip
 ELSEWHERE = ("ultralytics",)
@@ -81,7 +76,7 @@ UNASKED = [name for name in BENCHMARKS if name not in ("peers", "native_peers", 
 
 def marker(name: str) -> str:
     """Return the name of the markers in the page between which the tables of a benchmark stand."""
-    return name if BENCHMARKS[name].is_native else f"bench_{name}"
+    return name if BENCHMARKS[name].native else f"bench_{name}"
 
 
 def written(page: str, name: str, text: str) -> str:
@@ -145,12 +140,13 @@ def run_all(arguments: list[str]) -> int:
     code = 0
     for name in given.names or UNASKED:
         one = BENCHMARKS[name]
-        if one.is_native and not FAST.exists():
+        if one.native and not FAST.exists():
             print(f"== {name} needs .venv-fast, which scripts/test_fast.sh makes", file=sys.stderr)
             continue
         words = f"--rounds 1 {one.quick}" if given.quick else f"--rounds 5 {one.full}"
         print(f"== {name} {words}", file=sys.stderr)
-        command = [FAST if one.is_native else sys.executable, __file__, name, *words.split(), "--data", given.data]
+        python = FAST if one.native else sys.executable
+        command = [python, __file__, name, *words.split(), "--data", given.data]
         command += ["--work-dir", given.work_dir] if given.work_dir else []
         done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
         if done.returncode:
@@ -158,22 +154,22 @@ def run_all(arguments: list[str]) -> int:
             code = 1
         if given.quick or name in ELSEWHERE:
             print(done.stdout, flush=True)
-        elif not write(name, done.stdout):
+        elif "|" in done.stdout:
+            facts = subprocess.run([python, __file__, "machine"], check=True, stdout=subprocess.PIPE, text=True).stdout
+            write(name, f"{done.stdout}\n{facts}")
+        else:
             print(f"{name} has printed no table: {PAGE.name} stays as it is", file=sys.stderr)
             code = 1
     return code
 
 
-def write(name: str, text: str) -> bool:
-    """Put what a benchmark has printed into the page, if that has a table; return whether it has."""
-    if "|" not in text:
-        return False
-    PAGE.write_text(written(PAGE.read_text("utf-8"), name, f"{text}\n{measured_on()}"), "utf-8")
+def write(name: str, text: str) -> None:
+    """Put the tables of a benchmark into the page, and those of `peers` into the pages that quote them."""
+    PAGE.write_text(written(PAGE.read_text("utf-8"), name, text), "utf-8")
     if name == "peers":
         import docs
 
         docs.main(["peers"])
-    return True
 
 
 def main(arguments: list[str]) -> int:
@@ -183,6 +179,9 @@ def main(arguments: list[str]) -> int:
         return run_all(others)
     if name in BENCHMARKS:
         return run(name, others)
+    if name == "machine":  # its versions are those of the Python that runs a benchmark
+        print(measured_on())
+        return 0
     print(__doc__)
     for known, one in BENCHMARKS.items():
         source = Path(__file__).with_name("benchmarks") / f"{one.module}.py"
