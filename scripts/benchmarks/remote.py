@@ -203,7 +203,8 @@ def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[
             for seed, proxy in enumerate(proxies)
         ]  # fmt: skip
         at_kill, killed = 0, None
-        while kill and killed is None:  # the first that fetches
+        # the first that fetches; of a small pack, all may end before
+        while kill and killed is None and any(process.poll() is None for process in processes):
             killed = next((n for n, proxy in enumerate(proxies) if len(sent_now(proxy)) >= KILLED_AFTER), None)
             time.sleep(0.005)
         if killed is not None:
