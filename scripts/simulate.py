@@ -1,13 +1,11 @@
 """What a cluster needs for a pack of 100 million images: time, requests, memory, money, and what limits each phase.
 
 Nothing of it runs here: it is a simulation (`scripts/simulation/`) with rates that are measured on one machine and with
-limits and prices that are stated. `--check` runs what it simulates, small, in 1, 2 and 4 processes on this machine, and
-prints predicted against measured seconds.
+limits and prices that are stated.
 
     python scripts/simulate.py                                    # the defaults, with their sources
     python scripts/simulate.py --set nodes=16 --set prefixes=10
     python scripts/simulate.py --file mine.json                   # the same names
-    python scripts/simulate.py --check --rounds 5
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ import json
 from dataclasses import fields, replace
 from pathlib import Path
 
-from bench_common import Table, parser
-from simulation.build import Phase, building, listing, planning
+from benchmarks.common import Table
+from simulation.cluster import Phase, building, listing, planning
 from simulation.setting import Setting, parsed
-from simulation.stream import BLOCK, Stretch, epoch, opening
+from simulation.training import BLOCK, Stretch, epoch, opening
 
 STEPS, STEPS_OF_PARTS = 60, 240
 """Simulated of an epoch; the second half of them stands for the others. If each node reads its own part, a step takes
@@ -32,18 +30,10 @@ POINTS = 4
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.formatter_class = argparse.RawDescriptionHelpFormatter
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a number of the setting")
     arguments.add_argument("--file", type=Path, help="JSON with numbers of the setting")
-    arguments.add_argument("--check", action="store_true", help="compare with real runs on this machine")
-    arguments.add_argument("--only", default="", metavar="TEXT", help="of the check: only what has this in its name")
     given = arguments.parse_args()
-    if given.check:
-        from simulation.check import check
-
-        check(given.rounds, given.data, given.work_dir, given.only)
-        return
     try:
         named = json.loads(given.file.read_text("utf-8")) if given.file else {}
         setting = Setting(**{**named, **parsed(given.set)})
@@ -61,13 +51,7 @@ def print_setting(setting: Setting) -> None:
         value, unit = getattr(setting, one.name), one.metadata["unit"]
         source = one.metadata["source"] if value == one.default else "given"
         value = setting.bytes_of_shard if one.name == "shard_bytes" else value
-        text = (
-            f"{value:,}"
-            if isinstance(value, int) and not isinstance(value, bool)
-            else f"{value:g}"
-            if isinstance(value, float)
-            else str(value)
-        )
+        text = f"{value:g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
         table.row(f"`{one.name}`{', ' if unit else ''}{unit}", text, source)
     print()
 

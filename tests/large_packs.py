@@ -1,6 +1,6 @@
 """Packs of any number of records that take hardly any disk: sparse shards of black images, and one index for all.
 
-For the tests, and for scripts/bench_large_pack.py.
+For the tests, and for scripts/bench.py large_pack.
 """
 
 from __future__ import annotations

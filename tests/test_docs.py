@@ -28,9 +28,9 @@ from packer.sources.lists.columns import parse_columns
 from packer.sources.parquet.objects import FORMATS
 
 sys.path.insert(0, str(ROOT / "scripts"))
-import draw_readme
-import write_benchmarks
-import write_release
+import bench as bench_script
+
+import docs
 
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -38,11 +38,18 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+(?![\w>-])")
 
 
-@pytest.mark.parametrize("name", ["write_cli_docs.py", "write_llms.py"])
-def test_generated_pages_are_up_to_date(name: str) -> None:
-    script = ROOT / "scripts" / name
-    done = subprocess.run([sys.executable, script, "--check"], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("name", ["cli", "llms", "peers"])
+def test_generated_pages_are_up_to_date(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert docs.main([name, "--check"]) == 0, capsys.readouterr().err
+
+
+def test_a_page_that_is_not_up_to_date_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(docs.WRITTEN, "llms", lambda: {DOCS / "llms.txt": "another text"})
+    assert docs.main(["llms", "--check"]) == 1
+    assert "docs/llms.txt is not up to date; run python scripts/docs.py llms" in capsys.readouterr().err
+    assert docs.main(["nothing"]) == 2
 
 
 # -- links
@@ -70,8 +77,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("name", ["README.md", "docs/llms.txt"])
 @pytest.mark.parametrize("tag", ["", "v9.8.7"], ids=["now", "released"])
 def test_links_lead_to_files_here_and_to_those_of_the_tag_in_a_release(name: str, tag: str) -> None:
-    page, base = ROOT / name, f"{write_release.address()}/"
-    text = write_release.released(name, page.read_text(), tag) if tag else page.read_text()
+    page, base = ROOT / name, f"{docs.address()}/"
+    text = docs.released(name, page.read_text(), tag) if tag else page.read_text()
     links = re.findall(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)$", FENCE.sub("", text), re.MULTILINE)
     assert len(links) > 15
     for link in (inline or reference for inline, reference in links):
@@ -89,7 +96,7 @@ def test_until_there_is_a_release_packer_is_installed_from_a_clone() -> None:
     if not files:
         pytest.skip("no checkout of git")
     texts = {name: (ROOT / name).read_bytes().decode("utf-8", "replace") for name in files if (ROOT / name).is_file()}
-    address = write_release.address().removeprefix("https://github.com/")
+    address = docs.address().removeprefix("https://github.com/")
     assert [name for name, text in texts.items() if f"/{address}" in text] == ["pyproject.toml"]
     named = re.compile(r"pip install [^\n`]*dataset-packer")
     assert [name for name, text in texts.items() if named.search(text)] == []
@@ -98,11 +105,11 @@ def test_until_there_is_a_release_packer_is_installed_from_a_clone() -> None:
 
 def test_a_release_is_installed_by_its_name() -> None:
     for page, count in (("README.md", 1), ("docs/index.md", 1), ("docs/install.md", 3)):
-        text = write_release.released(page, (ROOT / page).read_text(), "v9.8.7")
+        text = docs.released(page, (ROOT / page).read_text(), "v9.8.7")
         assert len(re.findall(r"pip install (?:--no-deps )?\"?dataset-packer(?:\[remote\]\")?[`\n]", text)) == count
         assert "pip install ." not in text.replace("pip install ./packer-fast", "") and "index yet" not in text
     wheel = (ROOT / ".github" / "workflows" / "tests.yml").read_text().partition("\n  wheel:")[2]
-    assert wheel.index('write_release.py "$GITHUB_REF_NAME"') < wheel.index("scripts/test_wheel.sh dist")
+    assert wheel.index('scripts/docs.py release "$GITHUB_REF_NAME"') < wheel.index("scripts/test_wheel.sh dist")
 
 
 def test_the_home_page_is_the_first_screen_of_the_readme() -> None:
@@ -127,13 +134,8 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 
 def test_figures_in_the_pages_of_other_loaders_are_those_of_the_benchmark() -> None:
-    benchmarks = (DOCS / "benchmarks.md").read_text()
-    shown = set()
-    for page in (DOCS / "peers").glob("*.md"):
-        text = page.read_text()
-        assert write_benchmarks.with_figures(text, benchmarks) == text, "run scripts/write_benchmarks.py --peers"
-        shown |= set(re.findall(r"<!-- figures: (\w+) -->\n\|", text))
-    assert shown == set(write_benchmarks.PEERS)
+    shown = [re.findall(r"<!-- figures: (\w+) -->\n\|", page.read_text()) for page in (DOCS / "peers").glob("*.md")]
+    assert {name for names in shown for name in names} == set(docs.PEERS)
 
 
 def test_where_packer_is_slower_the_figure_is_bold() -> None:
@@ -143,14 +145,14 @@ def test_where_packer_is_slower_the_figure_is_bold() -> None:
     faster = head.format("work") + "| dali | nvidia-dali-cuda120 2 | >= 2 | **1.20** (1 to 2) | 7 |\n"
     slower = head.format("other") + "| dali | nvidia-dali-cuda120 2 | | 0.80 (0.7 to 0.9) | 9 |\n"
     page = f"<!-- bench_peers -->\n{faster}\n{slower}\n2026-01-01: a machine; versions.\n<!-- end -->"
-    rows = write_benchmarks.peer_table(page, "dali").splitlines()[2:4]
+    rows = docs.peer_table(page, "dali").splitlines()[2:4]
     assert rows == ["| work | 8 | 7 | 1.20 (1 to 2) |", "| other | 8 | 9 | **0.80** (0.7 to 0.9) |"]
 
 
 def test_the_figures_of_the_readme_are_those_of_the_benchmark() -> None:
-    ratio, packed, plain, machine = draw_readme.figures((DOCS / "benchmarks.md").read_text())
-    picture = draw_readme.TARGET.read_text()
-    assert all(f">{figure}<" in picture for figure in (f"{ratio} times", packed, plain)), "run scripts/draw_readme.py"
+    ratio, packed, plain, machine = docs.figures((DOCS / "benchmarks.md").read_text())
+    picture = docs.PICTURE.read_text()
+    assert all(f">{figure}<" in picture for figure in (f"{ratio} times", packed, plain)), "run scripts/docs.py picture"
     median, lowest, highest = (f"{float(number):.1f}" for number in re.findall(r"[\d.]+", ratio))
     readme = (ROOT / "README.md").read_text()
     assert f"**{median} times ({lowest} to {highest}) the images/s**" in readme and machine.split(",")[0] in readme
@@ -192,7 +194,8 @@ def test_every_option_in_the_text_exists(page: Path) -> None:
     scripts = {ROOT / name for name in re.findall(r"scripts/\w+\.py", text)}
     for script in scripts:
         assert script.is_file(), script
-    scripts |= {ROOT / "scripts" / "bench_common.py"}  # what those have in common
+    if ROOT / "scripts" / "bench.py" in scripts:
+        scripts |= {ROOT / "scripts" / "benchmarks" / f"{one.module}.py" for one in bench_script.BENCHMARKS.values()}
     of_scripts = {name for script in scripts for name in re.findall(r"\"(--[a-z][a-z-]+)\"", script.read_text())}
     assert set(OPTION.findall(text)) <= ALL_OPTIONS | of_scripts
 

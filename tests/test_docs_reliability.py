@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import torture  # noqa: E402
-import torture_rows  # noqa: E402
-import write_reliability  # noqa: E402
 
-ROWS_OF_PAGE = torture_rows.ROWS
+import docs  # noqa: E402
+
+ROWS_OF_PAGE = torture.ROWS
 NAMED, ROW = re.compile(r"\(rows? ([^)]*)"), re.compile(r"`([a-z-]+)`")
 ROWS = {"B": 27, "N": 14, "I": 17, "L": 16, "P": 15, "R": 23, "C": 12, "S": 4, "O": 12}
 TEXT = (ROOT / "docs" / "reliability.md").read_text()
@@ -57,13 +57,13 @@ def test_pytest_passes_over_no_folder_of_tests(pytestconfig: pytest.Config) -> N
 
 
 def test_the_tables_are_made_from_the_evidence() -> None:
-    groups = [group for _, group, _ in write_reliability.BLOCK.findall(TEXT)]
+    groups = [group for _, group, _ in docs.BLOCK.findall(TEXT)]
     assert sorted(groups) == sorted({row.group for row in ROWS_OF_PAGE.values()})
-    assert write_reliability.written(TEXT) == TEXT, "run scripts/write_reliability.py"
+    assert list(docs.reliability().values()) == [TEXT], "run scripts/docs.py reliability"
 
 
 def test_the_evidence_is_of_rows_and_names_no_machine() -> None:
-    runs = write_reliability.runs()
+    runs = docs.runs()
     assert {run["row"] for run in runs} <= set(ROWS_OF_PAGE)
     for run in runs:
         assert re.fullmatch("[0-9a-f]{7,10}", run["commit"]) and re.fullmatch(r"20\d\d-\d\d-\d\d", run["date"]), run
@@ -80,16 +80,16 @@ def test_the_page_shows_the_last_run_and_the_largest() -> None:
             "runs": runs, "of": 9000, "outcomes": {"killed": runs}, "faults": 0, "seconds": 61.2,
         }  # fmt: skip
 
-    lines = write_reliability.table("packs", [run(1, 5), run(2, 2000), run(3, 40)]).splitlines()[2:]
+    lines = docs.evidence_table("packs", [run(1, 5), run(2, 2000), run(3, 40)]).splitlines()[2:]
     assert [line.split(" | ")[3:] for line in lines] == [
         ["40 of 9,000: 40 killed; 61 s", "0", "3,000 to 3,039", "`3000000`, 2026-01-02 |"],
         ["2,000 of 9,000: 2,000 killed; 61 s", "0", "2,000 to 3,999", "`2000000`, 2026-01-02 |"],
     ]
-    assert len(write_reliability.table("packs", [run(1, 5), run(2, 5)]).splitlines()) == 3
+    assert len(docs.evidence_table("packs", [run(1, 5), run(2, 5)]).splitlines()) == 3
 
 
 def test_every_row_that_the_catalog_names_has_evidence() -> None:
-    with_evidence = {run["row"] for run in write_reliability.runs()}
+    with_evidence = {run["row"] for run in docs.runs()}
     named = {name for cell in TABLE.values() for rows in NAMED.findall(cell) for name in ROW.findall(rows)}
     assert len(named) > 15 and named <= with_evidence
 
@@ -99,7 +99,7 @@ def test_every_row_has_cases_that_exist() -> None:
     from torture_parsers import TARGETS  # isort: skip  # finds the others
     from torture_cores import CORES
 
-    assert torture_rows.FUZZ.keys() == TARGETS.keys() and torture_rows.CORE.keys() == CORES.keys()
+    assert torture.FUZZ.keys() == TARGETS.keys() and torture.CORE.keys() == CORES.keys()
     for row in ROWS_OF_PAGE.values():
         if row.file:
             text = (ROOT / "tests" / "torture" / row.file).read_text()

@@ -17,12 +17,18 @@ from packer.stores.layout import Layout
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import simulate
-from simulation.build import building, listing, planning
-from simulation.clock import Clock, Queue, Resource, compute
-from simulation.fetching import Files, with_neighbors
-from simulation.reading import sampled_shards, shards_of_epoch
+from simulation.cluster import Clock, Queue, Resource, building, compute, listing, planning
 from simulation.setting import Setting, parsed
-from simulation.stream import BLOCK, Stretch, epoch, opening
+from simulation.training import (
+    BLOCK,
+    Files,
+    Stretch,
+    epoch,
+    opening,
+    sampled_shards,
+    shards_of_epoch,
+    with_neighbors,
+)
 
 SMALL = replace(
     Setting(), images=100_000, folders=50, build_nodes=2, build_cores=4, workers=4, nodes=2, ranks=2, cores=8,
@@ -38,7 +44,7 @@ def groups_of(setting):
 
 
 def test_work_on_shared_cores_takes_as_long_as_the_cores_allow():
-    clock, cores = Clock(), Resource("cores", 2, 10)
+    clock, cores = Clock(), Resource("cores", 2)
     ended = Queue(clock)
 
     def work(seconds):
@@ -172,7 +178,7 @@ def test_requests_add_up():
 
 
 def test_without_latency_and_processor_time_only_the_network_and_the_gpus_take_time():
-    free = replace(SMALL, latency_s=0.0, decode_s=0.0, fetch_byte_s=0.0, fetch_s=0.0, prefixes=10**6, gpu_images_s=0.0)
+    free = replace(SMALL, latency_s=0.0, decode_s=0.0, fetch_byte_s=0.0, prefixes=10**6, gpu_images_s=0.0)
     read = epoch(free, "epoch")
     assert read.seconds == pytest.approx(read.bytes_read / free.nodes / free.network_bytes_s, rel=0.05)
     trained = epoch(replace(free, gpu_images_s=1000.0), "epoch")

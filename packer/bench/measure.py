@@ -1,4 +1,4 @@
-"""Measuring functions of `packer bench` and of scripts/bench_*.py: rounds that take turns, their spread, memory.
+"""Measuring functions of `packer bench` and of scripts/benchmarks: rounds that take turns, their spread, memory.
 
 Every figure is a ratio or a rate with its spread over the rounds of one run; other runs see a different load.
 """

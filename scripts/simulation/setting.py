@@ -68,26 +68,18 @@ class Setting:
     usd_1000_gets: float = _number(0.0004, PRICES)
     usd_1000_puts: float = _number(0.005, f"{PRICES}; listing too")
     usd_gb_out: float = _number(0.0, f"within a region; 0.12 beyond: {PRICES}", "GB")
-    store_request_s: float = _number(0.0, "processor time of a store on the same machine", "a request")
-    store_byte_s: float = _number(0.0, "the same", "a byte")
 
     list_s: float = _number(14e-6, "71,000 names/s from SeaweedFS, one process", "a name, coordinator")
     merge_s: float = _number(0.8e-6, MEASURED, "an image, coordinator")
     annotate_s: float = _number(4.3e-6, f"{MEASURED}: labels, where headers are not read", "an image, coordinator")
     header_s: float = _number(13.5e-6, f"{MEASURED}: header and labels", "an image")
     convert_s: float = _number(2.85e-3, f"{MEASURED}: photos to JPEG of 256 px, read back and hashed", "an image")
-    shard_s: float = _number(0.0, "in convert_s", "a shard")
-    shard_wait_s: float = _number(0.0, MEASURED, "a shard: for the disk")
     record_s: float = _number(0.002, MEASURED, "a shard, coordinator")
     start_s: float = _number(0.2, MEASURED, "a build, coordinator")
     worker_start_s: float = _number(0.5, MEASURED, "a worker")
-    coordinator_bytes: float = _number(60, "goal of bench_plan.py", "an image")
+    coordinator_bytes: float = _number(60, "goal of bench.py plan", "an image")
     decode_s: float = _number(0.36e-3, f"{MEASURED}: decode and crop", "an image")
-    fetch_s: float = _number(0.0, "in fetch_byte_s", "a request")
     fetch_byte_s: float = _number(2e-9, f"{MEASURED}, without TLS", "a byte")
-    rank_start_s: float = _number(0.0, MEASURED, "a rank: the first batch, beyond its work")
-    others_cores: float = _number(0.0, "cores of each node that other programs keep busy")
-    one_machine: bool = _number(False, "True for the check: all nodes are processes that share the same cores")
 
     @property
     def shards(self) -> int:

@@ -212,7 +212,7 @@ def rate_of(loader: Iterable[Any]) -> float:
 
 
 def test_own_loops_measure_about_the_same(tmp_path: Path) -> None:
-    """Within a factor of 3: few images, and a busy machine. scripts/bench_check.py compares in earnest.
+    """Within a factor of 3: few images, and a busy machine. scripts/bench.py check compares in earnest.
 
     The best rate of several tries counts: other work on the machine only ever slows one of them.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ from packer.containers import CONTAINERS
 from packer.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import bench as bench_script  # noqa: E402
+
 MISTAKES = {
     "--images 7": "--images: must be at least 8, got 7",
     "--images 0": "--images: must be at least 8, got 0",
@@ -121,11 +126,29 @@ def test_memory_is_that_of_the_process() -> None:
 
 
 def test_every_benchmark_has_its_place_in_the_docs() -> None:
-    scripts = re.findall(r"^run (\w+) ", (ROOT / "scripts" / "bench_all.sh").read_text("utf-8"), re.MULTILINE)
-    marked = re.findall(r"<!-- (bench_\w+) -->", (ROOT / "docs" / "benchmarks.md").read_text("utf-8"))
-    of_other_projects = {"bench_ultralytics"}  # they need more than packer does, and have their own pages
-    there = {path.stem for path in (ROOT / "scripts").glob("bench_*.py")} - {"bench_common"} - of_other_projects
-    assert scripts == [name for name in scripts if name in there] and set(scripts) == there == set(marked)
+    marked = re.findall(r"<!-- ((?:bench|native)_\w+) -->", (ROOT / "docs" / "benchmarks.md").read_text("utf-8"))
+    in_the_page = bench_script.BENCHMARKS.keys() - set(bench_script.ELSEWHERE)
+    assert sorted(marked) == sorted(map(bench_script.marker, in_the_page))
+    there = {path.stem for path in (ROOT / "scripts" / "benchmarks").glob("*.py")}
+    assert {one.module for one in bench_script.BENCHMARKS.values()} == there - {"__init__", "common", "peer_loaders"}
+
+
+@pytest.mark.parametrize("name", bench_script.BENCHMARKS)
+def test_benchmarks_have_the_options_that_all_runs_them_with(name: str) -> None:
+    for options in (bench_script.BENCHMARKS[name].quick, bench_script.BENCHMARKS[name].full):
+        module, parser = bench_script.prepared(name)
+        assert parser.parse_args(["--rounds", "5", *options.split()]).rounds <= 5 and callable(module.run)
+
+
+def test_tables_are_put_between_their_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- bench_read -->\nold\n<!-- end -->\n<!-- native_loader -->\nold\n<!-- end -->\n")
+    monkeypatch.setattr(bench_script, "PAGE", page)
+    bench_script.write("read", "| new |\n\nhere\n")
+    expected = "a\n<!-- bench_read -->\n| new |\n\nhere\n\n<!-- end -->\n<!-- native_loader -->\nold\n<!-- end -->\n"
+    assert page.read_text() == expected
+    with pytest.raises(ValueError, match="0 pairs of markers for view"):
+        bench_script.write("view", "| new |")
 
 
 def test_help_has_an_example() -> None:

@@ -1,6 +1,6 @@
 """Packs of each released version, read as they were written: by packer, and by the libraries of their formats.
 
-`scripts/write_golden.py` makes those of a new version; one that is here is never made anew.
+`scripts/golden.py` makes those of a new version; one that is here is never made anew.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_this_version_has_packs_of_all_containers() -> None:
     """The version that is to be released next has, once `packer.__version__` names it."""
     mine = {pack["container"] for name, pack in EXPECTED.items() if name.startswith(f"{__version__}/")}
     assert mine == ({"lmdb", "hdf5", "tfrecord", "webdataset"} if __version__ == "0.1.0" else set(CONTAINERS)), (
-        "run scripts/write_golden.py"
+        "run scripts/golden.py"
     )
 
 

@@ -1,0 +1,163 @@
+"""How fast packs are made from packs.
+
+Convert: a pack of raw 224x224 images from each container to each other one, against `cp` of its files. Both read files
+that are in memory; with --work-dir /dev/shm, the disk takes no part.
+
+Adopt: a tar of JPEGs with their classes, as webdataset's users have; records per CPU second of one process, the
+size of the pack against the tar, and a loader over it against one over the same images in a pack that was built.
+
+Merge: packs of many images of one pixel, so that what is measured is the indexes: once with the same classes in all,
+once with other ids in each, whose indexes are then written anew.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.common import Table, against_goal, direct_pack, drawn
+from packer import PackedLoader, RandomResizedCrop
+from packer.bench.measure import Figure, take_turns
+from packer.containers import CONTAINERS
+from packer.format.index import write_index
+from packer.format.indexes import Indexes
+from packer.format.manifest import read_manifest
+from packer.repack.adopt import adopt
+from packer.repack.convert import convert
+from packer.repack.merge import merge
+from packer.system import usable_cores
+
+SHAPE = (224, 224, 3)
+SIDE = 64
+GIB = 1 << 30
+
+
+def converting(table: Table, folder: Path, given: Any) -> None:
+    """Convert from each container to each of the others; print a row for each pair."""
+    size = SHAPE[0] * SHAPE[1] * SHAPE[2]
+    pixels = np.random.default_rng(0).integers(0, 256, size + 4096, np.uint8).tobytes()
+    count = int(given.convert_gb * 1e9) // size
+    datas = [pixels[number % 4096 :][:size] for number in range(min(count, 4096))]
+    datas = [datas[number % len(datas)] for number in range(count)]
+    for source in given.sources:
+        pack = direct_pack(folder / f"from.{source}", source, datas, SHAPE, raw=True)
+        copied, out = folder / "copied", folder / "out"
+
+        def copy(pack: Path = pack, copied: Path = copied) -> None:
+            shutil.rmtree(copied, ignore_errors=True)
+            subprocess.run(["cp", "-r", pack, copied], check=True)
+
+        def to(target: str, pack: Path = pack, out: Path = out) -> None:
+            shutil.rmtree(out, ignore_errors=True)
+            convert(pack, out, format=target, workers=given.workers)
+
+        targets = [target for target in given.formats if target != source]
+        seconds = take_turns({"cp": copy, **{name: partial(to, name) for name in targets}}, given.rounds)
+        limit = seconds["cp"].per_second(count * size / 1e6)
+        for target in targets:
+            what = f"convert {count * size / GIB:.2f} GiB of raw 224x224, {source} to {target}"
+            table.rates(what, 0.5, seconds[target].per_second(count * size / 1e6), limit)
+        for path in (pack, copied, out):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def adopting(folder: Path, given: Any) -> None:
+    """Adopt a tar of --adopt-records JPEGs; print its rows."""
+    encoded = list(islice(drawn(SIDE), 64))
+    with tarfile.open(folder / "train.tar", "w") as tar:
+        for number in range(given.adopt_records):
+            for extension, data in (("jpg", encoded[number % 64]), ("cls", str(number % 10).encode())):
+                member = tarfile.TarInfo(f"{number:08d}.{extension}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    table = Table("adopt", "goal", "figure")
+    seconds = []
+    for _ in range(given.rounds):
+        shutil.rmtree(folder / "adopted", ignore_errors=True)
+        started = sum(os.times()[:4])
+        adopt([str(folder / "train.tar")], str(folder / "adopted"), workers=1)
+        seconds.append(sum(os.times()[:4]) - started)
+    rate = Figure(tuple(given.adopt_records / second for second in seconds))
+    what = f"adopt a tar of {given.adopt_records:,} JPEGs of {SIDE} px, records per CPU second"
+    table.row(what, *against_goal(rate, 100_000, digits=0))
+    pack = sum(file.stat().st_size for file in (folder / "adopted").iterdir())
+    share = 100 * pack / (folder / "train.tar").stat().st_size
+    table.row("size of the pack, % of the tar", "<= 4", f"{share:.2f}")
+
+    convert(folder / "adopted", folder / "built", format="webdataset")
+
+    def epoch(pack: Path) -> None:
+        for _ in PackedLoader(pack, 64, shuffle=True, seed=0, crop=RandomResizedCrop(SIDE)):
+            pass
+
+    taken = take_turns({name: partial(epoch, folder / name) for name in ("adopted", "built")}, given.rounds)
+    ratio = taken["adopted"].per_second(1) / taken["built"].per_second(1)
+    table.row("PackedLoader, adopted against built", *against_goal(ratio, 0.97))
+
+
+def twin(pack: Path, out: Path, seed: int) -> None:
+    """Make a pack like another, with other paths, digests of sources and classes; it shares the containers."""
+    manifest, shards = read_manifest(pack), []
+    tables = Indexes(str(pack), manifest.shards, manifest)
+    random = np.random.default_rng(seed)
+    out.mkdir()
+    for number, shard in enumerate(manifest.shards):
+        (out / shard.container.name).hardlink_to(pack / shard.container.name)
+        table = tables[number]
+        flat = pa.py_buffer(random.bytes(16 * len(table)))
+        digests = pa.Array.from_buffers(pa.binary(16), len(table), [None, flat])
+        place = table.schema.get_field_index("source_xxh3")
+        (batch,) = table.set_column(place, table.schema.field(place), digests).to_batches()
+        shards.append(replace(shard, index=write_index(out / shard.index.name, batch)))
+    made = replace(manifest, shards=tuple(shards), classes=(f"c{seed}", "a"))
+    (out / "pack.json").write_bytes(made.to_json())
+
+
+def merging(table: Table, folder: Path, given: Any) -> None:
+    """Merge packs of --merge-records records each; print a row for equal classes, and one for others."""
+    packs = [direct_pack(folder / "p0", "hdf5", [b"abc"] * given.merge_records, (1, 1, 3), raw=True)]
+    for number in range(10):
+        twin(packs[0], folder / f"p{number + 1}", number)
+        packs.append(folder / f"p{number + 1}")
+    packs = packs[1:]
+    for what in ("other classes in each", "the same classes"):
+        if what.startswith("the same"):
+            for pack in packs:
+                manifest = replace(read_manifest(pack), classes=("a", "b"))
+                (pack / "pack.json").write_bytes(manifest.to_json())
+
+        def once() -> None:
+            shutil.rmtree(folder / "all", ignore_errors=True)
+            merge(packs, folder / "all")
+
+        seconds = take_turns({"merge": once}, given.rounds)["merge"]
+        table.figure(f"merge 10 packs of {given.merge_records:,} records, {what}", seconds, 10)
+
+
+def options(parser: Any) -> None:
+    parser.add_argument("--convert-gb", type=float, default=1.0, help="size to convert; 0: none [%(default)s]")
+    parser.add_argument("--workers", type=int, default=usable_cores())
+    parser.add_argument("--sources", nargs="*", default=["lmdb"], choices=CONTAINERS)
+    parser.add_argument("--formats", nargs="*", default=list(CONTAINERS), choices=CONTAINERS)
+    parser.add_argument("--adopt-records", type=int, default=50_000, help="of a tar; 0: none [%(default)s]")
+    parser.add_argument("--merge-records", type=int, default=1_000_000, help="of each pack; 0: none [%(default)s]")
+
+
+def run(given: Any) -> None:
+    if given.convert_gb:
+        converting(Table("convert", "goal", "ratio", "packer, MB/s", "cp, MB/s"), given.home, given)
+    if given.adopt_records:
+        adopting(given.home, given)
+    if given.merge_records:
+        merging(Table("merge", "goal", "seconds"), given.home, given)
