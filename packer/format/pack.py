@@ -69,7 +69,7 @@ class Pack(Records):
     def __init__(self, path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> None:
         files = open_files(path, cache_dir, cache_bytes)
         super().__init__([files], files.manifest)
-        self._packs: tuple[Pack, ...] = (self,)
+        self._packs: tuple[Pack, ...] = ()  # not itself: a cycle would keep the maps until the collector comes by
 
     @classmethod
     def _joined(cls, packs: Sequence[Pack], manifest: Manifest) -> Pack:
@@ -172,7 +172,7 @@ class Pack(Records):
     @property
     def packs(self) -> tuple[Pack, ...]:
         """The packs that this one is joined from (`packer.join_packs`): itself if it is one."""
-        return self._packs
+        return self._packs or (self,)
 
     def part_of(self, i: int) -> tuple[int, int]:
         """Return (number of the pack in `packs`, number of the record in it) of record `i`."""

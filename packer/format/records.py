@@ -177,13 +177,15 @@ class Records(Places):
 
         Those that records lack are left out.
         """
-        moved = 0 if self._moves is None else self._moves.take(self._shards_of(records))
-        found = [self.places(records, name) for name in names]
+        moved = None if self._moves is None else self._moves.take(self._shards_of(records))
         if tuple(names) == (IMAGE,):
-            [(starts, sizes)] = found
-            return (starts if self._moves is None else starts - moved), sizes
-        offsets, every = np.concatenate([starts - moved for starts, _ in found]), np.concatenate([s for _, s in found])
-        return offsets[every >= 0], every[every >= 0]
+            starts, sizes = self.places(records)
+            return (starts if moved is None else starts - moved), sizes
+        found = [self.places(records, name) for name in names]
+        starts, sizes = (np.concatenate(every) for every in zip(*found, strict=True))
+        if moved is not None:
+            starts = starts - np.tile(moved, len(names))
+        return starts[sizes >= 0], sizes[sizes >= 0]
 
     def _forget_evicted(self, files: PackFiles, remote: Remote, blocks: Int64) -> None:
         """Verify the records of (held) blocks that were evicted again: they were fetched again."""

@@ -81,7 +81,7 @@ def test_no_array_over_all_records_of_a_few_large_shards(tmp_path: Path, monkeyp
     pack = open_pack(large_pack(tmp_path / "pack", 2, RECORDS, SIDE))
     images, labels = next(iter(PackedLoader(pack, 100, sampler=ShuffleSampler(pack), threads=2)))
     assert images.shape == (100, 3, SIDE, SIDE) and len(labels.unique()) == CLASSES
-    assert pack._joined is None and not pack.indexes._columns
+    assert pack._all_at_hand is None and not pack.indexes._columns
     assert pack.places(np.array([RECORDS + 7]))[0].tolist() == [pack._starts[1] + 7 * SIZE]
 
 

@@ -215,7 +215,7 @@ def test_duplicates(build: Build, tmp_path: Path) -> None:
     assert ran["duplicates"]["dropped"] == 3
     assert ran["counts"] == {"found": 10, "packed": 7, "rejected": 0, "skipped": 3}
     dropped = open_pack(tmp_path / "dropped")
-    assert dropped.paths[-1] == b"ant/3.jpg" and dropped.annotation(6).label == 0
+    assert dropped.paths[-1] == "ant/3.jpg" and dropped.annotation(6).label == 0
     assert not verify(dropped.path, deep=True).problems
     assert "ant/4.jpg: has the same bytes" in good("info", tmp_path / "dropped", "--skipped").out
     line = good("merge", a, b, "-o", tmp_path / "dropped", "--duplicates", "drop", "--overwrite").out

@@ -92,7 +92,7 @@ def test_the_list_of_marks(opened: Any, marks: Marks, boxed: tuple[Pack, str], t
     with opened.expect_download() as download:
         opened.click("text=Export list")
     download.value.save_as(tmp_path / download.value.suggested_filename)
-    paths = [pack.paths[record].decode() for record in (4, 9)]
+    paths = [pack.paths[record] for record in (4, 9)]
     expected = f"path\treason\n{paths[0]}\tduplicate\n{paths[1]}\twrong label\n"
     assert (tmp_path / "marks.txt").read_text() == expected
     opened.click("text=What to do with the list")
