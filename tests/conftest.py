@@ -25,6 +25,7 @@ sys.dont_write_bytecode = (
 )
 
 import audit_guard  # noqa: E402
+import forking  # noqa: E402
 import running  # noqa: E402
 
 from packer.images import fast  # noqa: E402
@@ -68,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(audit_guard.environment(log, str(REAL_DATA)))
     audit_guard.GUARD.loose.append((os.path.realpath(REAL_DATA), False))
     audit_guard.install()
+    forking.install()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,7 +79,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave no file behind."""
+    """Leave no file and no process behind."""
+    if forking.STARTER is not None:
+        forking.STARTER.close()
     log = os.environ.pop(audit_guard.LOG, None)
     if log is not None:
         Path(log).unlink()
@@ -96,6 +100,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             meanwhile.enter_context(running.jobs_here())
         if not item.get_closest_marker("syncs"):
             meanwhile.enter_context(mock.patch("os.fsync", lambda file: None))
+        if item.get_closest_marker("interpreter"):
+            meanwhile.enter_context(forking.really())
         return (yield)
 
 

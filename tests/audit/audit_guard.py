@@ -348,6 +348,18 @@ CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr", "n5",
 def install() -> None:
     """Watch this process from now on; a hook cannot be taken away again."""
     sys.addaudithook(hook)
+    _obey_command_line()
+
+
+def begin_again() -> None:
+    """In a fork that stands for a new interpreter: keep the rules of its environment and command line."""
+    global GUARD
+    GUARD = Guard()
+    _folders.clear()
+    _obey_command_line()
+
+
+def _obey_command_line() -> None:
     words = [os.fsdecode(word) for word in sys.orig_argv]
     for i in range(len(words) - 2):
         if words[i : i + 2] == ["-m", "packer"]:
