@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The checks of every change: style, types, documentation, tests. Arguments go to pytest: scripts/test.sh -k voc
+# Without -m, the slow tests are left out: scripts/test.sh -m slow runs those, scripts/test.sh -m '' all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/venv.sh
@@ -16,4 +17,8 @@ if [ -x .venv/bin/zensical ]; then
 else
     echo "the documentation is not built: zensical needs Python 3.11"
 fi
-.venv/bin/python -m pytest --numprocesses=auto --dist=worksteal "$@"
+.venv/bin/python -m pytest --numprocesses=auto --dist=worksteal -m "not slow" "$@"
+case " $*" in
+    *" -m"*) ;;
+    *) echo "the first tier passed; the second, which .ci/run runs too: scripts/test.sh -m slow" ;;
+esac

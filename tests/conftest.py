@@ -27,6 +27,7 @@ sys.dont_write_bytecode = (
 import audit_guard  # noqa: E402
 import forking  # noqa: E402
 import running  # noqa: E402
+import tiers  # noqa: E402
 
 from packer.images import fast  # noqa: E402
 from packer.samplers.ranks import LAUNCHERS  # noqa: E402
@@ -44,8 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--only", metavar="FILE", help="run only the tests that are named in FILE, one a line")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what --only does not name; a module that was skipped as a whole is named by its path."""
+    tiers.mark_slow(items)
     if file := config.getoption("only"):
         named = set(Path(file).read_text("utf-8").splitlines())
         chosen = [item for item in items if {item.nodeid, item.nodeid.partition("::")[0]} & named]
@@ -69,7 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(audit_guard.environment(log, str(REAL_DATA)))
     audit_guard.GUARD.loose.append((os.path.realpath(REAL_DATA), False))
     audit_guard.install()
-    forking.install()
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":  # this process runs tests
+        forking.install()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -80,8 +84,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave no file and no process behind."""
-    if forking.STARTER is not None:
-        forking.STARTER.close()
+    forking.STARTER.close()
     log = os.environ.pop(audit_guard.LOG, None)
     if log is not None:
         Path(log).unlink()

@@ -189,9 +189,9 @@ def _stream(number: int, mode: str, before: Any, unbuffered: bool) -> io.TextIOW
     """A standard stream as Python makes it, with the encoding of the server's."""
     if not forking.is_open(number):
         return None
-    binary = open(number, f"{mode}b", -1 if mode == "r" or not unbuffered else 0, closefd=False)
-    name = ("<stdin>", "<stdout>", "<stderr>")[number]
-    binary.raw.name = name if hasattr(binary, "raw") else name
+    size = 0 if unbuffered and mode == "w" else -1
+    binary: Any = open(number, f"{mode}b", size, closefd=False)  # noqa: SIM115  # stays open
+    getattr(binary, "raw", binary).name = ("<stdin>", "<stdout>", "<stderr>")[number]
     lines = number == 2 or binary.isatty()
     return io.TextIOWrapper(
         binary, before.encoding, before.errors, "\n" if mode == "w" else None, lines, write_through=unbuffered

@@ -39,7 +39,9 @@ AT_START = (
     *(b"OPENCV_", b"KMP_", b"PACKER_PORTABLE", b"PACKER_FAST", b"PACKER_AUDIT_"),
 )
 """How the variables begin that Python, libraries or packer look at when they are loaded."""
-LOADED = frozenset(("numpy", "cv2", "lmdb", "h5py", "click", "PIL", "crc32c", "xxhash", "simplejpeg", "torch", "packer"))
+LOADED = frozenset(
+    ("numpy", "cv2", "lmdb", "h5py", "click", "PIL", "crc32c", "xxhash", "simplejpeg", "pyarrow", "torch", "packer")
+)
 CUSTOM = frozenset(("sitecustomize", "usercustomize"))
 SUBREAPER = 36
 
@@ -120,7 +122,7 @@ class Server:
     def fork(self, asked: Asked, files: Sequence[int]) -> int:
         """The pid of a new child of this process."""
         with self._lock:
-            be_subreaper(True)  # the server forks a child that forks and ends: its orphan becomes a child of this process
+            be_subreaper(True)  # the server's child forks and ends: its orphan becomes a child of this process
             try:
                 send(self._control, asked, files)
                 pid: int = receive(self._control)[0]
@@ -138,8 +140,8 @@ class Server:
 class Starter:
     """Stands for the function `fork_exec` that subprocess and multiprocessing call, and asks a server where it can."""
 
-    def __init__(self, real: Callable[..., int]) -> None:
-        self.real = real
+    def __init__(self) -> None:
+        self.real: Callable[..., int] | None = None
         self.forks = True
         self.servers: dict[str, Server] = {}
         self.may_start = True
@@ -154,6 +156,7 @@ class Starter:
             server = self._server(words)
             if server is not None and server.owner == os.getpid() and is_same_start(environment, server.environment):
                 return self._forked(server, words, environment, kept, cwd, others)
+        assert self.real is not None
         return self.real(args, executables, closes, kept, cwd, env, *others)
 
     def _server(self, words: list[str]) -> Server | None:
@@ -291,25 +294,23 @@ def receive(control: socket.socket) -> tuple[Any, list[int]]:
     return pickle.loads(data), files
 
 
-STARTER: Starter | None = None
+STARTER = Starter()
 
 
 def use_server(control: socket.socket | None, environment: dict[bytes, bytes]) -> None:
     """In a process that was forked: what it starts is forked by this server, or by none."""
     install()
-    assert STARTER is not None
     STARTER.may_start = False
     STARTER.servers = {} if control is None else {"own": Server(control, environment)}
 
 
 def install() -> None:
     """Let this process fork what it can, from now on."""
-    global STARTER
-    if not CAN_FORK or STARTER is not None:
+    if not CAN_FORK or STARTER.real is not None:
         return
     import _posixsubprocess
 
-    STARTER = Starter(_posixsubprocess.fork_exec)
+    STARTER.real = _posixsubprocess.fork_exec
     _posixsubprocess.fork_exec = STARTER
     if hasattr(subprocess, "_fork_exec"):  # since Python 3.11
         subprocess._fork_exec = STARTER
@@ -318,9 +319,6 @@ def install() -> None:
 @contextmanager
 def really() -> Iterator[None]:
     """Meanwhile every process that this one starts is a new interpreter."""
-    if STARTER is None:
-        yield
-        return
     before, STARTER.forks = STARTER.forks, False
     try:
         yield

@@ -353,8 +353,7 @@ def install() -> None:
 
 def begin_again() -> None:
     """In a fork that stands for a new interpreter: keep the rules of its environment and command line."""
-    global GUARD
-    GUARD = Guard()
+    vars(GUARD).update(vars(Guard()))
     _folders.clear()
     _obey_command_line()
 
