@@ -69,6 +69,7 @@ class Guard:
         """Where a test lets packer work, as long as it does not say it more precisely."""
         self.strict: list[Rule] | None = None
         """Where the command at work may read and write: what its line names, and nothing else."""
+        self.is_on = True
         self.shut: set[int] = set()
         """Threads that are judging: what they open is not packer's doing."""
 
@@ -243,7 +244,7 @@ GUARD = Guard()
 
 def hook(event: str, args: tuple[Any, ...]) -> None:
     """The audit hook. Raises Forbidden."""
-    if event not in WATCHED or (frame := culprit()) is None or get_ident() in GUARD.shut:
+    if event not in WATCHED or not GUARD.is_on or (frame := culprit()) is None or get_ident() in GUARD.shut:
         return
     GUARD.shut.add(get_ident())  # realpath and the report raise events of their own
     try:
@@ -354,6 +355,7 @@ def install() -> None:
 def begin_again() -> None:
     """In a fork that stands for a new interpreter: keep the rules of its environment and command line."""
     vars(GUARD).update(vars(Guard()))
+    GUARD.is_on = os.path.join(HERE, "inherit") in sys.path
     _folders.clear()
     _obey_command_line()
 
