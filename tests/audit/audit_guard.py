@@ -328,7 +328,7 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
             if name == "split" and option == "--parts":
                 stem, end = os.path.splitext(named[0][0])
                 named += [(f"{stem}-{part}{end}", True) for part in re.findall(r"([\w.+-]+)=", word)]
-            if name == "build":
+            if name == "build" and (os.path.exists(value) or option in ("-o", "--out")):
                 source = os.path.abspath(value)
                 stems = {source, re.sub(r"\.(?:zip|(?:tar\.|t)gz|tar)\Z", "", source)}
                 packs = [f"{stem}{split}.{name}" for stem in stems for split in ("", *SPLITS) for name in CONTAINERS]
