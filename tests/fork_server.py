@@ -145,7 +145,7 @@ def _take_files(asked: Asked, files: list[int], near: socket.socket | None) -> N
 
 def _become(asked: Asked, program: Program, base: list[str]) -> None:
     """Have the environment, limits, arguments and import path of a new interpreter."""
-    _be_called("python")
+    _be_called(os.path.basename(sys.executable)[:15])
     os.environ.clear()
     os.environb.update(asked.environment)
     os.umask(asked.umask)
@@ -161,7 +161,8 @@ def _become(asked: Asked, program: Program, base: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)  # as Python does
     signal.pthread_sigmask(signal.SIG_SETMASK, asked.mask)
     sys.orig_argv[:] = [sys.executable, *asked.words]
-    first = "" if program.kind == "-c" else os.getcwd() if program.kind else os.path.dirname(program.text)
+    script = os.path.realpath(program.text)
+    first = "" if program.kind == "-c" else os.getcwd() if program.kind else os.path.dirname(script)
     paths = os.fsdecode(asked.environment.get(b"PYTHONPATH", b"")).split(os.pathsep)
     sys.path[:] = [first, *(os.path.abspath(path) for path in paths if path), *base]
     sys.argv[:] = [program.kind or program.text, *program.arguments]
@@ -170,11 +171,13 @@ def _become(asked: Asked, program: Program, base: list[str]) -> None:
 
 def _forget(program: Program) -> None:
     """Have no state of the server: streams, random numbers, warnings, caches, rules of the guard."""
+    unbuffered = program.unbuffered or bool(os.environ.get("PYTHONUNBUFFERED"))
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        stream = _stream(number, mode, getattr(sys, f"__{name}__"), program.unbuffered)
+        stream = _stream(number, mode, getattr(sys, f"__{name}__"), unbuffered)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     if program.quiet:
+        sys.warnoptions.append("ignore")
         warnings.simplefilter("ignore")
     tempfile.tempdir = None
     if "numpy" in sys.modules:
@@ -192,7 +195,7 @@ def _stream(number: int, mode: str, before: Any, unbuffered: bool) -> io.TextIOW
     size = 0 if unbuffered and mode == "w" else -1
     binary: Any = open(number, f"{mode}b", size, closefd=False)  # noqa: SIM115  # stays open
     getattr(binary, "raw", binary).name = ("<stdin>", "<stdout>", "<stderr>")[number]
-    lines = number == 2 or binary.isatty()
+    lines = not unbuffered and (number == 2 or binary.isatty())
     return io.TextIOWrapper(
         binary, before.encoding, before.errors, "\n" if mode == "w" else None, lines, write_through=unbuffered
     )
@@ -208,9 +211,9 @@ def _run(program: Program) -> int:
         elif program.kind:
             exec(compile(program.text, "<string>", "exec"), vars(main))
         else:
-            main.__file__ = program.text
+            main.__file__ = os.path.abspath(program.text)
             with open(program.text, "rb") as file:
-                code = compile(file.read(), program.text, "exec")
+                code = compile(file.read(), main.__file__, "exec")
             exec(code, vars(main))
     except SystemExit as end:
         if isinstance(end.code, int) or end.code is None:
