@@ -25,7 +25,9 @@ sys.dont_write_bytecode = (
 )
 
 import audit_guard  # noqa: E402
+import forking  # noqa: E402
 import running  # noqa: E402
+import tiers  # noqa: E402
 
 from packer.images import fast  # noqa: E402
 from packer.samplers.ranks import LAUNCHERS  # noqa: E402
@@ -43,8 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--only", metavar="FILE", help="run only the tests that are named in FILE, one a line")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what --only does not name; a module that was skipped as a whole is named by its path."""
+    tiers.mark_slow(items)
     if file := config.getoption("only"):
         named = set(Path(file).read_text("utf-8").splitlines())
         chosen = [item for item in items if {item.nodeid, item.nodeid.partition("::")[0]} & named]
@@ -68,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(audit_guard.environment(log, str(REAL_DATA)))
     audit_guard.GUARD.loose.append((os.path.realpath(REAL_DATA), False))
     audit_guard.install()
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":  # this process runs tests
+        forking.install()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,7 +83,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave no file behind."""
+    """Leave no file and no process behind."""
+    forking.STARTER.close()
     log = os.environ.pop(audit_guard.LOG, None)
     if log is not None:
         Path(log).unlink()
@@ -96,6 +103,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             meanwhile.enter_context(running.jobs_here())
         if not item.get_closest_marker("syncs"):
             meanwhile.enter_context(mock.patch("os.fsync", lambda file: None))
+        if item.get_closest_marker("interpreter"):
+            meanwhile.enter_context(forking.really())
         return (yield)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 import audit_guard
+from forking import SERVER
 
 from packer.__main__ import main
 from packer.system import ENDING_SIGNALS
@@ -224,7 +225,9 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
         if name.isdigit():
             with contextlib.suppress(OSError):
                 # state, parent, group, session, ... follow the name, which may hold anything
-                yield int(name), Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+                called, _, fields = Path("/proc", name, "stat").read_text().rpartition(")")
+                if not called.endswith(f"({SERVER}"):
+                    yield int(name), fields.split()
 
 
 class Threads:

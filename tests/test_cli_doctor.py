@@ -68,6 +68,7 @@ sys.exit(main(["doctor", "--json"]))
 """
 
 
+@pytest.mark.interpreter
 def test_missing_and_broken_libraries() -> None:
     found = json.loads(run_script(BROKEN))
     assert found["libraries"]["torch"] == {"version": None, "problem": "not installed"}

@@ -137,6 +137,7 @@ class Watch:
         self.names: set[str] = set()
         self.renames = 0
         self.at_rename: Callable[[int], None] = lambda number: None
+        self.is_hooked = False
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
         root = self.root
@@ -157,7 +158,8 @@ class Watch:
 
 EVENTS = {"open", "os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir", "os.truncate"}
 WATCH = Watch()
-sys.addaudithook(WATCH.hook)
+NAMES: dict[str, tuple[set[str], int]] = {}
+"""Of each case, the names that its command uses and how often it renames: the same in each test."""
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +225,9 @@ class World:
 
     @contextmanager
     def watched(self, at_rename: Callable[[int], None] = lambda number: None) -> Iterator[Watch]:
+        if not WATCH.is_hooked:  # not before: it is called for all that this process opens from then on
+            sys.addaudithook(WATCH.hook)
+            WATCH.is_hooked = True
         WATCH.names, WATCH.renames, WATCH.at_rename, WATCH.root = set(), 0, at_rename, str(self.w)
         try:
             yield WATCH
@@ -231,6 +236,8 @@ class World:
 
     def names(self) -> tuple[set[str], int]:
         """Return the names that two runs of the command use, and how often it renames: the others are random."""
+        if self.case in NAMES:
+            return NAMES[self.case]
         found = []
         for _ in range(2):
             self.begin()
@@ -238,7 +245,8 @@ class World:
                 ran = self.run()
             assert ran.code == 0 or self.case.startswith("repair"), ran
             found.append(watch.names)
-        return found[0] & found[1], watch.renames
+        NAMES[self.case] = found[0] & found[1], watch.renames
+        return NAMES[self.case]
 
 
 @pytest.fixture

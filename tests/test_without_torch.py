@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from drawn import draw_classes
 from running import ROOT
 
@@ -55,9 +56,10 @@ assert "torch" not in sys.modules and "jpeg4py" not in sys.modules
 """
 
 
-def test_packing_needs_neither_torch_nor_jpeg4py(tmp_path: Path) -> None:
+@pytest.mark.parametrize("containers", [CONTAINERS[:1], CONTAINERS[1:]], ids=["one container", "the others"])
+def test_packing_needs_neither_torch_nor_jpeg4py(containers: tuple[str, ...], tmp_path: Path) -> None:
     draw_classes(tmp_path / "imgs", ("ant", "bee"), 3)
-    ran = run_without(tmp_path, PACK, *CONTAINERS)
+    ran = run_without(tmp_path, PACK, *containers)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == "packer: error: --decoder jpeg4py: jpeg4py is not installed\ntry: pip install jpeg4py\n"
     assert (tmp_path / "sheet.html").stat().st_size > 1000

@@ -16,7 +16,7 @@ import re
 import sys
 import time
 from _thread import get_ident
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -64,13 +64,23 @@ class Guard:
     """The rules of one process."""
 
     def __init__(self) -> None:
-        self.always = _installation()
+        self.always = _as_index(_installation())
         self.loose: list[Rule] = [(_temporary(), True), (os.path.realpath(os.environ.get(READ) or TESTS), False)]
         """Where a test lets packer work, as long as it does not say it more precisely."""
-        self.strict: list[Rule] | None = None
-        """Where the command at work may read and write: what its line names, and nothing else."""
+        self.strict = None
+        self.is_on = True
         self.shut: set[int] = set()
         """Threads that are judging: what they open is not packer's doing."""
+
+    @property
+    def strict(self) -> list[Rule] | None:
+        """Where the command at work may read and write: what its line names, and nothing else."""
+        return self._strict
+
+    @strict.setter
+    def strict(self, rules: list[Rule] | None) -> None:
+        self._strict = rules
+        self._of_strict = _as_index(rules or ())
 
     def judge(self, event: str, args: tuple[Any, ...]) -> str:
         """Why this event must not be; empty where it may. `args` as in Python's table of audit events."""
@@ -114,11 +124,13 @@ class Guard:
         if not os.path.isabs(path) and _nearest(lambda file: True).f_code.co_filename.endswith("/shutil.py"):
             return ""  # relative to a folder that rmtree holds open; that it may be removed was judged at its start
         name = _real(path, follows)  # what a symlink leads to is what is opened
-        rules = self.loose if self.strict is None else self.strict
-        for rule, may_write in (*self.always, *rules):
-            if (name + "/").startswith(rule + "/") and (may_write or not writes):
-                return ""
-        if any(name.startswith(rule + ".") and may_write for rule, may_write in rules):
+        rules = self.loose if self._strict is None else self._strict
+        index = _as_index(rules) if self._strict is None else self._of_strict
+        for path_above in _with_parents(name):
+            for may_write in (self.always.get(path_above), index.get(path_above)):
+                if may_write is not None and (may_write or not writes):
+                    return ""
+        if any(index.get(name[: dot.start()]) for dot in re.finditer(r"\.", name)):
             return ""  # PACK.partial, PACK.repaired
         # looks for a folder that will do
         tried = _nearest(lambda file: True).f_code.co_filename.endswith("/tempfile.py")
@@ -136,6 +148,20 @@ class Guard:
         if not writes and any(name == os.path.dirname(rule) for rule, _ in rules):
             return ""  # the folder of the output: looked into, and synced
         return f"{event} {'for writing ' if writes else ''}of {name}"
+
+
+def _as_index(rules: Iterable[Rule]) -> dict[str, bool]:
+    """Of each path whether packer may write there: a command has hundreds of rules, and opens many files."""
+    index: dict[str, bool] = {}
+    for path, may_write in rules:
+        index[path] = may_write or index.get(path, False)
+    return index
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path[: path.rfind("/")]
 
 
 MOST_FOLDERS = 4096
@@ -243,7 +269,7 @@ GUARD = Guard()
 
 def hook(event: str, args: tuple[Any, ...]) -> None:
     """The audit hook. Raises Forbidden."""
-    if event not in WATCHED or (frame := culprit()) is None or get_ident() in GUARD.shut:
+    if event not in WATCHED or not GUARD.is_on or (frame := culprit()) is None or get_ident() in GUARD.shut:
         return
     GUARD.shut.add(get_ident())  # realpath and the report raise events of their own
     try:
@@ -302,18 +328,19 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
             if name == "split" and option == "--parts":
                 stem, end = os.path.splitext(named[0][0])
                 named += [(f"{stem}-{part}{end}", True) for part in re.findall(r"([\w.+-]+)=", word)]
-            if name == "build":
+            if name == "build" and (os.path.exists(value) or option in ("-o", "--out")):
                 source = os.path.abspath(value)
                 stems = {source, re.sub(r"\.(?:zip|(?:tar\.|t)gz|tar)\Z", "", source)}
                 packs = [f"{stem}{split}.{name}" for stem in stems for split in ("", *SPLITS) for name in CONTAINERS]
                 if option in ("-o", "--out"):
                     stem, end = os.path.splitext(source) if source.endswith(ENDINGS) else (source, "")
                     packs = [f"{stem}{split}{end}" for split in SPLITS]
-                named += [(os.path.realpath(pack), True) for pack in packs]
+                named += [(_real(pack, follows=True), True) for pack in packs]
     cache = [(os.path.realpath(os.environ[CACHE]), True)] if CACHE in os.environ else []
     if name == "view":
         cache.append((os.path.realpath(os.path.join(os.environ.get(STATE, "/nowhere"), "packer")), True))
         cache += [(os.path.splitext(path)[0], False) for path, _ in named]  # the originals of a pack
+    named = list(dict.fromkeys(named))
     if name == "completion":  # the user's own start files
         variables = ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "ZDOTDIR")
         cache += [(os.path.realpath(os.environ[name]), True) for name in variables if os.environ.get(name)]
@@ -348,6 +375,18 @@ CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr", "n5",
 def install() -> None:
     """Watch this process from now on; a hook cannot be taken away again."""
     sys.addaudithook(hook)
+    _obey_command_line()
+
+
+def begin_again() -> None:
+    """In a fork that stands for a new interpreter: keep the rules of its environment and command line."""
+    vars(GUARD).update(vars(Guard()))
+    GUARD.is_on = os.path.join(HERE, "inherit") in sys.path
+    _folders.clear()
+    _obey_command_line()
+
+
+def _obey_command_line() -> None:
     words = [os.fsdecode(word) for word in sys.orig_argv]
     for i in range(len(words) - 2):
         if words[i : i + 2] == ["-m", "packer"]:

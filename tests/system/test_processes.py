@@ -21,14 +21,14 @@ from packer.system.pool import Pool, import_path
 pytestmark = pytest.mark.workers
 IMAGES = 12
 HEAD = """
-import asyncio, json, multiprocessing, os, signal, sys, threading, warnings
+import __main__, asyncio, json, multiprocessing, os, signal, sys, threading, warnings
 from multiprocessing import forkserver, resource_tracker
 import cv2
 
 def state():
     server = forkserver._forkserver
     return {
-        "main": id(sys.modules["__main__"]), "environment": dict(os.environ), "path": list(sys.path),
+        "main": id(__main__), "environment": dict(os.environ), "path": list(sys.path),
         "method": multiprocessing.get_start_method(allow_none=True), "preloaded": list(server._preload_modules),
         "server": server._forkserver_pid, "tracker": resource_tracker._resource_tracker._pid,
         "cv2": [cv2.getNumThreads(), log_level()], "switch": sys.getswitchinterval(), "folder": os.getcwd(),
