@@ -98,6 +98,10 @@ EACH_VALUE = {
     "torture/test_torture_packs.py": "test_damage",
 }
 FIRST_CASES = {
+    "bench/test_bench_compare.py::test_own_loops_measure_about_the_same": 0,
+    "bench/test_bench_pack.py::test_cold_tune_prints_a_line_that_reads_the_pack": 0,
+    "bench/test_bench_pack.py::test_packs_of_images_of_many_sizes_are_swept_too": 0,
+    "bench/test_bench_pack.py::test_tune_without_an_index": 0,
     "audit/test_audit_strace.py::test_commands_touch_what_their_line_names": 1,
     "format/test_bits.py::test_a_child_does_not_wait_for_threads_that_set_bits_while_it_was_forked": 1,
     "format/test_joined.py::test_packs_of_many_shards": 1,
