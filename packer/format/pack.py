@@ -94,9 +94,7 @@ class Pack(Records):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if len(self.packs) > 1:
-            from packer.format.joined import join_packs
-
-            return join_packs, (self.packs,)
+            return self._joined, (self.packs, self.manifest)
         return _reopen, (self.path, self.manifest.digest, *self.cache_options)
 
     # -- as a sequence of samples
@@ -289,7 +287,7 @@ class Pack(Records):
         Returns:
             The columns `key`, `path` (text; bytes that are not UTF-8 with backslashes), `height`, `width`, `channels`,
             `dtype` and `encoding`, and those of the annotation fields that the pack has (docs/formats.md); with
-            `label` also `label_name`. What an image lacks is null; `box_fields` and `extras` are JSON.
+            `label` also `label_name`. What an image lacks is null; JSON objects are text.
         """
         return annotation_table(self.indexes, self.manifest)
 

@@ -296,7 +296,7 @@ class Reader:
     def __init__(self, setting: Setting, files: Files, rank: int, known: set[int]) -> None:
         self._setting, self._files = setting, files
         self.starts, self.layout = files.starts, files.layout
-        self.blocks, self.remote, self.packs = self, self, (self,)
+        self.blocks, self.remote, self.files = self, self, (self,)
         self._known, self._opened = known, np.zeros(setting.shards, np.bool_)
         self._new: list[int] = []
         self._asked: list[Asked] = []
@@ -337,11 +337,11 @@ class Reader:
 
     # -- as `packer.loading.page_cache` asks a pack, and what fetches it
 
-    def by_pack(self, records: Int64) -> Iterator[tuple[Any, Any, Int64]]:
-        """Yield the pack, of which all records are."""
-        yield self, slice(None), records
+    def by_files(self, records: Int64) -> Iterator[tuple[Any, Int64]]:
+        """Yield the files of the pack, in which all records are."""
+        yield self, records
 
-    def places(self, records: Int64) -> tuple[Int64, Int64]:
+    def own_places(self, records: Int64) -> tuple[Int64, Int64]:
         """Return where records are, and their sizes; it opens the shards that are new."""
         shards, offsets, sizes = self.shards_and_places(records)
         if setting_is_large(self._setting) and not (opened := self._opened[shards]).all():
@@ -366,7 +366,7 @@ class Reader:
         """Hold all blocks."""
         return _Nothing()
 
-    def note_whole(self, remote: Any) -> bool:
+    def note_whole(self, files: Any) -> bool:
         """Return whether it is known that everything is there."""
         return False
 
