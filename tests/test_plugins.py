@@ -19,12 +19,12 @@ from drawn import draw
 import packer.containers.base
 import packer.sources.base
 from packer.containers import CONTAINERS, container_names, open_container
-from packer.containers.plugins import plugins
 from packer.errors import UsageError
 from packer.model.annotation import RawAnnotation
-from packer.sources import SOURCES, open_source
+from packer.sources import open_source
 from packer.sources.base import SourceOptions
 from packer.sources.tree import find_tree
+from packer.system.registry import Registry, _entry_points
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 
@@ -35,7 +35,7 @@ def titled(name: str) -> str:
 
 
 def write_package(home: Path) -> None:
-    for name in ("pyproject.toml", "packer_prefix.py", "packer_plain.py"):
+    for name in ("pyproject.toml", "packer_prefix.py", "packer_plain.py", "packer_names.py"):
         (home / name).write_text(titled(name))
 
 
@@ -107,6 +107,12 @@ def test_a_pack_of_somebody_elses_names(installed: Path, tmp_path: Path) -> None
     info, labels = said.splitlines()
     assert json.loads(info)["container"] == "plain" and json.loads(info)["classes"] == ["ant", "bee"]
     assert labels == "[0, 0, 0, 1, 1, 1]"
+    run(installed, tmp_path, "extract", "named.plain", "again", "--layout", "prefix")
+    assert [path.name for path in sorted((tmp_path / "again").glob("*_*"))] == [
+        f"{'ant' if i < 3 else 'bee'}_{2 * (i % 3) + i // 3}.png" for i in range(6)
+    ]
+    refused = run(installed, tmp_path, "extract", "named.plain", "no", "--layout", "suffix", code=2)
+    assert "must be one of folder, voc, yolo, coco, list, prefix; got suffix" in refused
     # a pack is read and described without the package that wrote it; only its container file is not looked into
     assert json.loads(run(tmp_path, tmp_path, "info", "named.plain", "--json"))["container"] == "plain"
 
@@ -141,7 +147,7 @@ class Distribution:
 @pytest.fixture
 def add(monkeypatch: pytest.MonkeyPatch):
     """Make entry points of (package, name, value) the only ones there are."""
-    plugins.cache_clear()
+    _entry_points.cache_clear()
 
     def make(*rows: tuple[str, str, str]) -> None:
         entries = []
@@ -150,10 +156,10 @@ def add(monkeypatch: pytest.MonkeyPatch):
             vars(entry)["dist"] = Distribution(package)
             entries.append(entry)
         monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
-        plugins.cache_clear()
+        _entry_points.cache_clear()
 
     yield make
-    plugins.cache_clear()
+    _entry_points.cache_clear()
 
 
 def test_a_name_of_packer_itself_is_refused_by_both_packages_names(add, tmp_path: Path) -> None:
@@ -170,7 +176,7 @@ def test_a_name_of_packer_itself_is_refused_by_both_packages_names(add, tmp_path
 def test_two_packages_with_one_name_are_refused(add) -> None:
     add(("packer-a", "kitti", "a:Source"), ("packer-b", "kitti", "b:Source"))
     with pytest.raises(UsageError, match="the package packer-b and the package packer-a both add 'kitti'"):
-        plugins("packer.sources", tuple(SOURCES))
+        _ = Registry({}, "packer.sources").names
 
 
 def test_a_package_that_cannot_be_imported_is_named(add) -> None:

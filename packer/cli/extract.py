@@ -13,12 +13,18 @@ from packer.cli.values import OneOf, PackPath
 from packer.errors import plural, printable, time_text
 
 
+def _layout_names() -> tuple[str, ...]:
+    from packer.repack.layouts import layout_names
+
+    return layout_names()
+
+
 @click.command()
 @click.argument("pack", type=PackPath())
 @click.argument("out", type=LocalPath())
 @click.option(
     "--layout",
-    type=OneOf(("folder", "voc", "yolo", "coco", "list")),
+    type=OneOf(("folder", "voc", "yolo", "coco", "list"), _layout_names),
     default="folder",
     show_default=True,
     help="Kind of labels.",

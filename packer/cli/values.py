@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from packer.containers.plugins import choose
 from packer.errors import UsageError, printable
+from packer.system.registry import choose
 
 MANIFEST = "pack.json"
 if TYPE_CHECKING:

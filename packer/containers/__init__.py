@@ -8,14 +8,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from packer.containers.plugins import load_named, plugins
 from packer.errors import UsageError, option, printable
+from packer.system.registry import Registry
 
 if TYPE_CHECKING:
     from packer.containers.base import Container
-
-GROUP = "packer.containers"
-"""Entry points of this group add containers: a name, and the `Container`."""
 
 _HOMES = {
     "lmdb": "packer.containers.lmdb:CONTAINER",
@@ -29,7 +26,9 @@ _HOMES = {
     "pth": "packer.containers.pth:CONTAINER",
 }
 
-CONTAINERS = tuple(_HOMES)
+_REGISTRY = Registry(_HOMES, "packer.containers")
+"""Entry points of this group add containers: a name, and the `Container`."""
+CONTAINERS = _REGISTRY.own
 """The built-in values of ``--format``."""
 
 EXTENSIONS = {
@@ -51,7 +50,7 @@ def container_names() -> tuple[str, ...]:
     Raises:
         UsageError: Two packages use the same name.
     """
-    return (*CONTAINERS, *plugins(GROUP, CONTAINERS))
+    return _REGISTRY.names
 
 
 def container_of(pack: str | None) -> str | None:
@@ -69,7 +68,7 @@ def open_container(name: str) -> Container:
         UsageError: There is no such container, or the package that adds it cannot be imported.
     """
     try:
-        container: Container = load_named(GROUP, _HOMES, name)
+        container: Container = _REGISTRY.load(name)
     except KeyError:
         step = f"choose one of {', '.join(container_names())}, or install the package that adds it"
         raise UsageError(option("format"), f"no container {printable(name)!r}", step) from None

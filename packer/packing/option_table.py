@@ -11,7 +11,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Literal
 
 from packer.containers import CONTAINERS, container_names
-from packer.containers.plugins import choose
 from packer.errors import UsageError, option
 from packer.packing.option_values import (
     LONGEST_TIMEOUT_S,
@@ -23,6 +22,7 @@ from packer.packing.option_values import (
     size_of,
     timeout_text,
 )
+from packer.system.registry import choose
 
 ARGUMENT = "SRC"
 """Instead of a section: this is no option, but the argument."""

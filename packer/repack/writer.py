@@ -14,7 +14,6 @@ import packer
 from packer.containers import container_names, container_of
 from packer.containers.base import ShardSpec
 from packer.containers.npy import EXTENSIONS
-from packer.containers.plugins import choose
 from packer.errors import AnyPath, BadImage, BadLabel, UsageError, option, plural, printable
 from packer.format.index import read_index
 from packer.format.manifest import Manifest, Origin, ShardEntry
@@ -35,6 +34,7 @@ from packer.packing.summary import library_versions
 from packer.repack.recount import recount
 from packer.sources.paths import MOST_CLASSES
 from packer.system.atomic import make_own_folder
+from packer.system.registry import choose
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp")
 SHARD_BYTES = 128 << 20

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from packer.containers.plugins import load_named, meant, plugins, suggestion
 from packer.errors import UsageError, as_options, option, printable
 from packer.sources.base import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
+from packer.system.registry import Registry, meant, suggestion
 
-GROUP = "packer.sources"
-"""Entry points of this group add sources: a name, and the `SourceType`."""
-
-SOURCES = {
+_HOMES = {
     "none": "packer.sources.folder:NoneSource",
     "voc": "packer.sources.voc:VocSource",
     "yolo": "packer.sources.yolo.source:YoloSource",
@@ -30,6 +27,8 @@ SOURCES = {
     "datumaro": "packer.sources.datumaro:DatumaroSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
+_REGISTRY = Registry(_HOMES, "packer.sources")
+"""Entry points of this group add sources: a name, and the `SourceType`."""
 
 CHOICES = (
     "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "pts", "dlib[:FILE]",
@@ -40,13 +39,13 @@ CHOICES = (
 
 def label_kinds() -> tuple[str, ...]:
     """Return all values of ``--labels``, with those of other packages last."""
-    return (*CHOICES, *plugins(GROUP, tuple(SOURCES)))
+    return (*CHOICES, *_REGISTRY.added)
 
 
 def known_kind(spec: str) -> str:
     """Return a value of ``--labels`` by its own name: ``yolo`` for ``yolov8``, ``folder`` for ``ImageFolder``."""
     name, colon, file = spec.partition(":")
-    return meant(name, ("auto", *SOURCES, *plugins(GROUP, tuple(SOURCES)))) + colon + file
+    return meant(name, ("auto", *_REGISTRY.names)) + colon + file
 
 
 def recognize(tree: Tree, options: SourceOptions) -> Choice:
@@ -57,8 +56,7 @@ def recognize(tree: Tree, options: SourceOptions) -> Choice:
     """
     from packer.sources.auto import choose
 
-    names = (*SOURCES, *plugins(GROUP, tuple(SOURCES)))
-    return choose(tree, {name: _type_of(name) for name in names}, options)
+    return choose(tree, {name: _type_of(name) for name in _REGISTRY.names}, options)
 
 
 def open_source(spec: str, tree: Tree, options: SourceOptions) -> BaseSource:
@@ -74,16 +72,16 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> BaseSource:
         source = open_source(choice.spec, tree, replace(options, by_auto=True))
         source.notes.insert(0, f"{as_options(option('labels', choice.spec))}: {choice.why}")
         return source
-    added = plugins(GROUP, tuple(SOURCES))  # also for a built-in name: another package may claim it too
+    names = _REGISTRY.names  # also for a built-in name: another package may claim it too
     name, colon, file = spec.partition(":")
-    opener = _type_of(name) if name in SOURCES or name in added else None
+    opener = _type_of(name) if name in names else None
     takes_file = getattr(opener, "takes_file", False)
     if opener is None or (takes_file != "optional" and bool(colon) != takes_file) or (colon and not file):
         problem = f"must be one of {', '.join(label_kinds())}; got {printable(spec)}"
-        if name in SOURCES or name in added:
+        if name in names:
             step = f"write --labels={name}:FILE" if takes_file else f"write --labels={name}"
         else:
-            step = suggestion(option("labels"), name, ("auto", *SOURCES, *added))
+            step = suggestion(option("labels"), name, ("auto", *names))
         raise UsageError(option("labels"), problem, step)
     return with_defaults(opener(tree, replace(options, file=file) if colon else options))
 
@@ -97,11 +95,10 @@ def splits_of_labels(specs: Sequence[str], tree: Tree, options: SourceOptions) -
     if tuple(specs) == ("auto",):
         from packer.sources.auto import splits_by_file
 
-        names = (*SOURCES, *plugins(GROUP, tuple(SOURCES)))
-        if found := splits_by_file(tree, {name: _type_of(name) for name in names}, options):
+        if found := splits_by_file(tree, {name: _type_of(name) for name in _REGISTRY.names}, options):
             return found
         specs = [recognize(tree, options).spec]
-    there = {*SOURCES, *plugins(GROUP, tuple(SOURCES))}
+    there = {*_REGISTRY.names}
     for spec, more in joined(specs):
         name, colon, file = spec.partition(":")
         named = getattr(_type_of(name), "splits", None) if name in there else None  # opening it says what is wrong
@@ -117,7 +114,7 @@ def joined(specs: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     for spec in specs:
         name, colon, file = spec.partition(":")
         first = next((i for i, (other, _) in enumerate(result) if other.startswith(name + ":")), None)
-        if colon and first is not None and name in SOURCES and getattr(_type_of(name), "joins_files", False):
+        if colon and first is not None and name in _HOMES and getattr(_type_of(name), "joins_files", False):
             result[first] = (result[first][0], (*result[first][1], file))
         else:
             result.append((spec, ()))
@@ -141,5 +138,5 @@ def check_sources(sources: Sequence[BaseSource], split: str | None) -> None:
 
 
 def _type_of(name: str) -> SourceType:
-    found: SourceType = load_named(GROUP, SOURCES, name)
+    found: SourceType = _REGISTRY.load(name)
     return found

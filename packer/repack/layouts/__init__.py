@@ -1,12 +1,10 @@
-"""The table of layouts that `packer extract` writes: a new one is its file and one line here."""
+"""The table of layouts that `packer extract` writes: a new one is its file and one line here, or an entry point."""
 
 from __future__ import annotations
 
-import importlib
-
-from packer.errors import UsageError, option
+from packer.errors import option
 from packer.repack.layouts.base import Layout
-from packer.sources.paths import quoted
+from packer.system.registry import Registry, choose
 
 _HOMES = {
     "folder": "packer.repack.layouts.folder:FolderLayout",
@@ -15,15 +13,18 @@ _HOMES = {
     "coco": "packer.repack.layouts.coco:CocoLayout",
     "list": "packer.repack.layouts.table:ListLayout",
 }
+_REGISTRY = Registry(_HOMES, "packer.layouts")
+"""Entry points of this group add layouts: a name, and the subclass of `Layout`."""
+LAYOUTS = _REGISTRY.own
+"""The built-in values of ``--layout``."""
 
-LAYOUTS = tuple(_HOMES)
-"""The values of ``--layout``."""
+
+def layout_names() -> tuple[str, ...]:
+    """Return all values of ``--layout``, with those of other packages last."""
+    return _REGISTRY.names
 
 
 def layout_of(name: str) -> type[Layout]:
     """Return the layout called `name`. Raise UsageError if there is none."""
-    if name not in _HOMES:
-        raise UsageError(option("layout"), f"no layout {quoted(name)}", f"choose one of {', '.join(LAYOUTS)}")
-    module, _, kind = _HOMES[name].partition(":")
-    found: type[Layout] = getattr(importlib.import_module(module), kind)
+    found: type[Layout] = _REGISTRY.load(choose(option("layout"), name, layout_names()))
     return found

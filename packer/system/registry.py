@@ -1,10 +1,10 @@
-"""Names that users choose: those of containers and sources in other packages (entry points), and what was meant."""
+"""Names that users choose: of containers, sources and layouts, also those of other packages, and what was meant."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -56,20 +56,54 @@ def choose(option: str, name: str, choices: Sequence[str]) -> str:
     return found
 
 
-@lru_cache
-def plugins(group: str, built_in: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name, looked up once per process.
+class Registry:
+    """Things by name: packer's own, each imported when it is first used, and those that other packages add.
 
     Args:
-        group: The group, such as ``packer.sources``.
-        built_in: The built-in names of that group.
-
-    Raises:
-        UsageError: Two packages, or a package and packer, use the same name.
+        homes: The name of each of packer's own -> its ``module:object``.
+        group: Entry points of this group add others.
     """
+
+    def __init__(self, homes: Mapping[str, str], group: str) -> None:
+        self._homes, self._group = homes, group
+        self.own = tuple(homes)
+        """The names of packer's own."""
+
+    @property
+    def added(self) -> Mapping[str, EntryPoint]:
+        """The entry points of other packages, by name. Raise UsageError if a name is there twice."""
+        return _entry_points(self._group, self.own)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, those of other packages last. Raise UsageError if one is there twice."""
+        return (*self.own, *self.added)
+
+    def load(self, name: str) -> Any:
+        """Import the object with this name.
+
+        Raises:
+            KeyError: There is no such name.
+            UsageError: The package that adds it cannot be imported.
+        """
+        if name in self._homes:
+            module, _, attribute = self._homes[name].partition(":")
+            return getattr(import_module(module), attribute)
+        entry = self.added[name]
+        try:
+            return entry.load()
+        except Exception as error:  # the other package's module may raise anything
+            owner = entry.dist.name if entry.dist else entry.value
+            problem = f"the package {owner}, which adds {name!r} to {self._group}, cannot be imported: {error!r}"
+            raise UsageError("", problem, f"upgrade or uninstall {owner}") from error
+
+
+@lru_cache
+def _entry_points(group: str, own: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Return the entry points of a group by name, looked up once per process."""
     from importlib.metadata import entry_points  # takes 20 ms, which `packer --help` does not need
 
-    owners = dict.fromkeys(built_in, "packer itself")
+    owners = dict.fromkeys(own, "packer itself")
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=group):
         owner = f"the package {entry.dist.name}" if entry.dist else entry.value
@@ -78,27 +112,3 @@ def plugins(group: str, built_in: tuple[str, ...]) -> dict[str, EntryPoint]:
             raise UsageError("", problem, "uninstall one of them")
         found[entry.name] = entry
     return found
-
-
-def load_named(group: str, table: dict[str, str], name: str) -> Any:
-    """Import the object with this name, built-in or from another package.
-
-    Args:
-        group: The entry points' group.
-        table: The built-in names, each with its ``module:object``.
-        name: The name.
-
-    Raises:
-        KeyError: There is no such name.
-        UsageError: The package that adds it cannot be imported.
-    """
-    if name in table:
-        module, _, attribute = table[name].partition(":")
-        return getattr(import_module(module), attribute)
-    entry = plugins(group, tuple(table))[name]
-    try:
-        return entry.load()
-    except Exception as error:  # the other package's module may raise anything
-        owner = entry.dist.name if entry.dist else entry.value
-        problem = f"the package {owner}, which adds {name!r} to {group}, cannot be imported: {error!r}"
-        raise UsageError("", problem, f"upgrade or uninstall {owner}") from error
