@@ -51,7 +51,11 @@ try:
     sys.exit(process.wait(60 * float(minutes)))
 except subprocess.TimeoutExpired:
     process.send_signal(signal.SIGINT)  # pip then removes its temporary files
-    process.wait()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()  # below nohup a process ignores SIGINT
+        process.wait()
     sys.exit(f"pip was stopped after {minutes} minutes (PACKER_INSTALL_MINUTES). Its last lines above say whether it was "
              "still fetching, which goes on where it was if you try again, or looking for versions that fit together")
 ' "${PACKER_INSTALL_MINUTES:-60}" "$@"

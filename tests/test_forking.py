@@ -112,9 +112,10 @@ def test_random_numbers_differ() -> None:
 
 def test_it_is_a_child_that_can_be_waited_for_and_killed() -> None:
     before = pids()
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import time; print('x', flush=True); time.sleep(1000)"], stdout=-1
-    )
+    # below nohup a process ignores SIGINT, and so would a new interpreter
+    heeded = "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heeded}; print('x', flush=True); time.sleep(1000)"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=-1)
     assert process.stdout is not None and process.stdout.read(1) == b"x"
     assert process.poll() is None and pids() - before == {process.pid}
     process.send_signal(signal.SIGINT)
