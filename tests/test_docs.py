@@ -206,6 +206,13 @@ def test_every_command_is_on_a_page_of_its_reference_and_in_another(name: str) -
     assert any(f"packer {name}" in page.read_text() for page in PAGES if page.name not in ("cli.md", "changelog.md"))
 
 
+def test_every_library_has_a_line_that_says_what_it_is_for() -> None:
+    table = (DOCS / "architecture.md").read_text().partition("\n## Libraries\n")[2].partition("\n## ")[0]
+    listed = [name for row in re.findall(r"^\| ([a-z0-9, -]+) \|", table, re.MULTILINE) for name in row.split(", ")]
+    block = (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [")[2].partition("\n]")[0]
+    assert sorted(listed) == sorted(["library", *re.findall(r'^    "([\w-]+)', block, re.MULTILINE)])
+
+
 # -- Python
 
 PAGES_OF_API = "\n".join(page.read_text() for page in sorted((DOCS / "api").glob("*.md")))
