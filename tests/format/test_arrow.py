@@ -11,6 +11,7 @@ import pytest
 from packs import MakePack
 
 from packer import BuildOptions, Pack, build_pack, join_packs, open_pack
+from packer.format import places
 
 
 def check(pack: Pack) -> pa.Table:
@@ -44,7 +45,8 @@ def test_joined_packs(make_pack: MakePack) -> None:
     assert table.column("label_name").type == pa.dictionary(pa.int32(), pa.string())
 
 
-def test_class_ids_that_another_pack_numbers_differently(tmp_path: Path) -> None:
+def numbered_differently(tmp_path: Path) -> list[str]:
+    """Two packs of the classes bee and zebra, and ant and bee, with an image of each."""
     import cv2
 
     packs = []
@@ -53,7 +55,17 @@ def test_class_ids_that_another_pack_numbers_differently(tmp_path: Path) -> None
             (tmp_path / f"{number}" / name).mkdir(parents=True)
             cv2.imwrite(str(tmp_path / f"{number}" / name / "a.png"), np.full((4, 4, 3), number, np.uint8))
         packs.append(build_pack(BuildOptions(str(tmp_path / f"{number}"), str(tmp_path / f"{number}.lmdb"))).path)
-    table = check(join_packs(packs))
+    return packs
+
+
+@pytest.mark.parametrize("most", [places.MANY_RECORDS, 0], ids=["few", "many"])
+def test_class_ids_that_another_pack_numbers_differently(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "MANY_RECORDS", most)
+    joined = join_packs(numbered_differently(tmp_path))
+    table = check(joined)
+    assert joined.values("label", np.array([3, 2, 0, 1])).tolist() == [0, 2, 0, 1]
     assert table.column("label").to_pylist() == [0, 1, 2, 0]
     assert table.column("label_name").to_pylist() == ["bee", "zebra", "ant", "bee"]
 
