@@ -90,9 +90,9 @@ def extract(
     started = time.perf_counter()
     asked = ExtractOptions(options) if isinstance(options, str) else options
     progress = progress or Progress()
+    kind = layout_of(asked.layout)
     opened = open_pack(pack)
     target = os.path.abspath(os.fsdecode(out))
-    kind = layout_of(asked.layout)
     kind("", opened.manifest).check()
     chosen, notes = _chosen(opened, asked)
     _check_target(target, opened, overwrite)
@@ -113,7 +113,7 @@ def extract(
     build = _build_words(opened, layout, target)
     seconds = time.perf_counter() - started
     lost = dict(+layout.lost)
-    return ExtractReport(target, asked.layout, len(chosen), names.renamed, lost, tuple(notes), build, seconds)
+    return ExtractReport(target, kind.name, len(chosen), names.renamed, lost, tuple(notes), build, seconds)
 
 
 def _write(pack: Pack, record: int, layout: Layout, names: Names) -> None:

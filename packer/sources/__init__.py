@@ -9,7 +9,7 @@ from packer.errors import UsageError, as_options, option, printable
 from packer.sources.base import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
 from packer.system.registry import Registry, meant, suggestion
 
-_HOMES = {
+SOURCES = {
     "none": "packer.sources.folder:NoneSource",
     "voc": "packer.sources.voc:VocSource",
     "yolo": "packer.sources.yolo.source:YoloSource",
@@ -27,7 +27,7 @@ _HOMES = {
     "datumaro": "packer.sources.datumaro:DatumaroSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
-_REGISTRY = Registry(_HOMES, "packer.sources")
+_REGISTRY = Registry(SOURCES, "packer.sources")
 """Entry points of this group add sources: a name, and the `SourceType`."""
 
 CHOICES = (
@@ -114,7 +114,7 @@ def joined(specs: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     for spec in specs:
         name, colon, file = spec.partition(":")
         first = next((i for i, (other, _) in enumerate(result) if other.startswith(name + ":")), None)
-        if colon and first is not None and name in _HOMES and getattr(_type_of(name), "joins_files", False):
+        if colon and first is not None and name in SOURCES and getattr(_type_of(name), "joins_files", False):
             result[first] = (result[first][0], (*result[first][1], file))
         else:
             result.append((spec, ()))
