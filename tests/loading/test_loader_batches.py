@@ -135,7 +135,7 @@ def test_a_transform_runs_in_the_threads(pack):
 def test_numbers_and_vectors_of_a_target_transform_are_stacked_as_torch_does(pack, transform):
     data = PackedDataset(pack("raw"), target_transform=transform)
     as_torch = DataLoader(data, 5)
-    for loader in (PackedLoader(pack("raw"), 5, target_transform=transform, threads=1), DataLoader(data, 5, collate_fn=collate)):
+    for loader in (PackedLoader(pack("raw"), 5, target_transform=transform), DataLoader(data, 5, collate_fn=collate)):
         for (_, targets), (_, expected) in zip(loader, as_torch, strict=True):
             assert targets.dtype == expected.dtype and torch.equal(targets, expected)
 
