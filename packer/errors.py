@@ -24,10 +24,10 @@ EXIT_INTERRUPTED = 130
 
 SHOWN_REJECTED = 10
 OPTION = re.compile(
-    r"(?<![\w-])(?<!pip install )(?<!ray start )(?:--(?P<name>[a-z]+(?:-[a-z]+)*)(?![\w-])"
-    r"(?:=(?P<value>\"[^\"]*\"|[^\s;,()]*[^\s;,():]|))?|SRC\b)"
+    r"(?<![\w/\\-])(?<!pip install )(?<!ray start )(?:--(?P<name>[a-z]+(?:-[a-z]+)*)(?![\w-])"
+    r"(?:=(?P<value>\"[^\"]*\"|(?:[^\s;,()]|,(?=\S))*[^\s;,():]|))?|SRC\b(?![/\\]))"
 )
-"""An option in the text of an error as `option` writes it, with its value; not those of other programs."""
+"""An option in the text of an error as `option` writes it, with its value; not one of other programs, or in a path."""
 PARAMETERS = {None: "source", "shard-size": "shard_bytes", "json": "rejected"}
 """Names of options that are not those of the parameters: `None` is SRC; --json lists what `rejected` holds."""
 

@@ -119,6 +119,8 @@ def test_an_error_of_packer_is_not_taken_for_one_of_the_system(kind):
             "pip install datumaro, then pass --labels datumaro:voc",
             'pip install datumaro, then pass labels="datumaro:voc"',
         ),
+        ("is /data/--lr=0.1/SRC/a.lmdb", "is /data/--lr=0.1/SRC/a.lmdb", "is /data/--lr=0.1/SRC/a.lmdb"),
+        ("write --parts=a=0.8,b=0.2, all", "write --parts a=0.8,b=0.2, all", 'write parts="a=0.8,b=0.2", all'),
         ("build a-b--c=d, x---y or --9", "build a-b--c=d, x---y or --9", "build a-b--c=d, x---y or --9"),
     ],
 )

@@ -31,7 +31,11 @@ def annotation_table(indexes: Indexes, manifest: Manifest) -> Any:
     table = table.set_column(table.column_names.index("path"), "path", _text(table.column("path")))
     if "label" in manifest.fields:
         place, classes = table.column_names.index("label"), pa.array([*manifest.classes], pa.string())
-        named = classes.take(table.column(place).combine_chunks()).dictionary_encode()
+        ids = table.column(place).combine_chunks()
+        if len({*manifest.classes}) == len(classes):
+            named = pa.DictionaryArray.from_arrays(ids, classes)
+        else:  # pandas wants each category once
+            named = classes.take(ids).dictionary_encode()
         table = table.add_column(place + 1, "label_name", named)
     return table.unify_dictionaries()
 

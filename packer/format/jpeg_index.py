@@ -122,9 +122,11 @@ class JpegIndexes:
             self._files += paths
         self._mapped = all(files.folder for files in pack.files) and not PORTABLE
         if self._mapped:
-            is_late = pack.is_remote or len(self._files) > MANY_FILES
-            # the maps stay those of the files that were there when another index replaces them
-            self._region, self._starts = map_files(self._files, late=is_late, check=False)
+            self._region, self._starts = map_files(self._files, late=True, check=False)
+            for number in range(len(self._files) if len(self._files) <= MANY_FILES else 0):
+                if pack.files_of(number).remote is None:
+                    # the maps stay those of the files that were there when another index replaces them
+                    self._region.map(number)
         else:
             local = [path if pack.files_of(n).remote is None else ("", 0) for n, path in enumerate(self._files)]
             self._maps, self._places = map_files(local, check=False)
@@ -202,7 +204,9 @@ class JpegIndexes:
         if self._mapped:
             self._region.map(number, again)
         else:
-            if fetched is None:
+            if fetched is None and files.remote is not None:  # its file is in the cache
+                fetched = map_files([self._files[number]])[0].parts[0][:size]
+            elif fetched is None:
                 place = int(self._places[number])
                 fetched = np.frombuffer(self._maps.data[place : place + size], np.uint8)
             self._bytes[start : start + size] = fetched

@@ -223,7 +223,8 @@ class Pack(Records):
         from packer.images.decode import decode
         from packer.images.opencv import quiet_opencv
 
-        mode, decoder = cast("Mode", self.manifest.mode), "lenient" if self.manifest.lenient else decoder
+        is_lenient = self.files_of(self.locate(i)[0]).manifest.lenient
+        mode, decoder = cast("Mode", self.manifest.mode), "lenient" if is_lenient else decoder
         try:
             # the build has already limited the number of pixels
             with quiet_opencv():

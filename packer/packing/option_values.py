@@ -34,7 +34,7 @@ def parse_timeout(text: str) -> float | None:
 
 def timeout_text(seconds: Any) -> str:
     """Return seconds as ``--decode-timeout`` takes them; a manifest may hold any value."""
-    return f"{seconds:g}" if isinstance(seconds, int | float) else str(seconds)
+    return f"{seconds:.9f}".rstrip("0").rstrip(".") if isinstance(seconds, int | float) else str(seconds)
 
 
 def parse_bytes(text: str) -> int | None:

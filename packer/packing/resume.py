@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import packer
-from packer.errors import TooManyBad, UsageError, option, printable
+from packer.errors import TooManyBad, UsageError, as_options, option, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FORMAT_VERSION
 from packer.packing.option_table import ARGUMENT, TABLE
@@ -49,7 +49,7 @@ def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool)
             problem = f"holds an unfinished build with other options: {what}"
             raise UsageError(output.place, problem, "finish it with the same options, or discard it with --overwrite")
         which = "build that failed" if output.journal.failed else "unfinished build"
-        notes.append(f"starting over: the {which} had other options: {what}")
+        notes.append(f"starting over: the {which} had other options: {as_options(what)}")
         output.restart()
     else:
         output.journal.mark(failed=False)

@@ -20,11 +20,12 @@ import pytest
 from damage import flip
 from drawn import image_file, tree_state
 from indexing import fast, needs_fast, stand_in
-from packs import MakePack
+from packs import MakePack, needs_cache
 from PIL import Image
 from running import forked
 
-from packer import BuildOptions, build_pack, join_packs, open_pack
+from packer import BuildOptions, build_pack, convert, join_packs, open_pack
+from packer.containers import CONTAINERS
 from packer.errors import DamagedPack
 from packer.format import jpeg_index, mmap
 from packer.format.digests import crc32c_of, sha256_of
@@ -140,6 +141,25 @@ def test_joined_packs(pack: Path, make_pack: MakePack, fast: ModuleType) -> None
     assert content(found, order) == [right[i] for i in order]
     assert found.indexed == sum(map(bool, right))
     assert open_jpeg_indexes(join_packs([without, make_pack("raw", "lmdb")])) is None
+
+
+@needs_cache
+@pytest.mark.parametrize("places", ["here cache", "cache memory", "memory here", "cache here memory"])
+def test_joined_packs_at_urls_and_here(pack: Path, fast: ModuleType, places: str, tmp_path: Path) -> None:
+    """Each has its index; that of a pack here is mapped at once, and stays when another replaces it."""
+    packs = []
+    for number, place in enumerate(places.split()):
+        each = tmp_path / f"{number}.{CONTAINERS[number]}"
+        convert(pack, each)
+        index_jpegs(each, "4" if number else "row", workers=1)
+        given = {"cache_dir": tmp_path / "cache"} if place == "cache" else {"cache_bytes": 0}
+        packs.append(open_pack(each) if place == "here" else open_pack(each.as_uri(), **given))
+    right = [one for n in range(len(packs)) for one in wanted(tmp_path / f"{n}.{CONTAINERS[n]}", fast, 4 if n else 0)]
+    found = open_jpeg_indexes(join_packs(packs))
+    for number, place in enumerate(places.split()):
+        if place == "here":
+            index_jpegs(tmp_path / f"{number}.{CONTAINERS[number]}", "row" if number else "4", workers=1)
+    assert found is not None and content(found, list(range(len(right)))) == right
 
 
 def test_an_open_one_stays_when_it_is_replaced(pack: Path, fast: ModuleType) -> None:

@@ -364,6 +364,7 @@ def test_a_loader_works_in_a_forked_process(pack):
     assert int(forked(again)) == images
 
 
+@pytest.mark.interpreter  # a fork does not show how an interpreter ends
 @ELSEWHERE
 def test_a_script_may_end_in_the_middle_of_an_epoch(pack):
     """The threads are within torch when the interpreter shuts down: the process was aborted."""

@@ -148,6 +148,7 @@ def test_left_early_nothing_stays_pinned(server: Served):
     assert not opened.remote.blocks.states.any()
 
 
+@pytest.mark.interpreter  # a fork does not show how an interpreter ends
 def test_a_script_that_ends_in_the_middle(server: Served):
     text = f"{SCRIPT}\nfor _ in loader:\n    break\nbatches = iter(loader)\nnext(batches)\nsys.exit(3)"
     done = subprocess.run([sys.executable, "-c", text, server.url], capture_output=True, text=True, check=False)

@@ -260,7 +260,8 @@ def test_what_a_failed_build_left_gives_way_to_other_options(source: Path, more:
         build_pack(options(source, "p"), Notes())
     notes = Notes()
     build_pack(options(source, "p", max_bad="1", **more), notes)
-    assert any(text.startswith("starting over: the build that failed had other options: ") for text in notes.texts)
+    said = [text for text in notes.texts if text.startswith("starting over: the build that failed had other options: ")]
+    assert len(said) == 1 and "=" not in said[0]  # as they are typed
     build_pack(options(source, "q", max_bad="1", **more))
     assert digests(source.parent / "p") == digests(source.parent / "q")
 

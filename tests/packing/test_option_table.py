@@ -137,6 +137,12 @@ def test_an_option_survives_a_config(row: Option, tmp_path: Path) -> None:
     assert BuildOptions(**read_config(str(tmp_path / "c.yaml"))) == other
 
 
+@pytest.mark.parametrize("seconds", [1e6, 123456.789, 0.5, 60.0, None])
+def test_seconds_survive_a_config(seconds: float | None, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("\n".join(as_config(BuildOptions("src", decode_timeout=seconds))))
+    assert BuildOptions(**read_config(str(tmp_path / "c.yaml"))).decode_timeout == seconds
+
+
 def test_a_manifest_has_what_the_table_says(tmp_path: Path) -> None:
     source = draw_classes(tmp_path / "src", each=2)
     always = {row.name for row in OPTIONS if row.recorded == "always"}
