@@ -332,11 +332,11 @@ BAD_JSON = (
 def test_annotations_that_list_no_parts(
     container: str, parts: str, make_pack: MakePack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    bare = make_pack("boxes", container)  # which other tests use, too
     written_by = "arrays" if container in ("zarr", "n5", "pth") else container
     module = importlib.import_module(f"packer.containers.{written_by}")
     write = module.annotation_json
     monkeypatch.setattr(module, "annotation_json", lambda *about: f'{write(*about)[:-1]}, "parts": {parts}}}')
-    bare = make_pack("boxes", container)
     pack = add_parts(bare, tmp_path / "pack", specs=())
     monkeypatch.undo()
     path = pack / read_manifest(pack).shards[0].container.name
