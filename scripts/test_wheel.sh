@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the source distribution and the wheel, builds the wheel once more from the unpacked source distribution and from the
-# tree, compares the bytes, installs each into a fresh environment without torch, as docs/index.md says, and packs with it.
+# tree, compares the bytes, installs each into a fresh environment without torch, as docs/install.md says, and packs with it.
 # usage: scripts/test_wheel.sh [FOLDER]   FOLDER gets the two files; PYTHON=/path/to/python chooses the interpreter
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,7 +32,7 @@ unexpected=$(tar -tzf "$work/dist/dataset_packer-$version.tar.gz" | cut -d/ -f2 
 
 "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
-read -ra names < <(sed ':a;/\\$/N;s/\\\n//;ta' docs/index.md | sed -n 's/^pip install \(click .*\)$/\1/p')
+read -ra names < <(sed ':a;/\\$/N;s/\\\n//;ta' docs/install.md | sed -n 's/^pip install \(click .*\)$/\1/p')
 pip_install "$work/venv" --constraint scripts/constraints.txt "${names[@]}"
 
 for file in "$work"/dist/*.whl "$work"/dist/*.tar.gz; do

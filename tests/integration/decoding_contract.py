@@ -16,6 +16,7 @@ from PIL import Image
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack, open_pack
 from packer.errors import DamagedPack
 from packer.loading.crop import INTERPOLATIONS
+from packer.loading.to_device import map_tensors
 from packer.samplers import ShuffleSampler
 
 Photos = Callable[[str], Path]
@@ -91,7 +92,8 @@ def same(a: Any, b: Any) -> bool:
 
 def assert_close(ours: Any, theirs: Any, mean: float, most: float) -> None:
     """Batches with the same targets, in the same order, whose pixels differ by so much at most."""
-    for (x, a), (y, b) in zip(ours, theirs, strict=True):
+    for (x, a), batch in zip(ours, theirs, strict=True):
+        (y, b) = map_tensors(batch, lambda tensor, images: tensor.cpu())
         assert same(a, b)
         assert y.shape == x.shape and y.dtype == x.dtype and y.is_contiguous(memory_format=torch.channels_last)
         difference = (x.double() - y.double()).abs()
@@ -103,8 +105,13 @@ def epoch_of(loader: PackedLoader) -> list[tuple[torch.Tensor, Any]]:
     return list(loader)
 
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+
+
 class DecodingContract:
-    """Subclasses say how their loader is made."""
+    """Subclasses say how their loader is made, and where it decodes."""
+
+    device = "cpu"
 
     def make(self, data: Any, batch_size: int, **options: Any) -> PackedLoader:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""packer.dali on DALI's CPU backend, against PackedLoader."""
+"""packer.dali on DALI's CPU backend, and on a GPU if there is one, against PackedLoader."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_contract import DecodingContract, photos, waves  # noqa: F401
+from decoding_contract import DecodingContract, needs_gpu, photos, waves  # noqa: F401
 from doc_blocks import ROOT, blocks_of
 from PIL import Image
 from running import until
@@ -21,7 +21,12 @@ pytest.importorskip("nvidia.dali", reason="DALI is optional, and not installed h
 
 class TestDali(DecodingContract):
     def make(self, data: Any, batch_size: int, **options: Any) -> PackedLoader:
-        return packer.dali.pipeline(data, batch_size, device="cpu", threads=2, **options)
+        return packer.dali.pipeline(data, batch_size, device=self.device, threads=2, **options)
+
+
+@needs_gpu
+class TestMixed(TestDali):
+    device = "mixed"
 
 
 @pytest.mark.parametrize("prefetch", [1, 4])

@@ -1,4 +1,4 @@
-"""decode="device" through torchcodec, on the CPU, against the threads of PackedLoader."""
+"""decode="device" through torchcodec, on the CPU and on a GPU if there is one, against the threads of PackedLoader."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_contract import DecodingContract, assert_close, epoch_of, photos  # noqa: F401
+from decoding_contract import DecodingContract, assert_close, epoch_of, needs_gpu, photos  # noqa: F401
 
 from packer import PackedLoader, RandomResizedCrop
 
@@ -16,7 +16,12 @@ pytest.importorskip("torchcodec", reason=why, exc_type=(ImportError, RuntimeErro
 
 class TestTorchcodec(DecodingContract):
     def make(self, data: Any, batch_size: int, **options: Any) -> PackedLoader:
-        return PackedLoader(data, batch_size, decode="device", **options)
+        return PackedLoader(data, batch_size, decode="device", device=self.device, **options)
+
+
+@needs_gpu
+class TestNvjpeg(TestTorchcodec):
+    device = "cuda"
 
 
 def test_what_the_device_cannot_decode_is_decoded_on_the_host(photos, monkeypatch):  # noqa: F811
