@@ -30,6 +30,10 @@ from packer.samplers import MixtureSampler, Sampler
 from packer.samplers.ranks import check_int
 from packer.system import usable_cores
 
+COPYING_THREADS = 8
+"""Default number at most, where threads only copy: raw images of 224x224 at 16 threads, on 16 cores, were 0.7 to 0.8 of
+those at 8 (docs/benchmarks.md): memory has no more bandwidth, and the threads wait for one another."""
+
 
 @dataclass(frozen=True)
 class LoaderParts:
@@ -71,9 +75,8 @@ def assemble(given: Arguments) -> LoaderParts:
     targets = Targets(pack, augment.min_area, form.label_offset or 0, augment.flip_index, augment.hide_outside)
     if augmentation.flip:
         targets.warn_of_flips()
-    threads = usable_cores() if reading.threads is None else check_int("threads", reading.threads, 1)
     collation = options.check_collate(form.collate, targets)
-    work = Work(threads, check_int("prefetch", reading.prefetch, 1), device.type == "cuda", collation)
+    work = Work(_threads(given, pack), check_int("prefetch", reading.prefetch, 1), device.type == "cuda", collation)
     functions = Transforms(given.functions.transform, given.functions.target_transform, given.functions.transforms)
     options.check_choice("on_error", reading.on_error, ("raise", "replace"))
     replacer = Replacer(filler, sampler, seed) if reading.on_error == "replace" else None
@@ -94,6 +97,14 @@ def assemble(given: Arguments) -> LoaderParts:
         transfer=Transfer(device, reading.prefetch, Normalize() if mixing.jitters else normalize),
         hand_over=Handover(mixing, normalize, form.memory_format, form.with_index),
     )
+
+
+def _threads(given: Arguments, pack: Pack) -> int:
+    if given.reading.threads is not None:
+        return check_int("threads", given.reading.threads, 1)
+    functions = given.functions.transform or given.functions.transforms
+    copies = pack.manifest.encoding == "raw" and given.augment.crop is None and not functions
+    return min(usable_cores(), COPYING_THREADS) if copies else usable_cores()
 
 
 def _with_mixture(given: Arguments) -> Arguments:

@@ -72,7 +72,7 @@ class PackedLoader(Rebuildable):
         device: the device of the batches.
         mean: see `Normalize`; also for `std` and `dtype`.
         memory_format: memory format of the images; default channels_last, or that of a transform's results.
-        threads: number of threads; default: the cores that the process may use.
+        threads: number of threads; default: the cores that the process may use, at most 8 if they only copy raw images.
         prefetch: number of batches prepared in advance, and in flight to a GPU.
         decoder: JPEG decoder: auto, fast (`dataset-packer-fast`), simplejpeg, opencv or jpeg4py. auto is fast where it
             is installed, on x86-64, else simplejpeg; crops of the two differ by 0.3 of 255 on average.

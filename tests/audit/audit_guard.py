@@ -172,7 +172,9 @@ TEMPORARY = (
     "packer-list-", "packer-spill-",
 )  # fmt: skip
 """How names in the folder for temporary files begin that tempfile, multiprocessing, torch and packer itself make."""
-SYSTEM_LIBRARIES = frozenset(("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda", "libnvidia-ml"))
+SYSTEM_LIBRARIES = frozenset(
+    ("libc", "libm", "libdl", "libpthread", "libturbojpeg", "libgomp", "librt", "libcuda", "libnvidia-ml")
+)
 SYSTEM_FOLDERS = ("", "/opt/homebrew/lib", "/opt/libjpeg-turbo/lib64")  # the others on macOS
 PROCESSES = os.path.join(PACKER, "system") + "/"
 PIPES = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_contract import DecodingContract, needs_gpu, photos, waves  # noqa: F401
+from decoding_contract import NVJPEG, DecodingContract, needs_gpu, photos, waves  # noqa: F401
 from doc_blocks import ROOT, blocks_of
 from PIL import Image
 from running import until
@@ -27,6 +27,7 @@ class TestDali(DecodingContract):
 @needs_gpu
 class TestMixed(TestDali):
     device = "mixed"
+    most = NVJPEG
 
 
 @pytest.mark.parametrize("prefetch", [1, 4])

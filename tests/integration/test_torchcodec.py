@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_contract import DecodingContract, assert_close, epoch_of, needs_gpu, photos  # noqa: F401
+from decoding_contract import NVJPEG, DecodingContract, assert_close, epoch_of, needs_gpu, photos  # noqa: F401
 
 from packer import PackedLoader, RandomResizedCrop
 
@@ -22,6 +22,7 @@ class TestTorchcodec(DecodingContract):
 @needs_gpu
 class TestNvjpeg(TestTorchcodec):
     device = "cuda"
+    most = NVJPEG
 
 
 def test_what_the_device_cannot_decode_is_decoded_on_the_host(photos, monkeypatch):  # noqa: F811

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, collate, open_pack
 from packer.errors import DamagedPack, UsageError
 from packer.samplers import SequentialSampler, ShuffleSampler
-from packer.system import usable_cores
 
 pytestmark = pytest.mark.usefixtures("blocks")
 
@@ -189,8 +188,14 @@ def test_a_damaged_record_stops_the_loop(pack, tmp_path, kind):
         assert len(list(PackedLoader(path, 4, verify=False))) == 7
 
 
-def test_default_threads_are_the_cores(pack):
-    assert PackedLoader(pack("raw"), 4)._batches.work.threads == usable_cores()
+@pytest.mark.parametrize("cores", [2, 8, 16])
+def test_default_threads_are_the_cores_but_for_copying_no_more_than_eight(pack, monkeypatch, cores):
+    def threads(kind, **options):
+        return PackedLoader(pack(kind), 4, **options)._batches.work.threads
+
+    monkeypatch.setattr("packer.loading.assemble.usable_cores", lambda: cores)
+    assert threads("raw") == min(cores, 8) and threads("raw", threads=12) == 12
+    assert threads("jpeg") == threads("raw", crop=CenterCrop(8)) == threads("raw", transform=torch.clone) == cores
 
 
 def test_images_that_do_not_fit_one_batch_are_refused(pack):
