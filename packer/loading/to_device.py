@@ -116,17 +116,22 @@ class Transfer:
 
     def _prefetched(self, source: Iterator[Any], stream: Any, stats: Stats) -> Iterator[Any]:
         flying: deque[_Flight] = deque()
-        exhausted = False
+        ended, failure = False, None
         try:
             while True:
-                while not exhausted and len(flying) < self.depth:
-                    flight = self._launch(source, stream)
-                    exhausted = flight is None
+                while not ended and len(flying) < self.depth:
+                    try:
+                        flight = self._launch(source, stream)
+                    except Exception as error:
+                        flight, failure = None, error
+                    ended = flight is None
                     if flight is not None:
                         flying.append(flight)
                 if not flying:
-                    return
+                    break
                 yield self._land(flying.popleft(), stats)
+            if failure is not None:
+                raise failure
         finally:
             for flight in flying:  # the consumer stopped early, but copies still read the pinned memory
                 flight.release()

@@ -184,14 +184,14 @@ def test_host_memory_is_kept_until_its_copy_is_done(transfer, monkeypatch):
     assert kept == [3, 3, 2, 1] and not host.alive
 
 
-def test_a_producers_error_keeps_its_type_and_ends_the_flights(transfer):
+def test_a_producers_error_keeps_its_type_and_comes_in_its_turn(transfer):
     host = Host(6, fails=4)
     iteration = transfer(2).run(host)
     received = []
     with pytest.raises(KeyError, match="4"):
         for _, rest in iteration:
             received.append(rest["number"].item())
-    assert received == [0, 1, 2]  # batch 3 was in flight
+    assert received == [0, 1, 2, 3]
     assert len(CURRENT) == 1
     events = {entry[2] for entry in LOG if entry[0] == "record"}
     done = {entry[1] for entry in LOG if entry[0] == "synchronize"}
