@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from packer.errors import PackerError
-    from packer.format.joined import join_packs
-    from packer.format.pack import Pack, open_pack
+    from packer.format.pack import Pack, join_packs, open_pack
     from packer.format.salvage import repair
     from packer.format.verify import verify
     from packer.loading.collate import as_tv_tensors, collate
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from packer.repack.diff import diff
     from packer.repack.extract import extract
     from packer.repack.merge import merge
-    from packer.repack.pull import pull
-    from packer.repack.push import push
+    from packer.repack.push_pull import pull, push
     from packer.repack.split import split
     from packer.repack.writer import PackWriter
     from packer.stats import pack_stats as stats
@@ -59,14 +57,14 @@ _HOMES = {
     "collate": "packer.loading.collate",
     "diff": "packer.repack.diff",
     "extract": "packer.repack.extract",
-    "join_packs": "packer.format.joined",
+    "join_packs": "packer.format.pack",
     "merge": "packer.repack.merge",
     "convert": "packer.repack.convert",
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",
     "options_like": "packer.packing.recorded",
-    "pull": "packer.repack.pull",
-    "push": "packer.repack.push",
+    "pull": "packer.repack.push_pull",
+    "push": "packer.repack.push_pull",
     "repair": "packer.format.salvage",
     "split": "packer.repack.split",
     "verify": "packer.format.verify",

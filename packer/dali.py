@@ -19,12 +19,12 @@ from packer.errors import AnyPath, DamagedPack, NotInstalled, UsageError, add_no
 from packer.format.pack import Pack
 from packer.loading.crop import RandomResizedCrop, Regions, Resize, parts_inside
 from packer.loading.dataset import PackedDataset
+from packer.loading.decoding import sizes_of
 from packer.loading.encoded import ANTIALIASED, BatchMaker, EncodedBatch, EncodedReader
 from packer.loading.loader import PackedLoader
-from packer.loading.normalize import Normalize
-from packer.loading.parts import sizes_of
 from packer.loading.pipeline import LoadedBatch, Pipeline
-from packer.loading.stats import Stats
+from packer.loading.replace import Stats
+from packer.loading.to_device import Normalize
 from packer.model.annotation import Int64
 from packer.system.machine import install_command
 

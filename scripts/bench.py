@@ -94,7 +94,7 @@ def written(page: str, name: str, text: str) -> str:
 
 def measured_on() -> str:
     """Return date, machine and versions in one line."""
-    from packer.bench.options import machine
+    from packer.bench.report import machine
 
     facts = machine()
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())

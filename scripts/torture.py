@@ -264,7 +264,7 @@ def state_of_tree() -> tuple[str, bool]:
 
 def line_of(row: Row, series: Series, first: int, seconds: float, tree: tuple[str, bool]) -> dict[str, Any]:
     """Return what is kept of a series: nothing of it names this machine or its folders."""
-    from packer.bench.options import machine
+    from packer.bench.report import machine
 
     facts = machine()
     return {

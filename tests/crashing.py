@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import packer.packing.convert
+import packer.packing.make_record
 from packer.images.header import Header
 from packer.model.annotation import Image
-from packer.packing.convert import Row
+from packer.packing.make_record import InputRow
 
 MARK = b"@decoder:"
 
@@ -41,10 +41,10 @@ WAYS: dict[str, Callable[[], object]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CrashingRecipe(packer.packing.convert.Recipe):
+class CrashingRecipe(packer.packing.make_record.Recipe):
     """Does what the image asks for."""
 
-    def image(self, data: bytes, row: Row, header: Header) -> Image:
+    def image(self, data: bytes, row: InputRow, header: Header) -> Image:
         way = data.rpartition(MARK)[2].decode("latin-1") if MARK in data else None
         if way is not None:
             if way.startswith("once:"):  # the file of that name says that it has happened
@@ -54,7 +54,7 @@ class CrashingRecipe(packer.packing.convert.Recipe):
                     WAYS["SIGSEGV"]()
             else:
                 WAYS[way]()
-        return packer.packing.convert.Recipe.image(self, data, row, header)
+        return packer.packing.make_record.Recipe.image(self, data, row, header)
 
 
 def mark(path: Path, way: str) -> None:

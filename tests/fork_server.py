@@ -26,7 +26,7 @@ from forking import Asked, Program
 
 LIGHT = (
     *("numpy", "cv2", "lmdb", "h5py", "click", "PIL.Image", "crc32c", "xxhash", "simplejpeg", "packer.cli.group"),
-    *("packer.cli.build", "packer.packing.build", "packer.packing.write_shard", "packer.packing.partition"),
+    *("packer.cli.making", "packer.packing.build", "packer.packing.write_shard", "packer.packing.partition"),
     *("packer.format.pack", "packer.format.verify", "packer.sources", "multiprocessing.forkserver"),
 )
 HEAVY = ("torch", "torch.utils.data", "packer.loading.loader")

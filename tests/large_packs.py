@@ -15,10 +15,8 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from packer.format.index import INDEX_SUFFIX, batch_of, write_index
-from packer.format.index_rows import coded
+from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, INDEX_SUFFIX, batch_of, coded, write_index
 from packer.format.manifest import FileEntry, Manifest, ShardEntry
-from packer.format.schema import DTYPES, ENCODINGS, FULL_SCHEMA
 from packer.model.fields import FIELD_NAMES, label_arrays
 
 CLASSES = 10

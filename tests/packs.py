@@ -12,7 +12,7 @@ from drawn import draw_shots
 from PIL import Image
 
 from packer import BuildOptions, build_pack
-from packer.system.sparse import HAS_BYTE_LOCKS
+from packer.system.storage import HAS_BYTE_LOCKS
 
 MakePack = Callable[[str, str], Path]
 CLASSES = ("ant", "bee", "cat")

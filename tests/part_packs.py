@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from packer.containers import open_container
-from packer.containers.base import ShardSpec
+from packer.containers.container import ShardSpec
 from packer.format.index import IndexBuilder, read_index
 from packer.format.manifest import Manifest, read_manifest
 from packer.format.salvage_records import with_index
-from packer.format.verify_records import Rows, Window
+from packer.format.verify_records import IndexRows, Window
 from packer.model.annotation import Part, PartSpec
 
 SPECS = (PartSpec("aux"), PartSpec("zed"))
@@ -40,7 +40,7 @@ def add_parts(source: Path, out: Path, first: int = 0, order: int = 1, specs: tu
     out.mkdir()
     for shard in old.shards:
         builder = IndexBuilder(specs)
-        rows = Rows(read_index(source / shard.index.name), "")
+        rows = IndexRows(read_index(source / shard.index.name), "")
         raw = old.encoding == "raw" and old.shape is not None
         spec = ShardSpec(
             old.classes, old.encoding, old.shape if raw else None, old.dtype or "uint8", len(rows), 1, specs
@@ -74,7 +74,7 @@ def change(pack: Path, **members: object) -> Manifest:
 def damage_part(pack: Path, name: str = "zed") -> tuple[int, str]:
     """Change one byte of a part of the first record that has it; (number of the record, its key)."""
     shard = read_manifest(pack).shards[0]
-    rows = Rows(read_index(pack / shard.index.name), "")
+    rows = IndexRows(read_index(pack / shard.index.name), "")
     row = next(row for row in range(len(rows)) if rows.places(row).get(name, (0, 0))[1])
     with open(pack / shard.container.name, "r+b") as file:
         file.seek(rows.places(row)[name][0])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from running import ROOT, good, run
 
 from packer import __version__
-from packer.cli.build import build
+from packer.cli.making import build
 
 FIELDS = {"error", "where", "problem", "next_step", "exit_code", "reasons", "rejected", "pack", "shard", "key"}
 

@@ -12,13 +12,12 @@ from drawn import draw_plain
 from running import good, refused, run
 
 from packer.bench import demo as making
-from packer.bench.breaking import Step, _kill, break_pack
-from packer.bench.options import Job
-from packer.bench.report import Row
-from packer.cli.demo import has_screen
+from packer.bench.demo import Step, _kill, break_pack
+from packer.bench.report import Job, Row
+from packer.cli.measuring import has_screen
 from packer.model.annotation import Progress
 from packer.packing import BuildOptions, build_pack
-from packer.system.command import Ran
+from packer.system.pool import Ran
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def test_names_and_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def broken(*given: Any) -> Any:
         yield Step("a promise", "this", "that", "nothing", False)
 
-    monkeypatch.setattr("packer.bench.breaking.break_pack", broken)
+    monkeypatch.setattr("packer.bench.demo.break_pack", broken)
     ran = run("demo", source, "--out", tmp_path / "b", "--break", "--seed", "3")
     assert ran.code == 1 and "a promise: NOT AS EXPECTED" in ran.out and "--seed 3:" in ran.out
     ran = run("demo", source, "--out", tmp_path / "c", "--break", "--json")
@@ -90,7 +89,7 @@ def test_a_build_that_is_faster_than_its_killer(tmp_path: Path, monkeypatch: pyt
         (tmp_path / "killed.partial" / "pack" if killed else out).mkdir(parents=True)
         return Ran(-9 if killed else 0, "", killed)
 
-    monkeypatch.setattr("packer.bench.breaking.run_packer", built)
+    monkeypatch.setattr("packer.bench.demo.run_packer", built)
     tries: list[list[str]] = []
     steps = list(_kill(str(pack), ["src"], str(tmp_path), random.Random(0)))
     assert len(tries) == 2 and [step.good for step in steps] == [True, True, True]

@@ -11,7 +11,7 @@ import pytest
 from running import good, run_apart, run_script
 
 from packer import __version__
-from packer.cli.doctor import advice
+from packer.cli.measuring import advice
 from packer.images.decoders import DECODERS, decoder_rates
 from packer.system import PORTABLE, usable_cores
 from packer.system.machine import LIBRARIES

@@ -24,8 +24,8 @@ from packer.errors import PackerError
 from packer.format import salvage
 from packer.packing.option_table import TABLE
 from packer.sources import CHOICES
-from packer.sources.lists.columns import parse_columns
-from packer.sources.parquet.objects import FORMATS
+from packer.sources.list_columns import parse_columns
+from packer.sources.parquet_columns import FORMATS
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import bench as bench_script
@@ -238,7 +238,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     public |= {"packer.view.notebook.view", "packer.stats.pack_stats"}  # whose modules can be called
     for room in (samplers, salvage, stats, bench):
         public |= {f"{room.__name__}.{name}" for name in room.__all__ if name not in packer.__all__}
-    # a function whose module has the same name is packer.samplers.subset.subset there
+    # a function whose module has the same name is packer.repack.merge.merge there
     assert public - set(API) <= {re.sub(r"(\.\w+)\1$", r"\1", path) for path in API}
     assert len(API) == len(set(API))
     assert [path for path in API if inspect.ismodule(found(path))] == ["packer.errors"]  # all kinds at once

@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 from packer import errors, open_pack
-from packer.cli.errors import failure_facts, failure_text
+from packer.cli.error_reports import failure_facts, failure_text
 from packer.errors import (
     BadImage,
     DamagedPack,

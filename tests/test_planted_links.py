@@ -25,7 +25,7 @@ from indexing import stand_in
 from running import ROOT, Ran, good, run
 
 from packer import open_pack
-from packer.system.sparse import HAS_BYTE_LOCKS
+from packer.system.storage import HAS_BYTE_LOCKS
 from packer.view.marks import Marks
 
 KINDS = {"file": "file", "folder": "folder", "nothing": "absent"}

@@ -16,13 +16,13 @@ import pytest
 from doc_blocks import ROOT
 from drawn import draw
 
-import packer.containers.base
-import packer.sources.base
+import packer.containers.container
+import packer.sources.source
 from packer.containers import CONTAINERS, container_names, open_container
 from packer.errors import UsageError
 from packer.model.annotation import RawAnnotation
 from packer.sources import open_source
-from packer.sources.base import SourceOptions
+from packer.sources.source import SourceOptions
 from packer.sources.tree import find_tree
 from packer.system.registry import Registry, _entry_points
 
@@ -206,10 +206,10 @@ def signatures(tree: ast.AST) -> dict[tuple[str, str], str]:
 @pytest.mark.parametrize(
     ("module", "protocol", "page", "name"),
     [
-        (packer.sources.base, "BaseSource", "packer_prefix.py", "PrefixSource"),
-        (packer.sources.base, "SourceType", "packer_prefix.py", "PrefixSource"),
-        (packer.containers.base, "Container", "packer_plain.py", "PlainContainer"),
-        (packer.containers.base, "Writer", "packer_plain.py", "PlainWriter"),
+        (packer.sources.source, "BaseSource", "packer_prefix.py", "PrefixSource"),
+        (packer.sources.source, "SourceType", "packer_prefix.py", "PrefixSource"),
+        (packer.containers.container, "Container", "packer_plain.py", "PlainContainer"),
+        (packer.containers.container, "Writer", "packer_plain.py", "PlainWriter"),
     ],
 )
 def test_the_page_has_the_signatures_of_each_protocol(module, protocol: str, page: str, name: str) -> None:
@@ -233,12 +233,12 @@ def test_a_source_of_another_package_needs_no_base_class() -> None:
         def annotate(self, image: bytes) -> RawAnnotation:
             return RawAnnotation(origin="", label="ant")
 
-    source = packer.sources.base.with_defaults(Plain())
+    source = packer.sources.source.with_defaults(Plain())
     assert source.in_split(b"a") and list(source.unmatched_labels()) == [] and source.for_images([b"a"]) is None
     assert (source.tags, source.flip_index, source.label_files, source.has_splits) == (None, (1, 0), None, True)
-    assert not packer.sources.base.leaves_out(source) and source.left_out(b"a") is None
+    assert not packer.sources.source.leaves_out(source) and source.left_out(b"a") is None
     Plain.left_out = lambda self, image: "a mask"  # type: ignore[attr-defined]
-    assert packer.sources.base.leaves_out(packer.sources.base.with_defaults(Plain()))
+    assert packer.sources.source.leaves_out(packer.sources.source.with_defaults(Plain()))
 
 
 def test_built_in_names_are_known_without_any_package() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packer.stores.blocks import BlockLayout
 from packer.stores.fetch import _Work
-from packer.stores.layout import Layout
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
@@ -119,7 +119,7 @@ class _Queues:
 @pytest.mark.parametrize("seed", range(20))
 def test_requests_are_joined_as_packer_joins_them(seed):
     dice = np.random.default_rng(seed)
-    layout = Layout((dice.integers(1, 12 * BLOCK, 5)).tolist())
+    layout = BlockLayout((dice.integers(1, 12 * BLOCK, 5)).tolist())
     kinds = dice.integers(0, 4, layout.num_blocks)
     queues = _Queues(layout, *({int(block): None for block in np.flatnonzero(kinds == kind)} for kind in range(3)))
     for queue in queues.queues:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer_fast.loaded import BatchStruct, load
 
 Filter = Literal["area", "bilinear", "fast"]
-"""What an axis that shrinks does: the filters of ``packer.images.resample``; one that grows is linear."""
+"""What an axis that shrinks does: the filters of ``packer.images.opencv``; one that grows is linear."""
 _FILTERS: dict[str, int] = {"area": 0, "bilinear": 1, "fast": 2}
 _Addresses = NDArray[np.uint64]
 _Int32 = NDArray[np.int32]

@@ -4,7 +4,7 @@
 
 #include "rows.h"
 
-/* packer.images.resample.FAST_SHRINK: linear differs little from area up to here. */
+/* packer.images.opencv.FAST_SHRINK: linear differs little from area up to here. */
 #define FAST_SHRINK 1.15
 
 /* One plane on its way to the result. */

@@ -131,7 +131,7 @@ def decode_whole(jpeg: bytes, channels: int = 3, strict: bool = True) -> Pixels:
 
 
 def resize(part: Pixels, out: tuple[int, int], filter: str) -> Pixels:
-    """Return `part` in the size `out`, as packer.images.resample makes it."""
+    """Return `part` in the size `out`, as packer.images.opencv makes it."""
     height, width, channels = part.shape
     shrink = width / out[1], height / out[0]
     if filter == "bilinear" and max(shrink) > 1:

@@ -7,10 +7,8 @@ rounds are interleaved, and every measurement runs in a fresh process.
 
 from __future__ import annotations
 
-from packer.bench.compare import compare
 from packer.bench.measure import Figure
-from packer.bench.options import BenchOptions
-from packer.bench.report import Report, Row
-from packer.bench.sweep import beside, sweep, tune
+from packer.bench.report import BenchOptions, Report, Row
+from packer.bench.sweep import beside, compare, sweep, tune
 
 __all__ = ["BenchOptions", "Figure", "Report", "Row", "beside", "compare", "sweep", "tune"]

@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from packer.bench.options import Job
+from packer.bench.report import Job
 from packer.bench.sample import sample_records
 from packer.errors import DamagedPack
 from packer.format.mmap import map_files
@@ -41,7 +41,7 @@ Piece = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Work:
+class BareLoop:
     """A bare loop.
 
     Attributes:
@@ -58,7 +58,7 @@ class Work:
 class Limit:
     """Threads that repeat the same work."""
 
-    def __init__(self, work: Callable[[Job], Work], job: Job) -> None:
+    def __init__(self, work: Callable[[Job], BareLoop], job: Job) -> None:
         self._work = work(job)
         self._pieces = itertools.count()
         self._done = [0] * job.threads
@@ -103,7 +103,7 @@ class Limit:
             self._errors.append(error)
 
 
-def copies(job: Job) -> Work:
+def copies(job: Job) -> BareLoop:
     """Copy the raw images of a pack from one array in memory to batches, in random order."""
     pack = open_pack(job.pack, job.cache_dir)
     size = pack.record_bytes
@@ -127,10 +127,10 @@ def copies(job: Job) -> Work:
 
         return do
 
-    return Work(len(rows), piece, in_thread)
+    return BareLoop(len(rows), piece, in_thread)
 
 
-def packed_decodes(job: Job) -> Work:
+def packed_decodes(job: Job) -> BareLoop:
     """Decode the encoded images of a pack, as small as the loader may decode them."""
     pack = open_pack(job.pack, job.cache_dir)
     records = sample_records(pack, job.images).tolist()
@@ -143,7 +143,7 @@ def packed_decodes(job: Job) -> Work:
     return _decodes(files, factors, "GRAY" if pack.shape_of(records[0])[2] == 1 else "RGB")
 
 
-def file_decodes(job: Job) -> Work:
+def file_decodes(job: Job) -> BareLoop:
     """Decode the files of the folder, from memory."""
     files = []
     for path in job.files:
@@ -152,7 +152,7 @@ def file_decodes(job: Job) -> Work:
     return _decodes(files, [1] * len(files), "RGB")
 
 
-def _decodes(files: Sequence[bytes], factors: Sequence[int], space: str) -> Work:
+def _decodes(files: Sequence[bytes], factors: Sequence[int], space: str) -> BareLoop:
     sizes = [simplejpeg.decode_jpeg_header(data)[:2] if is_known(data) else None for data in files]
     plans = [_plan(size, factor) for size, factor in zip(sizes, factors, strict=True)]
     most = max((3 * height * width for height, width in filter(None, sizes)), default=0)
@@ -174,7 +174,7 @@ def _decodes(files: Sequence[bytes], factors: Sequence[int], space: str) -> Work
         return do
 
     pixels = sum(PIECE_BYTES // 4 if size is None else 3 * size[0] * size[1] for size in sizes)
-    return Work(len(files), max(1, min(16, PIECE_BYTES * len(files) // pixels)), in_thread)
+    return BareLoop(len(files), max(1, min(16, PIECE_BYTES * len(files) // pixels)), in_thread)
 
 
 def _plan(size: tuple[int, int] | None, factor: int) -> dict[str, Any] | None:
@@ -184,12 +184,12 @@ def _plan(size: tuple[int, int] | None, factor: int) -> dict[str, Any] | None:
     return {"min_height": -(-size[0] // factor), "min_width": -(-size[1] // factor), "min_factor": factor}
 
 
-def disk_files(job: Job) -> Work:
+def disk_files(job: Job) -> BareLoop:
     """Read the files of the folder."""
     return _reads(job.files, [os.path.getsize(file) for file in job.files], len(job.files))
 
 
-def disk_pack(job: Job) -> Work:
+def disk_pack(job: Job) -> BareLoop:
     """Read the containers of a pack; of a large one as many bytes as the measured records take."""
     pack = open_pack(job.pack, job.cache_dir)
     images = len(sample_records(pack, job.images))
@@ -197,7 +197,7 @@ def disk_pack(job: Job) -> Work:
     return _reads(files, [shard.container.bytes * images // len(pack) for shard in pack.shards], images)
 
 
-def _reads(files: Sequence[str], sizes: Sequence[int], images: int) -> Work:
+def _reads(files: Sequence[str], sizes: Sequence[int], images: int) -> BareLoop:
     ends = list(accumulate(sizes))
     total = max(1, ends[-1])
 
@@ -219,7 +219,7 @@ def _reads(files: Sequence[str], sizes: Sequence[int], images: int) -> Work:
 
         return do
 
-    return Work(images, max(1, images * PIECE_BYTES // total), in_thread)
+    return BareLoop(images, max(1, images * PIECE_BYTES // total), in_thread)
 
 
 def pages_in_memory(paths: Sequence[str]) -> float | None:

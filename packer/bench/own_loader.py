@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NoReturn
 
-from packer.bench.options import Job
-from packer.bench.report import Batch
+from packer.bench.report import Job, UserBatch
 from packer.errors import PackerError, UsageError, option
 
 OPTION = option("loader")
@@ -40,7 +39,7 @@ class OwnLoader:
         self._read = 0
         self.burst = max(1, _int(getattr(self._loader, "num_workers", 0)))
         self.epochs = 0
-        self.batch: Batch | None = None
+        self.batch: UserBatch | None = None
 
     def epoch(self) -> Iterator[int]:
         """Read all images once; yield how many each batch has."""
@@ -98,7 +97,7 @@ class OwnLoader:
             )  # fmt: skip
         if self.batch is None:
             first = _first_array(batch)
-            self.batch = Batch(length, None if first is None else _size(tuple(first.shape)), described(batch))
+            self.batch = UserBatch(length, None if first is None else _size(tuple(first.shape)), described(batch))
         return length
 
 

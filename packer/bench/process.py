@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from packer.bench.measure import memory_bytes
-from packer.bench.options import Job
-from packer.bench.report import Measured, Row
+from packer.bench.report import Job, Measured, Row
 from packer.errors import PackerError
 from packer.model.annotation import Progress
 from packer.system import PORTABLE, lead_group

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer.bench.options import IMAGES, LEAST_IMAGES, BenchOptions
+from packer.bench.report import IMAGES, LEAST_IMAGES, BenchOptions
 from packer.errors import BadImage, UsageError, plural
 from packer.format.jpeg_index_list import JPEG_INDEX_PREFIX
 from packer.format.pack import Pack
-from packer.images import fast
+from packer.images import decoders
 from packer.images.header import decoded_shape, read_header
 from packer.model.annotation import Int64
 from packer.packing import BuildOptions, build_pack
@@ -108,7 +108,7 @@ def indexed_sample(pack: Pack, folder: str, options: BenchOptions) -> tuple[str,
 
     None: the native decoder is not there, or does not read this pack, or nothing could be indexed.
     """
-    if fast.native_for_auto() is None or pack.manifest.encoding not in ("jpeg", "copy") or pack.manifest.lenient:
+    if decoders.native_for_auto() is None or pack.manifest.encoding not in ("jpeg", "copy") or pack.manifest.lenient:
         return None
     each = max(1.0, float(np.asarray(pack.column("size")).sum()) / len(pack))
     count = min(options.images or IMAGES, max(LEAST_IMAGES, int(MOST_COPIED / each)))

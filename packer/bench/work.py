@@ -18,8 +18,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from packer.bench.limits import (
+    BareLoop,
     Limit,
-    Work,
     copies,
     disk_files,
     disk_pack,
@@ -28,9 +28,8 @@ from packer.bench.limits import (
     pages_in_memory,
 )
 from packer.bench.measure import Spent, drop_from_page_cache
-from packer.bench.options import MANY_SAMPLES, Job
 from packer.bench.own_loader import CachedBatches, OwnLoader
-from packer.bench.report import Measured
+from packer.bench.report import MANY_SAMPLES, Job, Measured
 from packer.bench.sample import sample_records
 from packer.format.pack import open_pack
 from packer.loading.crop import RandomResizedCrop, Resize
@@ -186,7 +185,7 @@ class PackReader:
         """Do nothing: threads end with the epoch."""
 
 
-LIMITS: dict[str, Callable[[Job], Work]] = {
+LIMITS: dict[str, Callable[[Job], BareLoop]] = {
     "copy": copies,
     "decode-packed": packed_decodes,
     "decode-files": file_decodes,

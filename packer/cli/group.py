@@ -5,30 +5,14 @@ from __future__ import annotations
 import click
 
 from packer import __version__
-from packer.cli.adopt import adopt
-from packer.cli.bench import bench
-from packer.cli.build import build
-from packer.cli.cache import cache
-from packer.cli.clean import clean
-from packer.cli.completion import completion
-from packer.cli.convert import convert
-from packer.cli.demo import demo
-from packer.cli.diff import diff
-from packer.cli.doctor import doctor
-from packer.cli.extract import extract
-from packer.cli.hash import hash_command
-from packer.cli.help import CommandsInSections
-from packer.cli.index import index
-from packer.cli.info import info
-from packer.cli.merge import merge
-from packer.cli.pull import pull
-from packer.cli.push import push
-from packer.cli.repair import repair
-from packer.cli.sample import sample
-from packer.cli.split import split
-from packer.cli.stats import stats
-from packer.cli.verify import verify
-from packer.cli.view import view
+from packer.cli.checking import diff, hash_command, info, verify
+from packer.cli.help import CommandsInSections, completion
+from packer.cli.looking import stats
+from packer.cli.making import adopt, build, convert, sample
+from packer.cli.measuring import bench, demo, doctor
+from packer.cli.reshaping import extract, index, merge, repair, split
+from packer.cli.storing import cache, clean, pull, push
+from packer.cli.viewing import view
 
 EPILOG = """\b
 Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or

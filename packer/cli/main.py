@@ -38,7 +38,7 @@ def run(given: list[str]) -> int:
     """Run the command line `given` and return its exit code."""
     import click
 
-    from packer.cli.errors import report
+    from packer.cli.error_reports import report
     from packer.cli.group import cli
     from packer.cli.output import ReaderGone, drop_output, flush_output
     from packer.errors import EXIT_IO

@@ -12,7 +12,7 @@ from packer.errors import UsageError, option, printable
 from packer.system.registry import Registry
 
 if TYPE_CHECKING:
-    from packer.containers.base import Container
+    from packer.containers.container import Container
 
 _HOMES = {
     "lmdb": "packer.containers.lmdb:CONTAINER",

@@ -2,21 +2,309 @@
 
 from __future__ import annotations
 
+import os
+import struct
+import tempfile
+import zipfile
+from array import array
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import IO, Any
+from zlib import crc32
 
 import numpy as np
+import pyarrow as pa
 
-from packer.containers.annotation_columns import AnnotationColumns, BytesColumn, PartColumns
-from packer.containers.base import Entry, Places, ShardSpec
-from packer.containers.npy import check_raw_size
-from packer.containers.stored_zip import StoredZip
-from packer.files.array_files import ArrayFile
-from packer.model.annotation import Record
+from packer.containers.container import Entry, Places, ShardSpec, check_raw_size
+from packer.files.array_files import LOCAL_MAGIC, ArrayFile
+from packer.model.annotation import MISSING, Annotation, Record, parts_of
+from packer.model.annotation_columns import Ragged, column, present
+from packer.model.fields import LISTS, NUMERIC, Field, Lists
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 from packer.system.storage import storage_errors
+
+_IN_MEMORY_BYTES = 256 << 20
+_ROWS_A_CHUNK = 4096
+_RAGGED = {field.name for field in LISTS if isinstance(field.kind, Lists) and not field.kind.alike}
+_IN_ARRAYS = sorted(
+    (field for field in NUMERIC if field.name not in _RAGGED), key=lambda field: isinstance(field.kind, Lists)
+)
+"""In the order of the datasets."""
+
+
+class BytesColumn:
+    """Byte strings one after another: not copied up to 256 MiB, then in an unnamed file beside `path`."""
+
+    def __init__(self, path: str) -> None:
+        self._folder = os.path.dirname(path) or "."
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._file: IO[bytes] | None = None
+        self._bounds: Any = None
+        self._lengths = array("q", [0])
+        self.total = 0
+
+    def __del__(self) -> None:
+        self.close()
+
+    def append(self, item: bytes) -> None:
+        self._held.append(item)
+        self._bounds = None
+        self._held_bytes += len(item)
+        self._lengths.append(len(item))
+        self.total += len(item)
+        if self._held_bytes > _IN_MEMORY_BYTES:
+            self._spill()
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+        self._file.seek(0, os.SEEK_END)
+        self._file.writelines(self._held)
+        self._held, self._held_bytes = [], 0
+
+    def offsets(self) -> Any:
+        """The start of each item, and the end of the last, int64 (n + 1,)."""
+        return np.cumsum(np.frombuffer(self._lengths, np.int64))
+
+    def read(self, start: int, stop: int) -> bytes:
+        if self._file is not None:
+            self._spill()
+            self._file.seek(start)
+            return self._file.read(stop - start)
+        if self._bounds is None:
+            self._bounds = self.offsets()
+        number = int(np.searchsorted(self._bounds, start, "right")) - 1
+        parts = []
+        while start < stop:
+            first, item = int(self._bounds[number]), memoryview(self._held[number])
+            parts.append(item[start - first : stop - first])
+            start, number = first + len(item), number + 1
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self._held = []
+        if self._file is not None:
+            self._file.close()
+
+
+class PartColumns:
+    """The parts of a shard's records besides their images: the bytes of each part, one record after another."""
+
+    def __init__(self, path: str, spec: ShardSpec) -> None:
+        self._specs = spec.parts
+        self.columns = {part.name: BytesColumn(path) for part in spec.parts}
+        self._missing: dict[str, list[int]] = {name: [] for name in self.columns}
+        self._records = 0
+
+    def append(self, record: Record) -> None:
+        found = parts_of(record, self._specs)
+        for name, content in self.columns.items():
+            if name not in found:
+                self._missing[name].append(self._records)
+            content.append(found[name].data if name in found else b"")
+        self._records += 1
+
+    def places(self, name: str, base: int) -> Places:
+        """Return the places of a part whose bytes begin here in the file."""
+        starts = base + self.columns[name].offsets()
+        offsets, sizes = starts[:-1].copy(), np.diff(starts)
+        offsets[self._missing[name]], sizes[self._missing[name]] = MISSING
+        return Places(offsets, sizes)
+
+
+class AnnotationColumns:
+    """The annotations of a shard as the arrays that docs/formats.md lists."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Annotation] = []
+        self._chunks: list[Any] = []
+
+    def append(self, annotation: Annotation) -> None:
+        self._waiting.append(annotation)
+        if len(self._waiting) >= _ROWS_A_CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        values = {field: [getattr(one, field.name) for one in self._waiting] for field in _IN_ARRAYS}
+        self._chunks.append(pa.table({field.name: field.kind.array(of_field) for field, of_field in values.items()}))
+        self._waiting = []
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the datasets by name, without fields that no record has."""
+        self._flush()
+        table = pa.concat_tables(self._chunks)
+        return {name: array for field in _IN_ARRAYS for name, array in _arrays(field, table)}
+
+
+def _arrays(field: Field, table: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the datasets of a field; what they cannot hold is in the JSON of each record."""
+    rows, there, boxes = column(table, field.name), present(table, field.name), column(table, "boxes")
+    assert isinstance(boxes, Ragged)
+    if not isinstance(rows, Ragged):
+        if there.any():
+            yield f"{field.name}s", rows.astype(np.int64)
+    elif field.name == "boxes":
+        if there.any():
+            yield "boxes", rows.flat()
+    elif field.per_box:
+        yield from _of_boxes(field, rows, boxes, bool(present(table, "boxes").any()))
+    elif there.any():
+        yield from _of_images(field, rows, there)
+
+
+def _of_boxes(field: Field, rows: Ragged, boxes: Ragged, has_boxes: bool) -> Iterator[tuple[str, Any]]:
+    """Yield an array with a row for each box, and with class ids, which are always there, where each image begins."""
+    count = len(boxes.flat())
+    if field.fill is not None and has_boxes:
+        values = np.full(count, field.fill, field.kind.dtype)
+        values[np.repeat(rows.lengths == boxes.lengths, boxes.lengths)] = rows.flat()
+        yield field.name, values
+        yield "box_offsets", boxes.offsets.astype(np.int64)
+    elif isinstance(field.kind, Lists) and 0 < count == len(rows.flat()):
+        objects = rows.flat()
+        if len(set(objects.lengths.tolist())) == 1:
+            yield field.name, objects.flat().reshape(count, -1, field.kind.item.width)
+
+
+def _of_images(field: Field, rows: Ragged, there: Any) -> Iterator[tuple[str, Any]]:
+    """Yield one array for all images if they have as many rows each, else their rows and where each image begins."""
+    flat, lengths = rows.flat(), set(rows.lengths[there].tolist())
+    if len(lengths) == 1 and (there.all() or field.fill is not None):
+        values = np.full((len(rows), *lengths, *flat.shape[1:]), field.fill or 0, flat.dtype)
+        values[there] = flat.reshape(int(there.sum()), *lengths, *flat.shape[1:])
+        yield field.name, values
+    else:
+        yield field.name, flat
+        yield f"{field.name[:-1]}_offsets", rows.offsets.astype(np.int64)
+
+
+_BUFFER_BYTES = 1 << 20
+_LOCAL = struct.Struct("<4s2B4HL2L2H")
+_CENTRAL = struct.Struct("<4s4B4HL2L5H2L")
+_END, _END_64, _END_64_AT = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
+"""The headers of APPNOTE.TXT 6.3, 4.3.7 to 4.3.16: of an entry, of the directory, of the end."""
+_SIZES = struct.Struct("<2H2Q")
+"""The extra field with the sizes in 64 bits."""
+_IN_64_BITS, _LARGE, _MOST_ENTRIES = 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFF
+"""What stands for a number that is in 64 bits elsewhere; the largest that is not; the most entries without those."""
+_VERSION, _UNIX, _MODE, _UTF8 = 45, 3, 0o644 << 16, 0x800
+_DATE = (0, 1 << 5 | 1)
+"""1 January 1980, the first that a zip file can say."""
+_FILL = struct.Struct("<2sH")
+"""Head of the extra field with which torch.save fills up."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """An entry of a file that is being written."""
+
+    name: bytes
+    flags: int
+    offset: int
+    """Where its local header begins."""
+    extra: bytes
+    size: int = 0
+    crc: int = 0
+
+    def local(self) -> bytes:
+        """Return the header before its bytes. Its sizes are in 64 bits: they are not known before."""
+        extra = self.extra + _SIZES.pack(1, _SIZES.size - 4, self.size, self.size)
+        facts = (_VERSION, 0, self.flags, zipfile.ZIP_STORED, *_DATE, self.crc, _IN_64_BITS, _IN_64_BITS)
+        return _LOCAL.pack(LOCAL_MAGIC, *facts, len(self.name), len(extra)) + self.name + extra
+
+    def central(self) -> bytes:
+        """Return its entry of the directory."""
+        size, offset, extra = self.size, self.offset, self.extra
+        large = [self.size, self.size] if self.size > _LARGE else []
+        large += [self.offset] if self.offset > _LARGE else []
+        if large:
+            extra = struct.pack(f"<2H{len(large)}Q", 1, 8 * len(large), *large) + extra
+            size = _IN_64_BITS if self.size > _LARGE else size
+            offset = _IN_64_BITS if self.offset > _LARGE else offset
+        facts = (_VERSION, _UNIX, _VERSION, 0, self.flags, zipfile.ZIP_STORED, *_DATE, self.crc, size, size)
+        lengths = (len(self.name), len(extra), 0)
+        return _CENTRAL.pack(b"PK\x01\x02", *facts, *lengths, 0, 0, _MODE, offset) + self.name + extra
+
+
+class StoredZip:
+    """Writes a zip file, entry by entry; the same entries always give the same bytes. `path` must not exist.
+
+    Python's zipfile writes other headers from one patch version to the next.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with storage_errors(path):
+            self._file = open(path, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+        self._entries: list[_Written] = []
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):  # an abandoned writer: only its descriptor must be closed
+            with suppress(OSError):
+                self._file.close()
+
+    def begin(self, name: str, alignment: int = 1) -> int:
+        """Begin an entry, and return where its bytes begin in the file: at a multiple of `alignment`.
+
+        `append` adds to it until `end`.
+        """
+        encoded = name.encode("utf-8")
+        with storage_errors(self._path):
+            offset, extra = self._file.tell(), b""
+            if alignment > 1:
+                start = offset + _LOCAL.size + len(encoded) + _SIZES.size + _FILL.size
+                extra = _FILL.pack(b"FB", -start % alignment) + bytes(-start % alignment)
+            self._entries.append(_Written(encoded, 0 if name.isascii() else _UTF8, offset, extra))
+            self._file.write(self._entries[-1].local())
+            return self._file.tell()
+
+    def append(self, data: bytes | bytearray) -> None:
+        """Write some bytes of the entry."""
+        entry = self._entries[-1]
+        entry.size += len(data)
+        entry.crc = crc32(data, entry.crc)
+        with storage_errors(self._path):
+            self._file.write(data)
+
+    def end(self) -> None:
+        """Finish the entry."""
+        entry = self._entries[-1]
+        with storage_errors(self._path):
+            stop = self._file.tell()
+            self._file.seek(entry.offset)
+            self._file.write(entry.local())
+            self._file.seek(stop)
+
+    def add(self, name: str, *parts: bytes | bytearray) -> int:
+        """Write a whole entry, and return where its bytes begin."""
+        start = self.begin(name)
+        for part in parts:
+            self.append(part)
+        self.end()
+        return start
+
+    def close(self) -> None:
+        """Write the directory, fsync and close the file."""
+        with storage_errors(self._path), self._file:
+            self._write_directory()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def _write_directory(self) -> None:
+        start, count = self._file.tell(), len(self._entries)
+        self._file.writelines(entry.central() for entry in self._entries)
+        stop = self._file.tell()
+        size = stop - start
+        if count > _MOST_ENTRIES or start > _LARGE or size > _LARGE:
+            self._file.write(_END_64.pack(b"PK\x06\x06", 44, _VERSION, _VERSION, 0, 0, count, count, size, start))
+            self._file.write(_END_64_AT.pack(b"PK\x06\x07", 0, stop, 1))
+        counts = (min(count, _MOST_ENTRIES),) * 2
+        self._file.write(_END.pack(b"PK\x05\x06", 0, 0, *counts, min(size, _IN_64_BITS), min(start, _IN_64_BITS), 0))
+
 
 _COPY_BYTES = 4 << 20
 _TEXTS = ("keys", "key_offsets", "annotations", "annotation_offsets")
@@ -66,14 +354,14 @@ class ArraysWriter:
         return Places(offsets, np.array(self._sizes, np.int64), parts)
 
     def _write_parts(self) -> Iterator[tuple[str, Places]]:
-        for name, column in self._parts.columns.items():
-            base = self._begin_bytes(name, column.total)
-            for start in range(0, column.total, _COPY_BYTES):
-                self._zip.append(column.read(start, min(start + _COPY_BYTES, column.total)))
-            if column.total:
+        for name, data in self._parts.columns.items():
+            base = self._begin_bytes(name, data.total)
+            for start in range(0, data.total, _COPY_BYTES):
+                self._zip.append(data.read(start, min(start + _COPY_BYTES, data.total)))
+            if data.total:
                 self._zip.end()
-            self._end_bytes(name, column.total)
-            self._write_array(f"{name}_offsets", column.offsets())
+            self._end_bytes(name, data.total)
+            self._write_array(f"{name}_offsets", data.offsets())
             yield name, self._parts.places(name, base)
 
     def _append_image(self, data: bytes) -> None:
@@ -107,10 +395,10 @@ class ArraysWriter:
         if self._item_shape is None:
             yield "image_offsets", self._starts()
             yield "image_shapes", np.array(self._shapes, np.int64).reshape(-1, 3)
-        for name, column in (("key", self._keys), ("annotation", self._texts)):
-            yield f"{name}s", np.frombuffer(column.read(0, column.total), np.uint8)
-            yield f"{name}_offsets", column.offsets()
-            column.close()
+        for name, data in (("key", self._keys), ("annotation", self._texts)):
+            yield f"{name}s", np.frombuffer(data.read(0, data.total), np.uint8)
+            yield f"{name}_offsets", data.offsets()
+            data.close()
         yield from self._columns.arrays().items()
 
 

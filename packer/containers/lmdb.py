@@ -9,19 +9,22 @@ import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.containers.base import Entry, Place, PlaceList, Places, ShardSpec
-from packer.containers.npy import (
+from packer.containers.container import (
     EXTENSIONS,
     HEADER_BYTES,
     IMAGE_EXTENSIONS,
+    Entry,
+    Place,
+    PlaceList,
+    Places,
+    ShardSpec,
     image_file,
     npy_payload_offset,
 )
 from packer.errors import DamagedPack, printable
 from packer.files.lmdb_values import MIB, disk_error, open_lmdb, values
-from packer.model.annotation import Record
-from packer.model.parts import EXTENSIONS as PART_EXTENSIONS
-from packer.model.parts import parts_of
+from packer.model.annotation import EXTENSIONS as PART_EXTENSIONS
+from packer.model.annotation import Record, parts_of
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 from packer.system import sync_path
 from packer.system.storage import storage_errors

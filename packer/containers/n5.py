@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from packer.containers.annotation_columns import BytesColumn
-from packer.containers.arrays import ArraysWriter, scanned
-from packer.containers.base import Entry, ShardSpec
+from packer.containers.arrays import ArraysWriter, BytesColumn, scanned
+from packer.containers.container import Entry, ShardSpec
 from packer.errors import UsageError, option, size_text
 from packer.files.n5_blocks import METADATA, block_head, open_arrays
 

@@ -15,13 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer.containers.base import Entry, Places, ShardSpec
-from packer.containers.npy import HEADER_BYTES, check_raw_size, npy_header, npy_payload_offset
+from packer.containers.container import (
+    HEADER_BYTES,
+    Entry,
+    Places,
+    ShardSpec,
+    check_raw_size,
+    npy_header,
+    npy_payload_offset,
+)
 from packer.errors import DamagedPack
 from packer.files.parquet_pages import binary_places
-from packer.model.annotation import Annotation, Record
+from packer.model.annotation import Annotation, Record, parts_of
 from packer.model.fields import BY_NAME, LISTS, Field
-from packer.model.parts import parts_of
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 from packer.system.storage import mapped, storage_errors
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from packer.containers.arrays import ArraysWriter, scanned
-from packer.containers.base import Entry, ShardSpec
+from packer.containers.container import Entry, ShardSpec
 from packer.files.torch_tensors import PICKLE, Tensor, open_arrays, strides_of
 
 _ALIGNMENT = 64

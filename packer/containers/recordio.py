@@ -14,12 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from packer.containers.base import Entry, PlaceList, Places, ShardSpec
-from packer.containers.npy import HEADER_BYTES, image_file, npy_payload_offset
+from packer.containers.container import (
+    HEADER_BYTES,
+    Entry,
+    PlaceList,
+    Places,
+    ShardSpec,
+    image_file,
+    npy_payload_offset,
+)
 from packer.errors import DamagedPack, UsageError, size_text
-from packer.files.recordio_frames import FRAME_HEAD, HEADER, MAGIC, MOST_BYTES, frames
-from packer.model.annotation import Record
-from packer.model.parts import parts_of
+from packer.files.record_frames import FRAME_HEAD, HEADER, MAGIC, MOST_BYTES, recordio_frames
+from packer.model.annotation import Record, parts_of
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 from packer.system.storage import NewFile, mapped
 
@@ -79,7 +85,7 @@ class RecordIOContainer:
         Records without an image, as the first ones of InsightFace, are ignored.
         """
         with mapped(path) as view:
-            for start, stop in frames(path, view):
+            for start, stop in recordio_frames(path, view):
                 try:
                     entry = _entry(view, start, stop)
                 except (ValueError, struct.error) as error:
@@ -91,7 +97,7 @@ class RecordIOContainer:
     def companion(self, path: str) -> tuple[str, bytes]:
         """Return the .idx file of a shard: the number and the first byte of each record, one a line."""
         with mapped(path) as view:
-            found = enumerate(frames(path, view))
+            found = enumerate(recordio_frames(path, view))
             lines = "".join(f"{number}\t{start - FRAME_HEAD.size}\n" for number, (start, _) in found)
         return ".idx", lines.encode("ascii")
 

@@ -7,13 +7,22 @@ import tarfile
 from collections.abc import Iterator
 from functools import lru_cache
 
-from packer.containers.base import Entry, Place, PlaceList, Places, ShardSpec
-from packer.containers.npy import EXTENSIONS, HEADER_BYTES, IMAGE_EXTENSIONS, image_file, npy_payload_offset
+from packer.containers.container import (
+    EXTENSIONS,
+    HEADER_BYTES,
+    IMAGE_EXTENSIONS,
+    Entry,
+    Place,
+    PlaceList,
+    Places,
+    ShardSpec,
+    image_file,
+    npy_payload_offset,
+)
 from packer.errors import DamagedPack, UsageError
 from packer.files.tar_segments import NO_BYTES, tar_files
-from packer.model.annotation import Record
-from packer.model.parts import EXTENSIONS as PART_EXTENSIONS
-from packer.model.parts import parts_of
+from packer.model.annotation import EXTENSIONS as PART_EXTENSIONS
+from packer.model.annotation import Record, parts_of
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 from packer.system.storage import NewFile, mapped
 

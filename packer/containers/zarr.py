@@ -13,7 +13,7 @@ import numpy as np
 from crc32c import crc32c
 
 from packer.containers.arrays import ArraysWriter, scanned
-from packer.containers.base import Entry, ShardSpec
+from packer.containers.container import Entry, ShardSpec
 from packer.files.zarr_chunks import INDEX_CRC, METADATA, open_arrays
 
 _CHUNK_BYTES = 1 << 16

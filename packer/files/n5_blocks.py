@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.files.array_files import ArrayFile, Chunks, dtype_of, open_zip
-from packer.files.stored_entries import StoredEntries
+from packer.files.array_files import ArrayFile, Chunks, StoredEntries, dtype_of, open_zip
 
 METADATA = "attributes.json"
 _RAW = 0

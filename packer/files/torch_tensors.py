@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.files.array_files import ArrayFile, Chunks, array_errors
-from packer.files.stored_entries import StoredEntries
+from packer.files.array_files import ArrayFile, Chunks, StoredEntries, array_errors
 from packer.system.storage import mapped
 
 _DTYPES = {

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-from packer.files.array_files import ArrayFile, Chunks, dtype_of, open_zip
-from packer.files.stored_entries import StoredEntries
+from packer.files.array_files import ArrayFile, Chunks, StoredEntries, dtype_of, open_zip
 
 FILLED_BYTES = 1 << 20
 """Of an array, chunks of which are not stored, beyond the size of its file."""

@@ -17,14 +17,13 @@ from packer.format.indexes import all_ranges
 from packer.format.jpeg_index_list import JPEG_INDEX, index_file_of
 from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer.format.verify_records import record_problems
-from packer.model.annotation import Int64, Progress
-from packer.model.columns import column
-from packer.model.parts import names_in
+from packer.model.annotation import Int64, Progress, names_in
+from packer.model.annotation_columns import column
 from packer.stores import clean_url, is_url
+from packer.stores.blocks import BlockLayout, runs
 from packer.stores.cache import ORIGIN, folders_of
-from packer.stores.layout import Layout, runs
 from packer.stores.sparse import NAME, StoredBlocks
-from packer.stores.whole_files import UNFINISHED
+from packer.stores.waiting import UNFINISHED
 
 INDEX_SUFFIX = ".index.arrow"
 REMOVED = ".old-"
@@ -49,7 +48,9 @@ class CachedPack:
     @property
     def stored(self) -> StoredBlocks:
         """Its blocks."""
-        return StoredBlocks(self.folder, [name for name, _ in self.files], Layout([size for _, size in self.files]))
+        return StoredBlocks(
+            self.folder, [name for name, _ in self.files], BlockLayout([size for _, size in self.files])
+        )
 
     @property
     def whole_bytes(self) -> int:
@@ -146,8 +147,8 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                 continue
             each = 1 + len(names_in(table.column_names)), len(table)  # the image and the parts of each record
             starts, sizes = (numbers.reshape(each) for numbers in all_ranges(table))
-            first = stored.layout.first_blocks[number] + starts // Layout.BLOCK_BYTES
-            last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // Layout.BLOCK_BYTES
+            first = stored.layout.first_blocks[number] + starts // BlockLayout.BLOCK_BYTES
+            last = stored.layout.first_blocks[number] + (starts + np.maximum(sizes, 1) - 1) // BlockLayout.BLOCK_BYTES
             rows = np.flatnonzero((before[last + 1] - before[first] == last - first + 1).all(axis=0))
             report.records += len(rows)
             container = os.path.join(pack.folder, shard.container.name)

@@ -1,13 +1,13 @@
 """The index of a shard: an Arrow file with one row per record, written once and memory-mapped.
 
-`IndexBuilder` or `write_index` writes it, `read_index` maps it; packer/model/columns.py reads the mapped table.
+`IndexBuilder` or `write_index` writes it, `read_index` maps it; packer/model/annotation_columns.py reads it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +17,15 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, StorageError
-from packer.format.entries import INDEX_SUFFIX, IndexEntry
-from packer.format.index_rows import part_arrays, rows_batch
+from packer.format.manifest import INDEX_SUFFIX, IndexEntry
 from packer.format.mmap import map_files
-from packer.format.schema import DTYPES, ENCODINGS, FIRST_ENCODINGS, SCHEMA, schema_of
-from packer.model.annotation import Annotation, PartSpec, Record
-from packer.model.columns import Annotations, annotation_of, column
-from packer.model.parts import ENCODINGS as PART_ENCODINGS
-from packer.model.parts import check_names, key_of, names_in
+from packer.model.annotation import ENCODINGS as PART_ENCODINGS
+from packer.model.annotation import Annotation, PartSpec, Record, check_names, key_of, names_in
+from packer.model.annotation_columns import Annotations, annotation_of, column
+from packer.model.fields import BY_NAME, FIELDS, FIRST_VERSION, annotation_arrays, texts_of
 
 if TYPE_CHECKING:  # reading needs no container
-    from packer.containers.base import Places
+    from packer.containers.container import Places
 
 __all__ = [
     "DTYPES",
@@ -43,6 +41,101 @@ __all__ = [
     "read_index",
     "write_index",
 ]
+
+
+ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff", "avif", "jp2", "pnm")
+FIRST_ENCODINGS = ENCODINGS[:7]
+"""All names that an index lists if it needs no others, as those of earlier versions."""
+DTYPES = ("uint8", "uint16")
+
+_NAME = pa.dictionary(pa.int8(), pa.string())
+_FACTS = (
+    pa.field("key", pa.string(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("size", pa.int64(), nullable=False),
+    pa.field("crc32c", pa.uint32(), nullable=False),
+    pa.field("height", pa.int32(), nullable=False),
+    pa.field("width", pa.int32(), nullable=False),
+    pa.field("channels", pa.int8(), nullable=False),
+    pa.field("dtype", _NAME, nullable=False),
+    pa.field("encoding", _NAME, nullable=False),
+    pa.field("path", pa.binary(), nullable=False),
+    pa.field("source_xxh3", pa.binary(16), nullable=False),
+)
+
+
+PARTS_SINCE = 4
+"""The version of an index that knows parts of records."""
+PART_COLUMNS = {"offset": pa.int64(), "size": pa.int64(), "crc32c": pa.uint32(), "encoding": _NAME}
+"""The columns of each part: ``NAME_offset``, ... The size is -1 if a record lacks it."""
+
+
+def schema_with(optional: Collection[str] = (), parts: Sequence[str] = ()) -> Any:
+    """Return the schema of an index that has these optional fields and parts besides all others.
+
+    Its version is that of the newest that it has, so that an index without new ones is as those of earlier versions.
+    """
+    fields = [field for field in FIELDS if not field.optional or field.name in optional]
+    version = max(*(field.since for field in fields), PARTS_SINCE if parts else 0)
+    columns = [*_FACTS, *(pa.field(field.name, field.kind.arrow) for field in fields)]
+    columns += [pa.field(f"{name}_{of}", kind, nullable=False) for name in parts for of, kind in PART_COLUMNS.items()]
+    return pa.schema(columns, metadata={"packer.index": str(version)})
+
+
+def schema_of(names: Collection[str]) -> Any:
+    """Return the schema of the index that has these columns."""
+    return schema_with([n for n in names if n in BY_NAME and BY_NAME[n].since > FIRST_VERSION], names_in(names))
+
+
+SCHEMA = schema_with()
+"""A missing field is null; an empty list means "none in this image". A missing label is null with the value -1."""
+FULL_SCHEMA = schema_with([field.name for field in FIELDS])
+"""With the columns of all fields: of tables in memory and of inputs."""
+
+
+LACKING = (-1, 0, 0)
+"""Size, crc32c and encoding of a part that a record lacks."""
+
+
+def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> Any:
+    """Return rows as one record batch: FULL_SCHEMA without `offset`.
+
+    A row is (key, size, crc32c, height, width, channels, codes of dtype and encoding, path, source_xxh3).
+    """
+    facts = list(zip(*rows, strict=True)) or [()] * 10
+    keys, sizes, crcs, heights, widths, channels, dtypes, encodings, paths, sources = facts
+    columns = [
+        pa.array(keys, pa.string()),
+        pa.array(sizes, pa.int64()),
+        pa.array(crcs, pa.uint32()),
+        pa.array(heights, pa.int32()),
+        pa.array(widths, pa.int32()),
+        pa.array(channels, pa.int8()),
+        coded(dtypes, DTYPES),
+        coded(encodings, ENCODINGS),
+        pa.array(paths, pa.binary()),
+        pa.array(sources, pa.binary(16)),
+        *annotation_arrays(annotations, list(map(texts_of, annotations))),
+    ]
+    schema = FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("offset"))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def part_arrays(rows: Sequence[Mapping[str, tuple[int, int, int]]], names: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of parts but `offset`, by name; a row has size, checksum and code of the encoding of each."""
+    columns: dict[str, Any] = {}
+    for name in names:
+        sizes, crcs, codes = zip(*(row.get(name, LACKING) for row in rows), strict=True) if rows else ((), (), ())
+        columns[f"{name}_size"] = pa.array(sizes, pa.int64())
+        columns[f"{name}_crc32c"] = pa.array(crcs, pa.uint32())
+        columns[f"{name}_encoding"] = coded(codes, PART_ENCODINGS)
+    return columns
+
+
+def coded(codes: Any, names: tuple[str, ...]) -> Any:
+    """Return codes with their names, as the columns `dtype` and `encoding`."""
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names, pa.string()))
+
 
 _ROWS_A_CHUNK = 4096
 

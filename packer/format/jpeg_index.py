@@ -16,16 +16,16 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, StorageError, UsageError
-from packer.format.entries import IndexEntry
 from packer.format.index import one_batch
 from packer.format.indexes import FETCHED_AT_ONCE, in_memory
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, list_text, make_again, parse_jpeg_index_list
+from packer.format.manifest import IndexEntry
 from packer.format.mmap import MANY_FILES, check_files, map_files
 from packer.format.pack import Pack
 from packer.format.pack_files import PackFiles
 from packer.model.annotation import Int64
 from packer.stores import join_url
-from packer.stores.threads import all_of, pool
+from packer.stores.waiting import all_of, pool
 from packer.system import PORTABLE
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _listed(files: PackFiles, text: bytes | None) -> JpegIndexList | None:
 
 def _fetched(files: PackFiles, remote: Remote) -> JpegIndexList | None:
     """Return the list of the index files of a pack at a URL; None if its cache has no room for them."""
-    from packer.format.objects import jpeg_index_at
+    from packer.format.pack_objects import jpeg_index_at
 
     try:
         listed = jpeg_index_at(remote.store, files.manifest)

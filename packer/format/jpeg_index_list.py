@@ -18,9 +18,16 @@ from functools import cached_property
 from typing import Any
 
 from packer.errors import DamagedPack, StorageError, UsageError, printable
-from packer.format.entries import INDEX_SUFFIX, FileEntry, IndexEntry
-from packer.format.manifest import MAX_MANIFEST_BYTES, Manifest, ShardEntry, digest_of
-from packer.format.typed import typed
+from packer.format.manifest import (
+    INDEX_SUFFIX,
+    MAX_MANIFEST_BYTES,
+    FileEntry,
+    IndexEntry,
+    Manifest,
+    ShardEntry,
+    digest_of,
+    typed,
+)
 from packer.stores import is_url
 from packer.system import open_regular, sync_path
 from packer.system.atomic import replacing

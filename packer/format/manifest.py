@@ -10,15 +10,12 @@ import re
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache, cached_property
+from typing import Any, get_args, get_origin, get_type_hints
 
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
-from packer.format.entries import INDEX_SUFFIX, FileEntry, IndexEntry, ShardEntry
-from packer.format.typed import typed
-from packer.model.annotation import Annotation, PartSpec
-from packer.model.parts import KINDS, check_names
+from packer.model.annotation import KINDS, Annotation, PartSpec, check_names
 from packer.system import open_regular
 
 __all__ = [
@@ -36,6 +33,89 @@ __all__ = [
     "parse_manifest",
     "read_manifest",
 ]
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def typed(hint: Any, value: Any) -> Any:
+    """Convert a JSON value to a type: objects to dataclasses, lists to tuples. Raise TypeError if it does not fit."""
+    if hint is Any:
+        return value
+    if is_dataclass(hint):
+        kind: Any = hint
+        kinds = _hints(kind)
+        # most values already have the right type: a large pack has 100,000 of them
+        return kind(**{n: item if type(item) is kinds[n] else typed(kinds[n], item) for n, item in value.items()})
+    origin, inner = get_origin(hint), get_args(hint)
+    if type(None) in inner:
+        return None if value is None else typed(inner[0], value)
+    are_alike = origin is list or inner[-1:] == (Ellipsis,)
+    if are_alike and isinstance(value, list) and {inner[0]} == set(map(type, value)):  # a million classes, at once
+        return value if origin is list else tuple(value)
+    if origin is tuple:
+        hints = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(typed(item_hint, item) for item_hint, item in zip(hints, value, strict=True))
+    if origin is list:
+        return [typed(inner[0], item) for item in value]
+    if origin is not None:
+        return {name: typed(inner[1], item) for name, item in value.items()}
+    if type(value) is not hint:
+        raise TypeError(f"{value!r} is not of type {hint.__name__}")
+    return value
+
+
+INDEX_SUFFIX = ".index.arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file of a pack: its name in the pack's directory, its size and its digest."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of the object in a manifest."""
+        return {"name": self.name, "bytes": self.bytes, "sha256": self.sha256}
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry(FileEntry):
+    """The index file of a shard, whose checksum readers verify before use."""
+
+    crc32c: int
+    """CRC-32C of the whole file, which detects accidental damage and is ten times as fast as SHA-256."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of the object in a manifest."""
+        return {**FileEntry.to_json(self), "crc32c": self.crc32c}
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """A shard: its container file, its index file, and the number of records in each."""
+
+    records: int
+    container: FileEntry
+    index: IndexEntry
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `dataclasses.asdict` does, ten times as fast."""
+        return {"records": self.records, "container": self.container.to_json(), "index": self.index.to_json()}
+
+    def to_text(self) -> str:
+        """Return the JSON in a manifest, as json.dumps writes it with an indent, which takes ten times as long."""
+        files = (self.container, self.index)
+        container, index = (json.dumps(file.to_json(), separators=(",\n    ", ": "))[1:-1] for file in files)
+        return (
+            f'  {{\n   "records": {self.records},\n   "container": {{\n    {container}\n   }},\n'
+            f'   "index": {{\n    {index}\n   }}\n  }}'
+        )
+
 
 MANIFEST_NAME = "pack.json"
 PARTIAL_SUFFIX = ".partial"

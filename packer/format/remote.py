@@ -23,21 +23,18 @@ from packer.errors import AnyPath, DamagedPack, UsageError, size_text
 from packer.format.indexes import FETCHED_AT_ONCE
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
 from packer.format.mmap import MANY_FILES, Region, map_files
-from packer.format.objects import fetch_file, manifest_at
+from packer.format.pack_objects import fetch_file, manifest_at
 from packer.model.annotation import Int64
 from packer.stores import clean_url, join_url, open_store
-from packer.stores.base import Store, check_process
-from packer.stores.blocks import Blocks, MemoryBlocks
+from packer.stores.blocks import BlockLayout, Blocks, MemoryBlocks
 from packer.stores.cache import ORIGIN, Cache, cache_at, cache_root, limit_of, make_folder
 from packer.stores.fetch import Fetcher
-from packer.stores.layout import Layout
-from packer.stores.objects import Objects
 from packer.stores.sparse import NAME, FileBlocks
-from packer.stores.threads import all_of, pool
-from packer.stores.whole_files import alone, has_file, put_file
+from packer.stores.store import PackObjects, Store, check_process
+from packer.stores.waiting import all_of, alone, has_file, pool, put_file
 from packer.system import available_bytes
-from packer.system.locked import Locked
-from packer.system.sparse import HAS_BYTE_LOCKS
+from packer.system.locks import Locked
+from packer.system.storage import HAS_BYTE_LOCKS
 
 FEW = 4
 AHEAD_BLOCKS = 32
@@ -80,8 +77,8 @@ class Remote:
     def __init__(self, store: Store, manifest: Manifest, root: str, limit: int | None) -> None:
         self.store, self.manifest, self.limit = store, manifest, limit
         containers = [(shard.container.name, shard.container.bytes) for shard in manifest.shards]
-        layout = Layout([size for _, size in containers])
-        objects = Objects(store, containers)
+        layout = BlockLayout([size for _, size in containers])
+        objects = PackObjects(store, containers)
         self._read = objects.read
         self._is_late = len(containers) > MANY_FILES
         self.starts: Int64
@@ -182,8 +179,8 @@ class Remote:
         file = np.searchsorted(self.starts, offsets, side="right") - 1
         inside, begin = offsets - self.starts[file], layout.first_blocks[file]
         # a range of no bytes may lie at the end of a file
-        last = np.minimum(begin + (inside + np.maximum(sizes, 1) - 1) // Layout.BLOCK_BYTES, layout.num_blocks - 1)
-        return np.minimum(begin + inside // Layout.BLOCK_BYTES, last), last
+        last = np.minimum(begin + (inside + np.maximum(sizes, 1) - 1) // BlockLayout.BLOCK_BYTES, layout.num_blocks - 1)
+        return np.minimum(begin + inside // BlockLayout.BLOCK_BYTES, last), last
 
     def extents_of(self, blocks: Int64) -> Int64:
         """Return what these blocks are evicted with, each extent once."""

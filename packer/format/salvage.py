@@ -18,6 +18,7 @@ from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, Stora
 from packer.format.digests import sha256_of
 from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import carry_over
+from packer.format.make_jpeg_index import drop_damaged
 from packer.format.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -40,8 +41,7 @@ from packer.format.salvage_records import (
     write_shard,
 )
 from packer.format.verify import Problem, check_file, check_pack, damaged_files
-from packer.format.verify_jpeg_index import drop_damaged
-from packer.format.written import restore_companions, write_companions
+from packer.format.verify_records import restore_companions, write_companions
 from packer.model.annotation import Progress
 from packer.system import open_regular, sync_path
 from packer.system.atomic import remove

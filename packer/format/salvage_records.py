@@ -14,17 +14,15 @@ from xxhash import xxh3_128_digest
 
 from packer import __version__
 from packer.containers import CONTAINERS, open_container
-from packer.containers.base import Entry, PlaceList, Places, ShardSpec
+from packer.containers.container import Entry, PlaceList, Places, ShardSpec
 from packer.errors import DamagedPack, PackerError, WorkerDied, plural
 from packer.format.index import INDEX_SUFFIX, IndexBuilder, read_index
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
 from packer.format.verify import SHARD_NAME
-from packer.format.verify_records import Rows, Window, record_problems
-from packer.format.written import digest_of_written
-from packer.model.annotation import PartSpec, Record
-from packer.model.columns import column
+from packer.format.verify_records import IndexRows, Window, digest_of_written, record_problems
+from packer.model.annotation import KINDS, PartSpec, Record, names_in
+from packer.model.annotation_columns import column
 from packer.model.fields import CLASS_IDS, listed_fields
-from packer.model.parts import KINDS, names_in
 from packer.model.record_json import annotation_json, class_names, part_sizes, path_text, record_from_json
 from packer.system.pool import Pool
 
@@ -103,7 +101,7 @@ def _good(shard: FoundShard, entries: dict[str, Entry], lost: list[LostRecord]) 
         except PackerError:
             yield from _without_index(shard, entries, window, lost)
             return
-        rows = Rows(table, shard.index)
+        rows = IndexRows(table, shard.index)
         for row, problem in enumerate(record_problems(shard.container, table)):
             record = None
             if problem is None:
@@ -114,7 +112,7 @@ def _good(shard: FoundShard, entries: dict[str, Entry], lost: list[LostRecord]) 
                 yield record
 
 
-def _vouched(shard: FoundShard, rows: Rows, row: int, window: Window, entries: dict[str, Entry]) -> Record | None:
+def _vouched(shard: FoundShard, rows: IndexRows, row: int, window: Window, entries: dict[str, Entry]) -> Record | None:
     try:
         data = bytes(window.bytes(rows.number("offset", row), rows.number("size", row)))
         record = rows.record(row, data, rows.parts(row, window))

@@ -6,8 +6,10 @@ Images are decoded in worker processes, so that a decoder that crashes or hangs 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -16,21 +18,23 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from crc32c import crc32c
 
+from packer.containers import open_container
 from packer.errors import AnyPath, BadInput, DamagedPack
-from packer.format.index import read_index
+from packer.format.index import DTYPES, ENCODINGS, read_index
 from packer.format.indexes import bad_ranges
-from packer.format.manifest import Manifest
-from packer.format.schema import DTYPES, ENCODINGS
-from packer.model.annotation import Part, Progress, Record
-from packer.model.columns import Annotations, column
-from packer.model.parts import COLUMNS, IMAGE, MISSING, column_of, key_of, names_in
-from packer.model.parts import ENCODINGS as PART_ENCODINGS
+from packer.format.manifest import FileEntry, IndexEntry, Manifest
+from packer.model.annotation import COLUMNS, IMAGE, MISSING, Part, Progress, Record, column_of, key_of, names_in
+from packer.model.annotation import ENCODINGS as PART_ENCODINGS
+from packer.model.annotation_columns import Annotations, column
 from packer.system import READ_FLAGS, read_at, usable_cores
+from packer.system.atomic import replacing
 from packer.system.pool import Pool
+from packer.system.storage import storage_errors
 
 if TYPE_CHECKING:
     from packer.images.decode import Decoder
     from packer.images.header import Mode
+
 
 WINDOW_BYTES = 1 << 20
 ALTERED = "does not match its checksum"
@@ -52,7 +56,7 @@ class Problem:
         return f"{self.file}: {'' if self.record is None else f'record {self.record} '}{self.problem}"
 
 
-class Rows:
+class IndexRows:
     """The records of an index, without their images. Methods raise DamagedPack or ValueError for an invalid row."""
 
     def __init__(self, table: Any, path: AnyPath) -> None:
@@ -272,7 +276,7 @@ def decode_rows(
 
 def _decoding_problems(job: DecodeJob, report: Any, decoding: Any) -> Iterator[Problem]:
     table = read_index(job.index)
-    rows, among = Rows(table, job.index), range(*job.rows)
+    rows, among = IndexRows(table, job.index), range(*job.rows)
     with Window(job.container) as window:
         for row, damage in zip(among, record_problems(job.container, table, among), strict=True):
             problem = None
@@ -291,7 +295,7 @@ def _decoding_problems(job: DecodeJob, report: Any, decoding: Any) -> Iterator[P
             report(1, int(problem is not None))
 
 
-def _wrong_image(rows: Rows, row: int, window: Window, job: DecodeJob) -> str | None:
+def _wrong_image(rows: IndexRows, row: int, window: Window, job: DecodeJob) -> str | None:
     from packer.images.decode import decode  # imported here because it loads OpenCV
 
     mode, decoder = cast("Mode", job.mode), cast("Decoder", job.decoder)
@@ -304,3 +308,122 @@ def _wrong_image(rows: Rows, row: int, window: Window, job: DecodeJob) -> str | 
     if (image.shape, image.dtype.name) != (record.shape, record.dtype):
         return f"decodes to {image.dtype.name} {image.shape}, but its row says {record.dtype} {record.shape}"
     return None
+
+
+READ_BYTES = 1 << 20
+
+
+def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
+    """Return the SHA-256 of a finished container, whose index must match `entry`.
+
+    Raises:
+        DamagedPack: The index was altered, or a record does not match its checksum.
+        StorageError: A file cannot be read.
+    """
+    with open(index, "rb") as file:
+        data = file.read()
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise DamagedPack(index, "does not match its digest")
+    table = read_index(index, np.frombuffer(data, np.uint8))
+    offsets, sizes, crcs, names = _ranges(table)
+    order = np.argsort(offsets, kind="stable")  # LMDB fills its pages from the end
+    rows = zip(order.tolist(), *(numbers[order].tolist() for numbers in (offsets, sizes, crcs)), strict=True)
+    digest = hashlib.sha256()
+    # two blocks in turn: one is digested beside (that takes as long as the checksums, and releases the GIL) while the
+    # other is filled; new ones for each read would be zeroed by the kernel
+    blocks = [memoryview(bytearray(READ_BYTES)) for _ in range(2)]
+    start = 0
+    row = next(rows, None)
+    found = 0 if row is None else crc32c(names[row[0]])
+    with open(container, "rb", buffering=0) as file, ThreadPoolExecutor(1) as beside:
+        pending = None
+        while size := file.readinto(blocks[0]):
+            block, stop = blocks[0][:size], start + size
+            if pending is not None:
+                pending.result()
+            pending = beside.submit(digest.update, block)
+            while row is not None and row[1] < stop:
+                number, offset, length, checksum = row
+                end = offset + length
+                found = crc32c(block[max(offset - start, 0) : min(end, stop) - start], found)
+                if end > stop:
+                    break
+                if found != checksum:
+                    raise DamagedPack(container, f"record {names[number].decode()} does not match its checksum")
+                row = next(rows, None)
+                found = 0 if row is None else crc32c(names[row[0]])
+            start = stop
+            blocks.reverse()
+        if pending is not None:
+            pending.result()
+    if row is not None:
+        raise DamagedPack(container, f"record {names[row[0]].decode()} is beyond the end of the file")
+    return digest.hexdigest()
+
+
+def _ranges(table: Any) -> tuple[Any, Any, Any, list[bytes]]:
+    """Return offset, size and checksum of all images and parts of an index, and what each checksum begins with."""
+    keys: Any = column(table, "key")
+    text = keys.flat().tobytes()
+    bounds = (keys.offsets - keys.offsets[0]).tolist()
+    records: list[bytes] = [text[a:b] for a, b in pairwise(bounds)]
+    numbers: list[list[Any]] = []
+    names: list[bytes] = []
+    for name in (IMAGE, *names_in(table.column_names)):
+        found = [np.asarray(column(table, column_of(name, what))) for what in ("offset", "size", "crc32c")]
+        if name == IMAGE:
+            names += records
+        else:
+            there = np.flatnonzero(found[1] > 0)
+            found = [values[there] for values in found]
+            names += [key_of(records[row], name) for row in there.tolist()]
+        numbers.append(found)
+    offsets, sizes, crcs = (np.concatenate(values) for values in zip(*numbers, strict=True))
+    return offsets, sizes, crcs, names
+
+
+def write_companions(folder: str, manifest: Manifest) -> dict[str, FileEntry]:
+    """Write the files that readers of a format want beside its shards; most formats have none.
+
+    Args:
+        folder: The pack's folder, with its shards.
+        manifest: The manifest. Shards in other folders are left as their tools made them.
+
+    Returns:
+        `Manifest.companions`.
+
+    Raises:
+        StorageError: A file cannot be written.
+    """
+    names = [shard.container.name for shard in manifest.shards if not manifest.linked.get(shard.container.name)]
+    if not names or not hasattr(open_container(manifest.container), "companion"):
+        return {}
+    return {name: write_companion(manifest.container, os.path.join(folder, name), folder) for name in names}
+
+
+def write_companion(container: str, shard: str, folder: str) -> FileEntry:
+    """Write the companion of the file `shard` into a folder, durably, and return its entry."""
+    extension, content = open_container(container).companion(shard)  # type: ignore[attr-defined]
+    name = os.path.splitext(os.path.basename(shard))[0] + extension
+    path = os.path.join(folder, name)
+    with storage_errors(path), replacing(path) as file:
+        file.write(content)
+    return FileEntry(name, len(content), hashlib.sha256(content).hexdigest())
+
+
+def restore_companions(folder: str, work: str, manifest: Manifest, damaged: Collection[str]) -> bool:
+    """Write the damaged companions of a pack again; return whether they are as they were.
+
+    Args:
+        folder: The pack.
+        work: Where to write them; shards in this folder replace those of the pack.
+        manifest: Its manifest.
+        damaged: Names of damaged files.
+    """
+    for name, file in manifest.companions.items():
+        if file.name in damaged:
+            made = os.path.join(work, name)
+            shard = made if os.path.isfile(made) else manifest.path_of(folder, name)
+            if write_companion(manifest.container, shard, work) != file:
+                return False
+    return True

@@ -38,7 +38,7 @@ _START_OF_DATA = b"\xff\x93"
 """Of a JPEG 2000 file; OpenJPEG takes one that ends before it, as an image without data."""
 
 
-class _File:
+class _BytesFile:
     """Bytes as the file that Pillow reads; `data` may be a view of a file on the disk."""
 
     def __init__(self, data: bytes) -> None:
@@ -92,7 +92,7 @@ def read(data: bytes, kind: str, lenient: bool = False) -> Header:
     Raises:
         BadImage: The header is damaged or truncated.
     """
-    image = _opened(kind, _File(data))
+    image = _opened(kind, _BytesFile(data))
     try:
         several = bool(getattr(image, "is_animated", False))
     except PackerError:

@@ -8,11 +8,13 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
+import simplejpeg
 
 from packer.errors import BadImage, UsageError, option, printable
+from packer.images.base import bad
 from packer.images.header import DEFAULT_MAX_PIXELS
 from packer.images.jpeg import HEADROOM, extents, reduction
-from packer.images.resample import ANTIALIASED, Interpolation, resample
+from packer.images.opencv import ANTIALIASED, Interpolation, cv2, resample
 from packer.model.annotation import Image
 from packer.model.geometry import Geometry
 
@@ -33,14 +35,14 @@ class _Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
+class TargetSize:
     """A target size in pixels, and how to reach it.
 
     stretch: exactly width x height, whatever the aspect ratio; short, long: that side becomes N (= width =
     height), the other follows; crop: the largest centered part with the aspect ratio width:height, scaled;
     pad: scaled to fit into width x height, centered on gray of `pad_value`; sizes and border are those of the
     LetterBox of Ultralytics, whose value is 114. `interpolation` is the filter, area or bilinear
-    (`packer.images.resample`).
+    (`packer.images.opencv`).
     """
 
     width: int
@@ -68,7 +70,7 @@ class Resize:
     @classmethod
     def of(
         cls, text: str, fit: str | None = None, pad_value: int | None = None, interpolation: str | None = None
-    ) -> Resize:
+    ) -> TargetSize:
         """Create a Resize from the command line's options; "256" defaults to the fit short, "300x200" to stretch."""
         width, height = parse_size(text)
         fit_name = fit or ("stretch" if "x" in text.lower() else "short")
@@ -184,3 +186,52 @@ def _factor(image: Image, width: int, height: int) -> int:
         if image.shape[1] == extents(width, factor) and image.shape[0] == extents(height, factor):
             return factor
     raise ValueError(f"an image of shape {image.shape} does not come from one of {width}x{height} pixels")
+
+
+Encoding = Literal["raw", "jpeg", "png", "bmp"]
+_JPEG_SIDE_MAX = 65500
+_TO_OPENCV = {3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGRA}
+
+
+def encode(image: Image, encoding: Encoding, quality: int = 90) -> bytes:
+    """Return the image as bytes: C-order pixels (raw), or a file in that format.
+
+    Args:
+        image: uint8 or uint16 (height, width, channels), gray, RGB or RGBA.
+        encoding: The format.
+        quality: 1..100, only for jpeg (4:2:0 chroma).
+
+    Raises:
+        BadImage: The format cannot hold it (16 bits or alpha in jpeg and bmp, gray + alpha in png).
+    """
+    if encoding == "raw":
+        return image.tobytes()
+    if encoding == "jpeg":
+        return _jpeg(image, quality)
+    channels = image.shape[2]
+    if channels == 2:
+        raise bad(f"{encoding} cannot hold gray with alpha here", "use --encode=raw or --mode=rgb")
+    if encoding == "bmp" and image.dtype != np.uint8:
+        raise bad("bmp cannot hold 16 bits a sample", "use --encode=raw or png, or --mode=rgb")
+    if encoding == "bmp" and channels == 4:
+        # OpenCV 4.11 writes a BMP that does not mark its alpha
+        raise bad("bmp cannot hold alpha", "use --encode=raw or png, or --mode=rgb")
+    stored = cv2.cvtColor(image, _TO_OPENCV[channels]) if channels > 1 else image
+    done, data = cv2.imencode(f".{encoding}", stored)
+    if not done:
+        raise BadImage("", f"OpenCV cannot encode shape {image.shape} as {encoding}", "use --encode=raw")
+    return bytes(data)
+
+
+def _jpeg(image: Image, quality: int) -> bytes:
+    height, width, channels = image.shape
+    if image.dtype != np.uint8:
+        raise bad("jpeg cannot hold 16 bits a sample", "use --encode=raw or png, or --mode=rgb")
+    if channels not in (1, 3):
+        raise bad("jpeg cannot hold alpha", "use --encode=raw or png, or --mode=rgb")
+    if max(height, width) > _JPEG_SIDE_MAX:
+        raise bad(f"jpeg cannot hold {width}x{height} pixels", "use --encode=raw or png, or --resize")
+    pixels = np.ascontiguousarray(image)
+    if channels == 1:
+        return bytes(simplejpeg.encode_jpeg(pixels, quality, "GRAY", "Gray"))
+    return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", "420"))

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from packer.format.pack import Pack
 from packer.model.annotation import Int64
+from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS, LISTS, Field, Lists, Members, Number, box_fields_of, object_of
 from packer.model.geometry import clip_polygon
-from packer.model.ragged import Ragged
 from packer.samplers.order import Float64
 
 FLAGS = ("difficult", "truncated", "occluded", "iscrowd", "ignore")

@@ -2,33 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 
-from packer.errors import UsageError
-from packer.format.joined import join_packs
-from packer.format.pack import Pack
+from packer.errors import AnyPath, UsageError
+from packer.format.pack import Pack, join_packs
 from packer.loading import options
-from packer.loading.arguments import Arguments, Reading
-from packer.loading.augmentation import Augmentation
+from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import PackedDataset
-from packer.loading.device_cache import DeviceCache
-from packer.loading.device_decode import batches_of
-from packer.loading.encoded import BatchMaker
+from packer.loading.encoded import BatchMaker, Decoding
 from packer.loading.fill import ImageFiller
 from packer.loading.handover import Handover, Mixing
-from packer.loading.normalize import Normalize
-from packer.loading.pipeline import Pipeline, Work
-from packer.loading.ram_cache import RamCache
+from packer.loading.on_device import DeviceCache, batches_of
+from packer.loading.page_cache import RamCache
+from packer.loading.pipeline import Pipeline, Workload
 from packer.loading.replace import Replacer
-from packer.loading.targets import Targets
-from packer.loading.to_device import Transfer
-from packer.loading.transforms import Transforms
+from packer.loading.targets import ImageTransform, JointTransform, Targets, Transforms
+from packer.loading.to_device import Normalize, Transfer
 from packer.samplers import MixtureSampler, Sampler
 from packer.samplers.ranks import check_int
 from packer.system import usable_cores
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Which records, in which order."""
+
+    shuffle: bool
+    sampler: Sampler | None
+    indices: ArrayLike | None
+    seed: int | None
+    drop_last: bool
+    samples_per_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Augment:
+    """What is changed at random, in images and their annotations."""
+
+    crop: Crop | None
+    flip: bool | float
+    flip_index: Sequence[int] | None
+    min_area: float
+    hide_outside: bool
+    mixup: float | None
+    cutmix: float | None
+    color_jitter: Sequence[float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The user's own."""
+
+    transform: ImageTransform | None
+    target_transform: Callable[[Any], Any] | None
+    transforms: JointTransform | None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a batch is."""
+
+    collate: str
+    label_offset: int | None
+    with_index: bool
+    device: torch.device | str
+    mean: Sequence[float] | None
+    std: Sequence[float] | None
+    dtype: torch.dtype | None
+    memory_format: torch.memory_format | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How records are read and decoded."""
+
+    threads: int | None
+    prefetch: int
+    decoder: str | None
+    decode: str | Decoding
+    cache: str | None
+    cache_dir: AnyPath | None
+    cache_bytes: int | str | None
+    verify: bool
+    on_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """All of them."""
+
+    data: AnyPath | Pack | PackedDataset | Mapping[Any, float]
+    batch_size: int
+    order: Order
+    augment: Augment
+    functions: Functions
+    form: Form
+    reading: Reading
+
+    def flat(self) -> dict[str, Any]:
+        """Return them by name, as PackedLoader takes them."""
+        groups = (self.order, self.augment, self.functions, self.form, self.reading)
+        named = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
+        return {"data": self.data, "batch_size": self.batch_size, **named}
+
+    def with_dataset(self, data: PackedDataset) -> Arguments:
+        """Return them with the pack of a dataset, and with what is not given as the dataset has it."""
+        own, offset = self.functions, self.form.label_offset
+        functions = Functions(
+            data.transform if own.transform is None else own.transform,
+            data.target_transform if own.target_transform is None else own.target_transform,
+            data.transforms if own.transforms is None else own.transforms,
+        )
+        return replace(
+            self,
+            data=data.pack,
+            functions=functions,
+            form=replace(self.form, label_offset=data.label_offset if offset is None else offset),
+            reading=replace(self.reading, decoder=self.reading.decoder or data.decoder),
+        )
+
 
 COPYING_THREADS = 8
 """Default number at most, where threads only copy: raw images of 224x224 at 16 threads, on 16 cores, were 0.7 to 0.8 of
@@ -76,7 +173,7 @@ def assemble(given: Arguments) -> LoaderParts:
     if augmentation.flip:
         targets.warn_of_flips()
     collation = options.check_collate(form.collate, targets)
-    work = Work(_threads(given, pack), check_int("prefetch", reading.prefetch, 1), device.type == "cuda", collation)
+    work = Workload(_threads(given, pack), check_int("prefetch", reading.prefetch, 1), device.type == "cuda", collation)
     functions = Transforms(given.functions.transform, given.functions.target_transform, given.functions.transforms)
     options.check_choice("on_error", reading.on_error, ("raise", "replace"))
     replacer = Replacer(filler, sampler, seed) if reading.on_error == "replace" else None

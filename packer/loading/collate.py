@@ -119,19 +119,19 @@ def _fractions(boxes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     return torch.stack([(x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height], dim=1)
 
 
-class Sample(tuple[Any, Any]):
+class LoadedSample(tuple[Any, Any]):
     """(image, target) of a `PackedDataset`: a tuple that torch's `default_collate` combines by `default_collated`."""
 
     __slots__ = ()
 
 
-class SampleOfObjects(Sample):
+class SampleOfObjects(LoadedSample):
     """A sample whose target has as many rows as its image has objects, so that targets cannot be stacked."""
 
     __slots__ = ()
 
 
-class Batch(Sequence[Sample]):
+class Batch(Sequence[LoadedSample]):
     """A batch in one tensor that behaves like the list of its samples.
 
     Args:
@@ -142,7 +142,7 @@ class Batch(Sequence[Sample]):
 
     __slots__ = ("images", "kind", "targets")
 
-    def __init__(self, images: torch.Tensor, targets: torch.Tensor | list[Any], kind: type[Sample] = Sample) -> None:
+    def __init__(self, images: torch.Tensor, targets: torch.Tensor | list[Any], kind: type[LoadedSample] = LoadedSample) -> None:
         self.images = images
         self.targets = targets
         self.kind = kind
@@ -151,10 +151,10 @@ class Batch(Sequence[Sample]):
         return len(self.images)
 
     @overload
-    def __getitem__(self, index: int) -> Sample: ...
+    def __getitem__(self, index: int) -> LoadedSample: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
-    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
+    def __getitem__(self, index: slice) -> Sequence[LoadedSample]: ...
+    def __getitem__(self, index: int | slice) -> LoadedSample | Sequence[LoadedSample]:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
@@ -164,14 +164,14 @@ class Batch(Sequence[Sample]):
         is_id = isinstance(self.targets, torch.Tensor) and self.targets.dim() == 1
         return self.kind((self.images[index], int(target) if is_id else target))
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[LoadedSample]:
         targets: Any = self.targets
         if isinstance(targets, torch.Tensor) and targets.dim() == 1:
             targets = targets.tolist()
         return map(self.kind, zip(self.images, targets, strict=True))
 
 
-def contiguous(samples: Sequence[Sample]) -> Sequence[Sample]:
+def contiguous(samples: Sequence[LoadedSample]) -> Sequence[LoadedSample]:
     """Return samples whose images are contiguous in memory, (channels, height, width)."""
     if isinstance(samples, Batch):
         return Batch(samples.images.contiguous(), samples.targets, samples.kind)
@@ -203,7 +203,7 @@ def collate(samples: Sequence[tuple[Any, Any]]) -> tuple[torch.Tensor | list[Any
 
 
 def default_collated(samples: Sequence[Any], *, collate_fn_map: Any = None) -> list[Any]:
-    """Combine samples as torch's `default_collate` does, which calls this when the first one is a `Sample`.
+    """Combine samples as torch's `default_collate` does, which calls this when the first one is a `LoadedSample`.
 
     There are two differences: images are channels last in memory if the first one is, not stacked at all if they are
     the rows of a `Batch`; and targets with boxes become a list, as by `collate`.
@@ -219,8 +219,8 @@ def default_collated(samples: Sequence[Any], *, collate_fn_map: Any = None) -> l
     def as_torch(column: Any) -> Any:
         return torch_collate.collate(column, collate_fn_map=collate_fn_map)
 
-    if not isinstance(samples, Batch) and not all(isinstance(sample, Sample) for sample in samples):
-        return list(as_torch([tuple(sample) if isinstance(sample, Sample) else sample for sample in samples]))
+    if not isinstance(samples, Batch) and not all(isinstance(sample, LoadedSample) for sample in samples):
+        return list(as_torch([tuple(sample) if isinstance(sample, LoadedSample) else sample for sample in samples]))
     images, targets = _columns(samples)
     if isinstance(samples[0], SampleOfObjects):
         return [_to_send(images), _to_send(targets)]
@@ -232,7 +232,7 @@ def default_collated(samples: Sequence[Any], *, collate_fn_map: Any = None) -> l
         raise
 
 
-torch_collate.default_collate_fn_map[Sample] = default_collated
+torch_collate.default_collate_fn_map[LoadedSample] = default_collated
 
 
 class SentList(list[Any]):

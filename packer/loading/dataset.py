@@ -14,16 +14,24 @@ from torch.utils.data import Dataset
 
 from packer.errors import AnyPath
 from packer.format.pack import Pack
-from packer.loading.collate import Batch, Sample, SampleOfObjects, contiguous
-from packer.loading.gather import Gather, gather_of
+from packer.loading.collate import Batch, LoadedSample, SampleOfObjects, contiguous
+from packer.loading.fill import Gather, gather_of
+from packer.loading.loader_threads import on_one_core
 from packer.loading.memory import BatchMemory, is_in_worker, shared_pool
 from packer.loading.options import check_decoder, pack_at
-from packer.loading.targets import Target, Targets, record_number
-from packer.loading.threads import on_one_core
-from packer.loading.transforms import ImageTransform, JointTransform, Transforms, as_list, naming
+from packer.loading.targets import (
+    ImageTransform,
+    JointTransform,
+    Target,
+    Targets,
+    Transforms,
+    as_list,
+    naming,
+    record_number,
+)
 from packer.model.annotation import Image
-from packer.model.ragged import Ragged
-from packer.samplers.callers import is_dispatched
+from packer.model.annotation_columns import Ragged
+from packer.samplers.clock import is_dispatched
 from packer.samplers.ranks import check_int
 
 Indices = Sequence[int] | NDArray[np.int64]
@@ -114,7 +122,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def __repr__(self) -> str:
         return f"PackedDataset({self.pack!r})"
 
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: int) -> LoadedSample:
         """Return sample `index`; negative indices count from the end."""
         i = record_number(index, len(self.pack))
         return self._sample(i, self._image(i), self._targets.target(i))
@@ -124,7 +132,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         # copy a view of the map, because callers may write to the result
         return torch.from_numpy(array if array.flags.writeable else array.copy()).permute(2, 0, 1)
 
-    def __getitems__(self, indices: Indices) -> Sequence[Sample]:
+    def __getitems__(self, indices: Indices) -> Sequence[LoadedSample]:
         """Return the samples of a whole batch; called by DataLoader.
 
         Images of one shape are written into one tensor (see `Batch`): raw ones in one call.
@@ -132,7 +140,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         batch = self._samples(self._numbers(indices))
         return contiguous(batch) if self._is_dispatched or is_dispatched() else batch
 
-    def _samples(self, records: NDArray[np.int64]) -> Sequence[Sample]:
+    def _samples(self, records: NDArray[np.int64]) -> Sequence[LoadedSample]:
         found = self._targets.of(records)
         targets = torch.from_numpy(found) if isinstance(found, np.ndarray) else as_list(found)
         images: torch.Tensor | list[torch.Tensor]
@@ -184,9 +192,9 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return BatchMemory()
 
     @property
-    def _kind(self) -> type[Sample]:
+    def _kind(self) -> type[LoadedSample]:
         """The class of samples: what torch makes of their targets."""
-        return SampleOfObjects if self._targets.vary and not self.functions.of_targets else Sample
+        return SampleOfObjects if self._targets.vary and not self.functions.of_targets else LoadedSample
 
     @cached_property
     def _gather(self) -> Gather:
@@ -200,7 +208,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def _targets(self) -> Targets:
         return Targets(self.pack, label_offset=self.label_offset)
 
-    def _sample(self, i: int, image: torch.Tensor, target: Target) -> Sample:
+    def _sample(self, i: int, image: torch.Tensor, target: Target) -> LoadedSample:
         functions = self.functions
         if not functions:
             return self._kind((image, target))

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from packer.errors import DamagedPack, UsageError
 from packer.format.index import ENCODINGS
 from packer.format.pack import Pack
-from packer.loading.augmentation import CropParams
+from packer.loading.crop import CropParams
 from packer.loading.page_cache import announced
 from packer.loading.pipeline import LoadedBatch, Pipeline
-from packer.loading.replace import Replacements
-from packer.loading.stats import Stats
+from packer.loading.replace import Replacements, Stats
 from packer.model.annotation import Int64
 
 ANTIALIASED = ("area", "bilinear", "fast")

@@ -12,8 +12,8 @@ import torch
 
 from packer.errors import NotInstalled, UsageError
 from packer.loading.annotations import BatchAnnotations
-from packer.loading.normalize import Normalize
 from packer.loading.pipeline import LoadedBatch
+from packer.loading.to_device import Normalize
 from packer.samplers.order import derive
 from packer.samplers.ranks import as_number
 

@@ -3,33 +3,130 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 from numpy.typing import ArrayLike
+from torch.utils.data import Dataset
 
-from packer.errors import AnyPath
+from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack
 from packer.images.opencv import quiet_opencv
-from packer.loading.arguments import Arguments, Augment, Form, Functions, Order, Reading
-from packer.loading.assemble import assemble
-from packer.loading.augmentation import STATE, Augmentation, crop_of, crop_text
-from packer.loading.crop import Crop
+from packer.loading.assemble import Arguments, Augment, Form, Functions, Order, Reading, assemble
+from packer.loading.crop import STATE, Augmentation, Crop, crop_of, crop_text
 from packer.loading.dataset import PackedDataset
 from packer.loading.encoded import Decoding
 from packer.loading.handover import MIXING_STATE
 from packer.loading.options import check_crop, check_same_decoder, refuse_unknown
-from packer.loading.page_cache import check_cache
-from packer.loading.rebuild import Rebuildable
-from packer.loading.replace import Replaced
-from packer.loading.stats import Stats
-from packer.loading.transforms import ImageTransform, JointTransform
-from packer.loading.windows import InWindows
+from packer.loading.page_cache import InWindows, check_cache
+from packer.loading.replace import Replaced, Stats
+from packer.loading.targets import ImageTransform, JointTransform
 from packer.samplers import BlockShuffleSampler, Sampler
-from packer.samplers.callers import next_iteration
-from packer.samplers.clock import Iteration
+from packer.samplers.clock import Iteration, next_iteration
+
+T = TypeVar("T")
+RunFrom = Callable[[int], Iterator[Any]]
+"""Starts an iteration at a batch."""
+
+
+# `dataset`, `batch_sampler` and `collate_fn` of a PackedLoader, for libraries that rebuild a DataLoader from them.
+#
+# accelerate's `skip_first_batches` makes a DataLoader whose batch sampler leaves out the first batches. The batch
+# sampler here yields the number of each batch, and the dataset takes that batch from the loader: skipped batches cost
+# nothing.
+
+
+class _BatchNumber(NamedTuple):
+    """A batch of one iteration."""
+
+    run: object
+    number: int
+    is_last: bool
+
+
+class BatchNumbers:
+    """`loader.batch_sampler`: the number of each batch.
+
+    Args:
+        sampler: the sampler of the loader; libraries set its epoch.
+        batch_size: samples of a batch on this rank.
+    """
+
+    def __init__(self, sampler: Sampler, batch_size: int) -> None:
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = sampler.drop_last
+
+    def __len__(self) -> int:
+        return self.sampler.num_batches(self.batch_size)
+
+    def __iter__(self) -> Iterator[list[_BatchNumber]]:
+        run, count = object(), len(self)
+        return ([_BatchNumber(run, number, number + 1 == count)] for number in range(count))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the next epoch."""
+        self.sampler.set_epoch(epoch)
+
+
+class Batches(Dataset[Any]):
+    """`loader.dataset`: as long as the pack; returns the batches that `BatchNumbers` names."""
+
+    def __init__(self, pack: Pack, run_from: RunFrom) -> None:
+        self.pack = pack
+        self._run_from = run_from
+        self._run: object = None
+        self._batches: Iterator[Any] = iter(())
+
+    def __len__(self) -> int:
+        return len(self.pack)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getitems__([index])
+
+    def __getitems__(self, numbers: Sequence[Any]) -> Any:
+        batch = numbers[0]
+        if not isinstance(batch, _BatchNumber):
+            problem = "returns whole batches of the loader, not samples"
+            raise UsageError("loader.dataset", problem, "use a PackedDataset of the pack")
+        if batch.run is not self._run:
+            self._run, self._batches = batch.run, self._run_from(batch.number)
+        made = next(self._batches)
+        if batch.is_last:
+            self._batches.close()  # type: ignore[attr-defined]
+        return made
+
+
+def as_made(batch: T) -> T:
+    """Return the batch unchanged: it is collated already."""
+    return batch
+
+
+class Rebuildable(ABC):
+    """The parts of a loader from which other libraries rebuild a DataLoader."""
+
+    pack: Pack
+    sampler: Sampler
+    batch_size: int
+    collate_fn = staticmethod(as_made)
+    num_workers, prefetch_factor = 0, None
+
+    @abstractmethod
+    def _run(self, first: int | None = None) -> Iterator[Any]:
+        """Yield the batches of the next epoch, starting with batch `first` (default: the loaded position, or 0)."""
+
+    @property
+    def dataset(self) -> Batches:
+        """Returns the batches that `batch_sampler` names."""
+        return Batches(self.pack, self._run)
+
+    @property
+    def batch_sampler(self) -> BatchNumbers:
+        """The number of each batch."""
+        return BatchNumbers(self.sampler, self.batch_size)
 
 
 class PackedLoader(Rebuildable):
@@ -47,7 +144,7 @@ class PackedLoader(Rebuildable):
         batch_size: samples per batch on this rank.
         shuffle: a new order each epoch (`ShuffleSampler`); or pass a `sampler`.
         sampler: the order of the records, with its own seed, indices and drop_last.
-        indices: numbers of the records to read, such as those of `packer.samplers.subset`; default: all.
+        indices: numbers of the records to read, such as those of `packer.samplers.order`; default: all.
         seed: seed of order, crops, flips and transforms; default 0, or that of the sampler.
         drop_last: leave out the samples that do not fill a batch.
         samples_per_epoch: of several packs with shares; default: the number of their records.

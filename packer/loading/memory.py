@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 from packer.system import at_fork
-from packer.system.locked import Locked
+from packer.system.locks import Locked
 
 RECYCLED_BYTES = 1 << 20
 """Below this, the allocator itself has memory at hand."""

@@ -15,14 +15,13 @@ import torch
 from packer.errors import UsageError, plural
 from packer.format.pack import Pack, open_pack
 from packer.images.decode import Decoder, check_available
-from packer.images.fast import load_native
+from packer.images.decoders import load_native
 from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Crop
 from packer.loading.fill import ImageFiller
 from packer.loading.handover import Mixing
-from packer.loading.normalize import Normalize
-from packer.loading.targets import Targets
-from packer.loading.transforms import Transforms
+from packer.loading.targets import Targets, Transforms
+from packer.loading.to_device import Normalize
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.ranks import as_number
 

@@ -7,23 +7,116 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import compress, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from packer.errors import UsageError, size_text
 from packer.format.pack import Pack
 from packer.format.pack_files import PackFiles
-from packer.loading.windows import Closable, InWindows
 from packer.model.annotation import Int64
 from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler
 from packer.samplers.order import SortedPackWarning
-from packer.stores.layout import Layout
+from packer.stores.blocks import BlockLayout
 
 if TYPE_CHECKING:
     from packer.format.remote import Held, Remote
+import threading
+import weakref
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from packer.errors import PackerError
+from packer.format.mmap import Region
+from packer.system import available_bytes
+from packer.system.locks import Locked
+
+if TYPE_CHECKING:
+    from packer.format.remote import Held, Remote
+
+
+class Closable(Protocol):
+    """What holds something until it is closed."""
+
+    def close(self) -> None:
+        """Hold it no longer."""
+
+
+@dataclass
+class _Window:
+    stop: int
+    """The position at which it ends."""
+    held: list[Closable]
+    has_ended: bool = False
+    is_open: bool = True
+
+    def close(self) -> None:
+        for one in self.held:
+            one.close()
+        self.is_open = False
+
+
+class InWindows(Iterator[Int64]):
+    """Batches of record numbers, and the windows that they are from.
+
+    Args:
+        batches: of the sampler.
+        sampler: its windows.
+        epoch: of the batches.
+        position: the global position at which the first batch begins.
+        step: global positions in a batch.
+    """
+
+    def __init__(
+        self, batches: Iterator[Int64], sampler: BlockShuffleSampler, epoch: int, position: int, step: int
+    ) -> None:
+        self._batches, self._sampler, self._epoch = batches, sampler, epoch
+        self._position, self._step = position, step
+
+    def __next__(self) -> Int64:
+        records = next(self._batches)
+        self._position += self._step
+        return records
+
+    def ahead(self, ask: Callable[[Int64], list[Closable]]) -> Generator[list[_Window]]:
+        """Ask for the records of windows: of those that the last batch has reached, and of the next one in advance.
+
+        So two windows are asked for at any time (of each canonical node), unless they are small.
+
+        Args:
+            ask: Asks for records, and returns what holds them.
+
+        Yields:
+            After each batch, what holds the windows that end in it.
+        """
+        ranks, most = self._sampler.ranks_per_window, 2 * len(self._sampler.canonical_nodes)
+        share = self._sampler.rank % ranks / ranks  # so that ranks of a machine do not all ask for the same first
+        windows = self._sampler.windows(self._epoch)
+        following = next(windows, None)
+        begun: list[_Window] = []
+        start = self._position - self._step
+        try:
+            while True:
+                while following and (following[0] < self._position or sum(one.is_open for one in begun) < most):
+                    _, stop, runs = following
+                    if stop > start:
+                        runs = np.roll(runs, -int(share * len(runs)), axis=0)
+                        begun.append(_Window(stop, ask(np.concatenate([np.arange(*run) for run in runs.tolist()]))))
+                    following = next(windows, None)
+                ended = [one for one in begun if one.stop <= self._position and not one.has_ended]
+                for one in ended:
+                    one.has_ended = True
+                yield ended
+                begun = [one for one in begun if one.is_open]
+        finally:
+            for one in begun:
+                one.close()
+
 
 BEHIND_BATCHES = 4
 AHEAD_BYTES = 64 * 1024**2
@@ -192,7 +285,7 @@ def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
     extent_bytes = np.bincount(layout.extents, layout.block_sizes).astype(np.int64)
     total = int(extent_bytes.sum())
     if isinstance(sampler, SequentialSampler):
-        return min(total, span * sampler.world_size + 4 * Layout.EXTENT_BLOCKS * Layout.BLOCK_BYTES)
+        return min(total, span * sampler.world_size + 4 * BlockLayout.EXTENT_BLOCKS * BlockLayout.BLOCK_BYTES)
     if not isinstance(sampler, BlockShuffleSampler):
         return total
     span *= sampler.ranks_per_window
@@ -210,3 +303,103 @@ def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
             places = np.append(places, [[start], [stop], [int(where[1].sum())]], axis=1)
         most = max(most, int(extent_bytes[np.unique(np.concatenate(extents))].sum()))
     return most
+
+
+STEP_BYTES = 32 * 1024**2
+
+
+class RamCache:
+    """Reads a pack's shards sequentially in the background.
+
+    The pages are locked if the limit on locked memory (``ulimit -l``) allows it; else they stay until the kernel
+    needs the memory. The thread ends with its owner, and unlocks them. What cannot be read is left out: whoever reads
+    those records gets the error.
+
+    Raises:
+        UsageError: if the pack does not fit into the free memory.
+    """
+
+    def __init__(self, pack: Pack) -> None:
+        need, free = sum(len(one.region) for one in pack.packs), available_bytes()
+        if need > free:
+            raise UsageError(
+                pack.path, f"has {size_text(need)}, but only {size_text(free)} of memory is free",
+                'leave out cache="ram": the page cache keeps what fits',
+            )  # fmt: skip
+        if any(one.remote is not None and not one.remote.fits() for one in pack.packs):
+            raise UsageError("cache_bytes", f"is less than the {size_text(need)} of the pack", 'leave out cache="ram"')
+        stop: SimpleQueue[None] = SimpleQueue()
+        self._read = threading.Event()
+        arguments = [(one.region, one.remote) for one in pack.packs], stop, self._read
+        self._thread = threading.Thread(target=_keep, args=arguments, name="packer-ram", daemon=True)
+        self._thread.start()
+        # no lock and no join: the garbage collector may call this in the same thread, or while a lock is held
+        self.close = weakref.finalize(self, stop.put, None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything is read that can be; return False if it takes longer than `timeout_s`."""
+        return self._read.wait(timeout_s)
+
+
+class _Owners(Locked):
+    """Counts the threads that keep each region locked: locks of memory do not add up.
+
+    A forked child has neither the threads nor the locks of memory.
+    """
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._counts: WeakKeyDictionary[Region, int] = WeakKeyDictionary()
+
+    @contextmanager
+    def including(self, regions: list[Region]) -> Iterator[None]:
+        """Return a context in which the calling thread is one of them; unlock regions that nobody keeps after it."""
+        with self.lock:
+            for region in regions:
+                self._counts[region] = self._counts.get(region, 0) + 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                for region in regions:
+                    self._counts[region] -= 1
+                    if not self._counts[region]:
+                        region.unlock()
+
+
+_owners = _Owners()
+
+
+def _keep(packs: list[tuple[Region, Remote | None]], stop: SimpleQueue[None], done: threading.Event) -> None:
+    held: list[Held] = []
+    try:
+        for _, remote in packs:
+            if remote is not None:
+                held.append(remote.all_pinned())
+                _fetch_all(remote, stop)
+        with _owners.including([region for region, _ in packs]):
+            locked = True
+            for region, _ in packs:
+                for start in range(0, len(region), STEP_BYTES):
+                    if not stop.empty():
+                        break
+                    locked = region.read(start, min(start + STEP_BYTES, len(region)), locked)
+            done.set()
+            stop.get()
+    finally:
+        done.set()  # an error must not leave anyone waiting
+        for one in held:
+            one.close()
+
+
+def _fetch_all(remote: Remote, stop: SimpleQueue[None]) -> None:
+    """Fetch a whole remote pack, up to the first error: whoever reads those records gets it."""
+    step = max(1, STEP_BYTES // BlockLayout.BLOCK_BYTES)
+    blocks = np.arange(remote.blocks.layout.num_blocks)
+    with suppress(PackerError):
+        for start in range(0, len(blocks), step):
+            if not stop.empty():
+                break
+            remote.announce(blocks[start : start + 2 * step])
+            with remote.held(blocks[start : start + step]):
+                pass

@@ -14,16 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack
-from packer.loading.augmentation import CropParams
 from packer.loading.collate import join_targets, stack_images
+from packer.loading.crop import CropParams
 from packer.loading.fill import ImageFiller
+from packer.loading.loader_threads import LEFT_S, Results, ThreadPool, can_help
 from packer.loading.memory import BufferPool
 from packer.loading.page_cache import announced
-from packer.loading.replace import Replacements, Replacer
-from packer.loading.stats import Stats
-from packer.loading.targets import Targets
-from packer.loading.threads import LEFT_S, Results, ThreadPool, can_help
-from packer.loading.transforms import Transforms
+from packer.loading.replace import Replacements, Replacer, Stats
+from packer.loading.targets import Targets, Transforms
 from packer.model.annotation import Int64
 
 BLOCK_BYTES = 4 << 20
@@ -66,7 +64,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Workload:
     """How much work is done at once."""
 
     threads: int
@@ -90,7 +88,7 @@ class Pipeline:
     """
 
     def __init__(
-        self, filler: ImageFiller, targets: Targets, batch_size: int, work: Work,
+        self, filler: ImageFiller, targets: Targets, batch_size: int, work: Workload,
         transforms: Transforms | None = None, replacer: Replacer | None = None,
     ) -> None:  # fmt: skip
         self.filler = filler

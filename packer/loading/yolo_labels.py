@@ -13,7 +13,7 @@ import numpy as np
 from packer.format.pack import Pack
 from packer.images.header import read_header
 from packer.model.annotation import Image, Int64
-from packer.model.ragged import Ragged
+from packer.model.annotation_columns import Ragged
 
 _CHUNK = 4096
 _FROM_RGB = {

@@ -8,9 +8,8 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from packer.errors import BadLabel
-from packer.model.annotation import Annotation, Part, Record
+from packer.model.annotation import Annotation, Part, Record, facts_in, in_order
 from packer.model.fields import FIELDS, IN_JSON
-from packer.model.parts import facts_in, in_order
 
 _DTYPES = ("uint8", "uint16")
 _MAX_SIDE = 1 << 31

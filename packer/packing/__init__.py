@@ -11,7 +11,7 @@ from packer.packing.build import (
     plan_pack,
     plan_packs,
 )
-from packer.packing.options import BuildOptions
+from packer.packing.build_options import BuildOptions
 
 __all__ = [
     "BuildOptions",

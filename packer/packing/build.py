@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from packer.errors import StorageError, TooManyBad, UsageError, option, plural, printable
 from packer.model.annotation import Progress, advancing
-from packer.packing.options import BuildOptions
+from packer.packing.build_options import BuildOptions
 from packer.system import usable_cores
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from packer.format.manifest import Manifest, Rejected
     from packer.packing.engines import Engine
     from packer.packing.journal import ShardResult
-    from packer.packing.parts import PartSummary
+    from packer.packing.partial_builds import PartSummary
     from packer.packing.plan import Plan
     from packer.packing.publish import Output
     from packer.packing.scan import Listed
@@ -89,9 +89,9 @@ def plan_packs(options: BuildOptions, progress: Progress | None = None, deep: bo
 
 def _planned_alone(options: BuildOptions, progress: Progress, deep: bool, reading: _Reading) -> Plan:
     from packer.images.decode import check_available
+    from packer.packing.bad_inputs import check_quarantine, list_rejected
     from packer.packing.engines import open_engine
-    from packer.packing.index_jpegs import check_indexer
-    from packer.packing.quarantine import check_quarantine, list_rejected
+    from packer.packing.jpeg_index_step import check_indexer
     from packer.packing.store_output import output_of
     from packer.system.pool import Pool
 
@@ -188,7 +188,7 @@ def _of_each_split(
     options: BuildOptions, progress: Progress, make: Callable[[list[BuildOptions], _Reading], list[T]]
 ) -> list[T]:
     """Call `make` with the options of each pack, and how the source of all is read."""
-    from packer.packing.splits import HasSplits, list_with_splits, of_each
+    from packer.packing.partial_builds import HasSplits, list_with_splits, of_each
     from packer.sources.walk import run_here
     from packer.system.pool import Pool
 
@@ -216,8 +216,8 @@ def _of_each_split(
 def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[BuildSummary]:
     """Pack all packs, and then publish them."""
     from packer.format.manifest import read_manifest
-    from packer.packing.splits import check_classes, published_before
-    from packer.packing.summary import make_manifest
+    from packer.packing.partial_builds import check_classes, published_before
+    from packer.packing.resume import make_manifest
 
     if every[0].part is not None:
         step = "call build_part for each part, then build_pack with finish=True"
@@ -256,9 +256,9 @@ def _bytes_of(manifest: Manifest) -> int:
 
 
 def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[PartSummary]:
-    from packer.packing.parts import Part, PartSummary
+    from packer.packing.partial_builds import BuildPart, PartSummary
 
-    started, part = time.monotonic(), Part.of(every[0].part or "")
+    started, part = time.monotonic(), BuildPart.of(every[0].part or "")
     summaries = []
     for options in every:
         with _packed([options], progress, reading) as ((output, plan, results, _),):
@@ -272,10 +272,10 @@ def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Re
 def _packed(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> Iterator[list[_Packed]]:
     """Plan all packs, pack their shards, and yield them with where they are; work that is not published is kept."""
     from packer.images.decode import check_available
+    from packer.packing.bad_inputs import check_quarantine, list_rejected
     from packer.packing.engines import open_engine
-    from packer.packing.index_jpegs import check_indexer, index_jpegs
+    from packer.packing.jpeg_index_step import check_indexer, index_jpegs
     from packer.packing.publish import Outputs
-    from packer.packing.quarantine import check_quarantine, list_rejected
     from packer.packing.resume import asked_of, resume_or_restart
     from packer.packing.store_output import output_of
     from packer.sources.paths import archive_of
@@ -320,7 +320,7 @@ def _planned_and_packed(
     every: Sequence[BuildOptions], outputs: Sequence[Output], pool: Engine, progress: Progress, reading: _Reading
 ) -> list[_Packed]:
     """Plan all packs before the first one is packed, so that mistakes in the labels of the last show early."""
-    from packer.packing.splits import in_no_pack
+    from packer.packing.partial_builds import in_no_pack
 
     plans: list[Plan] = []
     seconds, packed = [], []
@@ -387,13 +387,12 @@ def _planned(
         reading: How the source is read.
         deep: Decode every image. None: if the build fails for too many bad inputs, unless ``--fail-fast``.
     """
-    from packer.packing.check import CheckJob, check_images, decode_all
-    from packer.packing.convert import MeasureJob, measure
-    from packer.packing.index_jpegs import check_indexer
+    from packer.packing.bad_inputs import CheckJob, check_images, check_not_empty, decode_all, fail, going_on, too_many
+    from packer.packing.jpeg_index_step import check_indexer
+    from packer.packing.make_record import MeasureJob, measure
+    from packer.packing.partial_builds import HasSplits, is_test_without_labels, splits_in
     from packer.packing.plan import make_plan, recipe_of
     from packer.packing.scan import list_source, read_inputs
-    from packer.packing.splits import HasSplits, is_test_without_labels, splits_in
-    from packer.packing.verdict import check_not_empty, fail, going_on, too_many
     from packer.sources.walk import run_here
     from packer.system.atomic import make_own_folder
 
@@ -448,15 +447,15 @@ def _planned(
 
 def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[ShardResult]:
     """Pack all shards and return their results in order."""
+    from packer.packing.bad_inputs import fail, going_on, too_many
     from packer.packing.engines import with_threads
-    from packer.packing.parts import FinishedParts, Part
-    from packer.packing.verdict import fail, going_on, too_many
+    from packer.packing.partial_builds import BuildPart, FinishedParts
     from packer.packing.write_shard import pack_shard
 
     before = dict(output.journal.finished)
     jobs = plan.jobs(output.folder)
     if plan.options.part is not None:
-        mine = Part.of(plan.options.part).shards(len(jobs))
+        mine = BuildPart.of(plan.options.part).shards(len(jobs))
         jobs = jobs[mine.start : mine.stop]
     jobs = [replace(job, finished=before.get(job.name), checked=output.checked) for job in jobs]
     jobs = with_threads(jobs, pool.size)

@@ -9,7 +9,7 @@ from typing import Any
 from packer.errors import AnyPath
 from packer.model.annotation import Progress
 from packer.packing.build import BuildSummary, build_packs
-from packer.packing.options import KINDS, BuildOptions
+from packer.packing.build_options import KINDS, BuildOptions
 
 
 def build(

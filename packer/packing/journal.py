@@ -46,7 +46,7 @@ class ShardResult:
     losses: Counter[str] = field(default_factory=Counter)
     """What the mode loses of those images."""
     attempt: str = ""
-    """Part of the names of its files, until it is recorded; see `packer.packing.new_shard`."""
+    """Part of the names of its files, until it is recorded; see `packer.packing.write_shard`."""
     unchanged: bool = False
     """Whether an earlier, unfinished build wrote it and nothing has changed since."""
 

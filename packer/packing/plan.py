@@ -3,32 +3,237 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.containers import open_container
-from packer.containers.base import ShardSpec
-from packer.errors import as_options, option, plural, printable, size_text
+from packer.containers.container import ShardSpec
+from packer.errors import StorageError, UsageError, as_options, option, plural, printable, size_text
+from packer.format.manifest import PARTIAL_SUFFIX
 from packer.images.base import OnAnimation
 from packer.images.decode import Decoder
-from packer.images.encode import Encoding
 from packer.images.header import Mode
-from packer.images.resize import Resize
-from packer.packing.convert import MeasureJob, Recipe, rows_of
-from packer.packing.options import BY_SIZE, DEFAULT_QUALITY, NOT_IN_SPLIT, BuildOptions, not_in_split
-from packer.packing.rows import rows_at
-from packer.packing.sizes import AllFacts, cuts_of, default_shard_bytes, permuted, stored_bytes
-from packer.packing.space import check_space, free_bytes
-from packer.packing.table import Inputs
+from packer.images.resize import Encoding, TargetSize
+from packer.model.fields import FIELD_NAMES
+from packer.packing.build_options import BY_SIZE, DEFAULT_QUALITY, NOT_IN_SPLIT, BuildOptions, not_in_split
+from packer.packing.input_table import Inputs
+from packer.packing.make_record import UNREAD, MeasureJob, Recipe, rows_of
+from packer.packing.partition import pieces, rows_at
+from packer.packing.publish import PACK
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, shuffled
-from packer.sources.archives.places import Archive
 from packer.sources.paths import as_bytes
+from packer.sources.places import Archive
 from packer.stores import clean_url, is_url
+from packer.system import usable_cores
+from packer.system.storage import Spill
+
+AT_ONCE = 1 << 17
+DEFAULT_SHARD_BYTES, LARGE_SHARD_BYTES = 128 << 20, 1 << 30
+LARGE_PACK_BYTES = 256 << 30
+MOST_SHARDS = 16384
+"""Linux lets a process map 65,530 files, and a reader maps two for each shard."""
+MOST_RECORDS = 100_000
+"""Of a shard: tiny images would otherwise all be in one, which one worker packs, and an interrupted build loses."""
+INDEX_ROW_BYTES = 100
+JSON_BYTES = 195
+"""Of an annotation in a container, without path and labels."""
+NPY_HEADER_BYTES = 128
+ANNOTATION_COPIES = 3  # in the container, in the index, and one for longer names: measured
+
+
+class InputSizes:
+    """The sizes of all inputs as arrays."""
+
+    def __init__(self, table: Any, resize: TargetSize | None) -> None:
+        """Take the columns bytes, height, width, channels and wide of a table; the images will be resized."""
+        names = ("bytes", "height", "width", "channels", "wide")
+        columns = {name: table.column(name).to_numpy() for name in names}
+        codes = table.column("code").to_numpy() if "code" in table.column_names else np.empty(0)  # packs have none
+        self.unknown = resize is None and bool((codes == UNREAD).any())
+        """Whether there are images whose headers are read later, with an effect on the shape."""
+        self.source_bytes: NDArray[np.int64] = columns["bytes"]
+        self.channels = columns["channels"]
+        self.wide = columns["wide"]
+        sizes = np.stack([columns["width"], columns["height"]], axis=1).astype(np.int64)
+        if resize is not None and len(sizes):
+            unique, where = np.unique(sizes, axis=0, return_inverse=True)
+            sizes = np.array([resize.output_size(w, h) for w, h in unique.tolist()])[where.reshape(-1)]
+        self.width, self.height = sizes[:, 0], sizes[:, 1]
+        self.raw_bytes: NDArray[np.int64] = self.width * self.height * self.channels * np.where(self.wide, 2, 1)
+
+    def uniform(self) -> tuple[tuple[int, int, int] | None, str | None]:
+        """Return the shape and the dtype that all images share, None if they differ or are not known yet."""
+        if not len(self.wide) or (self.wide != self.wide[0]).any():
+            return None, None
+        dtype = "uint16" if self.wide[0] else "uint8"
+        if self.unknown or any((c != c[0]).any() for c in (self.height, self.width, self.channels)):
+            return None, dtype
+        return (int(self.height[0]), int(self.width[0]), int(self.channels[0])), dtype
+
+
+class AllFacts:
+    """What a plan needs of the `InputSizes` of a long table, read in pieces."""
+
+    def __init__(self, table: Any, recipe: Recipe, ratio: Callable[[], float]) -> None:
+        """Read a table.
+
+        Args:
+            table: The table of inputs.
+            recipe: What becomes of the images.
+            ratio: Returns the encoded bytes per byte of pixels; it is estimated if they are encoded.
+        """
+        estimated = ratio() if recipe.encode not in ("raw", "copy") else 1.0
+        self.unknown, self.source_bytes = False, 0
+        self._uniform: set[tuple[tuple[int, int, int] | None, str | None]] = set()
+        sizes = Spill()
+        for _, piece in pieces(table):
+            facts = InputSizes(piece, recipe.resize)
+            self.unknown |= facts.unknown
+            self.source_bytes += int(facts.source_bytes.sum())
+            self._uniform.add(facts.uniform())
+            stored = facts.source_bytes if recipe.encode == "copy" else facts.raw_bytes
+            sizes.append((stored if estimated == 1 else np.ceil(stored * estimated).astype(np.int64)).data)
+        self.image_bytes: NDArray[np.int64] = np.frombuffer(sizes.finish(), np.int64)
+
+    def uniform(self) -> tuple[tuple[int, int, int] | None, str | None]:
+        """Return the shape and the dtype that all images share, None if they differ or are not known yet."""
+        if len(self._uniform) == 1:
+            return next(iter(self._uniform))
+        dtypes = {dtype for _, dtype in self._uniform}
+        return None, dtypes.pop() if len(dtypes) == 1 else None
+
+
+def permuted(values: NDArray[np.int64], order: tuple[int, int]) -> NDArray[np.int64]:
+    """Return values in a packing order."""
+    to, result = shuffled(*order), Spill()
+    for start, part in _parts(values):
+        result.append(values[to(np.arange(start, start + len(part)))].data)
+    return np.frombuffer(result.finish(), np.int64)
+
+
+def stored_bytes(name: str, raw: bool, image_bytes: NDArray[np.int64], table: Any) -> int:
+    """Return the size of a pack: images, annotations and index as the container stores them.
+
+    Args:
+        name: The container.
+        raw: Whether the images are stored as pixels.
+        image_bytes: Stored size of each image.
+        table: Its columns ``path`` and those of annotations count, as in the table of inputs and in an index.
+    """
+    container = open_container(name)
+    header = NPY_HEADER_BYTES if raw else 0
+    rows = len(image_bytes)
+    path_bytes, label_bytes = (
+        sum(int(table.column(name).nbytes) for name in names)
+        for names in (("path",), [name for name in table.column_names if name in FIELD_NAMES])
+    )
+    if hasattr(container, "stored_bytes") and rows:
+        mean_path, mean_labels = path_bytes / rows, label_bytes / rows
+        note_bytes = JSON_BYTES + mean_path + (ANNOTATION_COPIES - 1) * mean_labels
+        index_bytes = int(rows * (INDEX_ROW_BYTES + mean_path + mean_labels))
+        sizes = (int(container.stored_bytes(part + header, note_bytes)) for _, part in _parts(image_bytes))
+        return sum(sizes) + index_bytes
+    blocks = sum(int((-(-(part + header) // container.block_bytes)).sum()) for _, part in _parts(image_bytes))
+    records = rows * (container.overhead_bytes + INDEX_ROW_BYTES)
+    return blocks * container.block_bytes + records + ANNOTATION_COPIES * label_bytes
+
+
+def _parts(values: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield (first number, values): what is computed of all of them does not fit into memory."""
+    return ((start, values[start : start + AT_ONCE]) for start in range(0, len(values), AT_ONCE))
+
+
+def default_shard_bytes(image_bytes: int) -> int:
+    """Return the size of the shards of a pack with so many bytes of images, if none is chosen."""
+    size = DEFAULT_SHARD_BYTES if image_bytes < LARGE_PACK_BYTES else LARGE_SHARD_BYTES
+    while size * MOST_SHARDS < image_bytes:
+        size *= 2
+    return size
+
+
+def cuts_of(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[int, ...]:
+    """Return the row numbers at which shards begin, and the end; shards have about the same size.
+
+    One that would have more than MOST_RECORDS is divided. With `shard_bytes` None, there is only one.
+    """
+    n = len(image_bytes)
+    if n == 0:
+        return (0, 0)
+    total = int(image_bytes.sum())
+    shards = 1 if shard_bytes is None else min(n, max(1, -(-total // shard_bytes)))
+    targets = np.array([total * k / shards for k in range(1, shards)])
+    cuts, done, before = {0, n}, 0, 0
+    for start, sizes in _parts(image_bytes):
+        ends = np.cumsum(sizes) + before
+        before = int(ends[-1])
+        here = int(np.searchsorted(targets, before, side="right"))
+        cuts.update((np.searchsorted(ends, targets[done:here], side="left") + start + 1).tolist())
+        done = max(done, here)
+    by_size = sorted(cut for cut in cuts if cut <= n)
+    return tuple(by_size if shard_bytes is None else _divided(by_size))
+
+
+def _divided(cuts: list[int]) -> Iterator[int]:
+    """Yield the cuts, and those that divide shards of more than MOST_RECORDS evenly."""
+    for start, stop in pairwise(cuts):
+        parts = -(-(stop - start) // MOST_RECORDS)
+        yield from (start + (stop - start) * part // parts for part in range(parts))
+    yield cuts[-1]
+
+
+def check_space(options: BuildOptions, pack_bytes: int, shards: int, free: int, step: str) -> None:
+    """Raise StorageError if a pack, or the unfinished shards of one that goes to a store, will not fit on the disk.
+
+    Args:
+        options: The options of the build.
+        pack_bytes: Size of the pack.
+        shards: Number of its shards.
+        free: What `free_bytes` returned.
+        step: What to do about a pack that is too large.
+    """
+    where, needed, what = options.output, pack_bytes, "the pack needs"
+    if options.to_store:
+        workers = options.workers or usable_cores()
+        needed = pack_bytes * min(shards, 2 * workers) // max(1, shards)  # as many are uploaded as are made
+        where, what = options.scratch_folder, "unfinished shards need"
+        step = "choose another disk with --scratch, use fewer --workers, or make shards smaller with --shard-size"
+    if needed > free:
+        raise StorageError(where, f"{what} about {size_text(needed)}, but only {size_text(free)} are free", step)
+
+
+def _bytes_in(partial: str) -> int:
+    """Return the bytes written by an unfinished build, which are reused or removed."""
+    total = 0
+    for folder, _, names in os.walk(partial):  # it has several packs if it is built in parts
+        for name in names if os.path.basename(folder) == PACK else ():
+            with suppress(OSError):
+                total += os.path.getsize(os.path.join(folder, name))
+    return total
+
+
+def free_bytes(options: BuildOptions) -> int:
+    """Return the bytes that a new pack may take on its disk, or in the scratch folder if it goes to a store.
+
+    What an unfinished pack there has counts as free.
+    """
+    output = os.path.abspath(options.output)
+    folder = options.scratch_folder if options.to_store else os.path.dirname(output)
+    unfinished = 0 if options.to_store else _bytes_in(f"{output}{PARTIAL_SUFFIX}")
+    try:
+        return shutil.disk_usage(folder).free + unfinished
+    except FileNotFoundError:
+        raise UsageError(folder, "no such folder for the pack", "create it, or choose another --out") from None
+    except OSError as error:
+        raise StorageError(folder, error.strerror or str(error)) from None
+
 
 Measure = Callable[[MeasureJob], Sequence[tuple[int, int]]]
 SAMPLED_IMAGES = 16
@@ -179,7 +384,7 @@ def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
     """Return the conversion of every image."""
     source, resize = options.source, None
     if options.resize is not None:
-        resize = Resize.of(options.resize, options.fit, options.pad_value, options.interpolation)
+        resize = TargetSize.of(options.resize, options.fit, options.pad_value, options.interpolation)
     return Recipe(
         root=as_bytes(clean_url(source)) if is_url(source) else os.fsencode(os.path.abspath(source)),
         mode=cast(Mode, options.mode),

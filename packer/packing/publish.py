@@ -17,14 +17,14 @@ from packer.errors import AnyPath, StorageError, UsageError, plural, printable
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest, read_manifest
-from packer.format.written import write_companions
+from packer.format.verify_records import write_companions
 from packer.packing.journal import Journal, ShardResult
-from packer.packing.new_shard import name_files
+from packer.packing.write_shard import name_files
 from packer.stores import clean_url, is_url
 from packer.system import exchange_names, sync_path
 from packer.system.atomic import check_own_folder, make_own_folder, remove
 from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
-from packer.system.signals import held_signals, run_held
+from packer.system.pool import held_signals, run_held
 
 JOURNAL, PLAN, PACK, OLD, SOURCE = "journal", "plan", "pack", "old", "source"
 PART = re.compile(r"part-([1-9]\d{0,5})-of-([1-9]\d{0,5})")

@@ -10,11 +10,11 @@ from packer.containers import container_of
 from packer.errors import PackerError, UsageError, option, printable
 from packer.format.lists import selection_file
 from packer.format.manifest import Manifest, read_manifest
+from packer.packing.build_options import DEFAULT_CONTAINER, DEFAULTS, KINDS, BuildOptions, default_encoding
 from packer.packing.option_table import OPTIONS, TABLE, label_of
-from packer.packing.options import DEFAULT_CONTAINER, DEFAULTS, KINDS, BuildOptions, default_encoding
 from packer.sources.paths import as_bytes, quoted
 from packer.sources.tree import MIB, lines_of, read_file
-from packer.sources.yolo.config import parse_yaml
+from packer.sources.yolo_config import parse_yaml
 
 BELOW_SOURCE = "SRC/"
 HELP = "see packer build --help-all"
@@ -158,7 +158,7 @@ def command_of(manifest: Manifest, pack: str) -> str:
         if words[1] == "convert":
             return shlex.join([*words[:3], pack, option("format"), manifest.container]) + _remade(manifest, pack)
         return shlex.join(words if words[1] == "split" else [*words, "-o", pack])
-    from packer.packing.sizes import default_shard_bytes
+    from packer.packing.plan import default_shard_bytes
 
     words = ["packer", "build", "SRC"]
     for spec in _labels(manifest, pack, None):

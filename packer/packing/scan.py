@@ -19,23 +19,19 @@ from packer.format.lists import Skipped
 from packer.format.manifest import MANIFEST_NAME, Rejected, names_a_pack
 from packer.images.base import OnAnimation
 from packer.model.annotation import Progress
-from packer.packing.convert import UNREAD, refused, rejected
-from packer.packing.headers import Headers
-from packer.packing.options import BuildOptions, not_in_split
+from packer.packing.build_options import BuildOptions, not_in_split
+from packer.packing.input_table import Inputs, InputTable, read_selection
+from packer.packing.make_record import UNREAD, Headers, refused, rejected
 from packer.packing.partition import Partition, PartitionJob, make_partition, names_of, read_names, read_partition
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
-from packer.packing.select import read_selection
-from packer.packing.table import Inputs, InputTable
 from packer.sources import check_options, check_sources, joined, open_source, recognize
-from packer.sources.archives.members import Members
-from packer.sources.archives.places import Scratch
 from packer.sources.auto import left_unread, what_was_read
-from packer.sources.base import BaseSource, SourceOptions, Tree, leaves_out
-from packer.sources.path_list import PathWriter
 from packer.sources.paths import as_text, extension_of, file_of, quoted
+from packer.sources.places import MemberPlaces, Scratch
+from packer.sources.source import BaseSource, SourceOptions, Tree, leaves_out
 from packer.sources.store_tree import find_store_tree
 from packer.sources.tree import find_tree
-from packer.sources.walk import Run, run_here
+from packer.sources.walk import PathWriter, Run, run_here
 from packer.stores import is_url
 
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
@@ -212,7 +208,7 @@ class Jobs(Sequence[PartitionJob]):
     length: int
     """Images of a job."""
     root: bytes
-    members: Members | None
+    members: MemberPlaces | None
     options: BuildOptions
     classes: Sequence[str] | None
     table: InputTable

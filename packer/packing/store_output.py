@@ -18,11 +18,15 @@ from packer.containers import open_container
 from packer.errors import StorageError, printable
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import PARTIAL_SUFFIX, FileEntry, Manifest
-from packer.format.written import write_companion
+from packer.format.verify_records import write_companion
 from packer.model.annotation import Progress
+from packer.packing.build_options import BuildOptions
 from packer.packing.journal import ShardResult
-from packer.packing.objects import (
+from packer.packing.partial_builds import BuildPart, FinishedParts, PartOutput
+from packer.packing.publish import Output, check_apart
+from packer.packing.store_journal import (
     BUILDS,
+    StoreJournal,
     check_complete,
     check_free,
     heeds_conditions,
@@ -32,13 +36,8 @@ from packer.packing.objects import (
     objects_in,
     publish_manifest,
 )
-from packer.packing.options import BuildOptions
-from packer.packing.parts import FinishedParts, Part, PartOutput
-from packer.packing.publish import Output, check_apart
-from packer.packing.store_journal import StoreJournal
 from packer.stores import clean_url, join_url, open_store
-from packer.stores.base import NoObject, Object, ObjectChanged, StoreFull
-from packer.stores.transfer import sha256_of_object, upload
+from packer.stores.store import NoObject, Object, ObjectChanged, StoreFull, sha256_of_object, upload
 from packer.system import usable_cores
 from packer.system.atomic import make_own_folder, remove, replacing
 from packer.system.locks import remove_folder
@@ -64,7 +63,7 @@ def output_of(options: BuildOptions, progress: Progress, indexes: bool = False) 
     if options.to_store:
         return StoreOutput(options, progress, indexes)
     if options.part is not None:
-        return PartOutput(options.output, options.source, options.overwrite, Part.of(options.part))
+        return PartOutput(options.output, options.source, options.overwrite, BuildPart.of(options.part))
     if options.finish:
         return FinishedParts(options.output, options.source, options.overwrite, options.recheck)
     return Output(options.output, options.source, options.overwrite)

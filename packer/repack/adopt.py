@@ -14,8 +14,8 @@ from packer.system import usable_cores
 
 if TYPE_CHECKING:
     from packer.format.manifest import Manifest
-    from packer.packing.options import BuildOptions
-    from packer.packing.table import Inputs
+    from packer.packing.build_options import BuildOptions
+    from packer.packing.input_table import Inputs
     from packer.repack.adopt_file import FileJob, FileResult
 
 __all__ = ["AdoptOptions", "AdoptReport", "adopt"]
@@ -66,7 +66,7 @@ class AdoptOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        from packer.packing.options import check_extension
+        from packer.packing.build_options import check_extension
 
         if not self.files:
             raise UsageError("FILES", "names no file", "give the files to adopt")
@@ -87,7 +87,7 @@ class AdoptOptions:
     @property
     def checked(self) -> BuildOptions:
         """The options that a build has, too."""
-        from packer.packing.options import BuildOptions
+        from packer.packing.build_options import BuildOptions
 
         return BuildOptions(
             source=self.files[0] if len(self.files) == 1 else plural(len(self.files), "file"), out=self.out,
@@ -155,8 +155,8 @@ def adopt(
         TooManyBad: More images than `max_bad` are bad.
         StorageError: The pack cannot be written.
     """
+    from packer.packing.bad_inputs import fail, too_many
     from packer.packing.publish import Output, check_folder
-    from packer.packing.verdict import fail, too_many
     from packer.repack.adopt_classes import classes_of, final_tables
     from packer.repack.adopt_find import foreign_files
     from packer.repack.adopt_pack import manifest_of, with_shards
@@ -204,7 +204,7 @@ def adopt(
 def _jobs(asked: AdoptOptions, paths: list[str], kind: str, folder: str) -> list[FileJob]:
     from packer.packing.resolve import read_classes
     from packer.repack.adopt_file import FileJob
-    from packer.repack.formats.base import FormatOptions
+    from packer.repack.formats.format_base import FormatOptions
 
     if asked.labels and len(asked.labels) != len(paths):
         given = f"{plural(len(asked.labels), 'file')} of labels for {plural(len(paths), 'file')}"
@@ -262,7 +262,7 @@ def _read(asked: AdoptOptions, jobs: list[FileJob], progress: Progress) -> list[
 def _inputs(results: list[FileResult], skipped: list[tuple[str, str]]) -> Inputs:
     """Return what was found, without the images themselves."""
     from packer.format.lists import Skipped
-    from packer.packing.table import Inputs
+    from packer.packing.input_table import Inputs
 
     inputs = Inputs()
     for path, reason in skipped:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from packer.errors import NoLabel, UsageError, printable
 from packer.format.lists import Skipped
-from packer.model.columns import column, present
+from packer.model.annotation_columns import column, present
 from packer.model.fields import CLASS_IDS, FIELDS, OBJECTS
-from packer.packing.convert import rejected
+from packer.packing.input_table import Inputs
+from packer.packing.make_record import rejected
+from packer.packing.partition import marked, no_objects, renumbered
 from packer.packing.resolve import ClassIds
-from packer.packing.rows import marked, no_objects, renumbered
-from packer.packing.table import Inputs
 from packer.repack.adopt_file import FileJob, FileResult
 from packer.sources.paths import MOST_CLASSES, as_text
 

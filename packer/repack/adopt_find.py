@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from packer.errors import UsageError, printable
-from packer.format.entries import INDEX_SUFFIX
-from packer.format.manifest import names_a_pack
+from packer.format.manifest import INDEX_SUFFIX, names_a_pack
 from packer.repack.formats import recognize
 
 SKIPPED_FILES = ("lock.mdb",)

@@ -15,13 +15,13 @@ from packer.errors import UsageError
 from packer.format.index import INDEX_SUFFIX, batch_of, write_index
 from packer.format.lists import MOST_IN_MANIFEST
 from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry
-from packer.model.columns import column
+from packer.model.annotation_columns import column
+from packer.packing.input_table import Inputs
 from packer.packing.publish import Output
 from packer.packing.resolve import similar_names
-from packer.packing.summary import library_versions
-from packer.packing.table import Inputs
+from packer.packing.resume import library_versions
 from packer.repack.adopt_file import FileResult
-from packer.repack.recount import recount
+from packer.repack.index_columns import recount
 
 
 def manifest_of(

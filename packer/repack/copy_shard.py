@@ -14,25 +14,23 @@ import numpy as np
 from crc32c import crc32c
 
 from packer.errors import BadImage, BadInput, DamagedPack, printable
+from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import Indexes, IndexFiles
 from packer.format.manifest import ShardEntry
 from packer.format.mmap import map_files
-from packer.format.schema import DTYPES, ENCODINGS
 from packer.format.verify_records import ALTERED, text_of, texts
-from packer.model.annotation import Annotation, Image, Part, Record
-from packer.model.columns import Annotations, column, present
+from packer.model.annotation import COLUMNS, Annotation, Image, Part, Record, column_of, key_of, names_in
+from packer.model.annotation import ENCODINGS as PART_ENCODINGS
+from packer.model.annotation_columns import Annotations, column, present
 from packer.model.fields import FIELD_NAMES
-from packer.model.parts import COLUMNS, column_of, key_of, names_in
-from packer.model.parts import ENCODINGS as PART_ENCODINGS
 from packer.packing.journal import ShardResult, is_intact
-from packer.packing.new_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
+from packer.packing.write_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
 from packer.system.child import Decoding, Report, unmarked
 
 if TYPE_CHECKING:  # a copy of bytes does not need the libraries of images, which take a while to load
     from packer.images.decode import Decoder
-    from packer.images.encode import Encoding
     from packer.images.header import Mode
-    from packer.images.resize import Resize
+    from packer.images.resize import Encoding, TargetSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Remake:
 
     mode: Mode
     decoder: Decoder
-    resize: Resize | None
+    resize: TargetSize | None
     encode: Encoding
     quality: int
 
@@ -51,8 +49,8 @@ class Remake:
         Raises:
             BadImage: The image cannot be decoded, or the encoding cannot hold it.
         """
-        from packer.images.encode import encode
-        from packer.packing.convert import resized
+        from packer.images.resize import encode
+        from packer.packing.make_record import resized
 
         image = self._image(record)
         annotation = record.annotation
@@ -210,7 +208,7 @@ class _Source:
                 with self._decoding(row):
                     record = job.remake.record(record)
             except BadInput as error:
-                from packer.packing.convert import rejected
+                from packer.packing.make_record import rejected
 
                 return Made(None, rejected(record.path, error), record.source_xxh3)
             after = record.annotation.boxes

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from packer.errors import AnyPath, UsageError, option
 from packer.format.pack import Pack, open_pack
-from packer.model.annotation import Progress
+from packer.model.annotation import MISSING, Progress, column_of
 from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, FIELDS
-from packer.model.parts import MISSING, column_of
 from packer.model.strict_json import read_json
 from packer.system import usable_cores
 

@@ -14,9 +14,9 @@ from packer.errors import AnyPath, BadImage, PackerError, StorageError, UsageErr
 from packer.format.pack import Pack, open_pack
 from packer.images.opencv import quiet_opencv
 from packer.model.annotation import Progress
-from packer.packing.select import read_selection
+from packer.packing.input_table import read_selection
 from packer.repack.layouts import layout_of
-from packer.repack.layouts.base import Item, Layout
+from packer.repack.layouts.layout import Item, Layout
 from packer.system import exchange_names, open_regular, sync_path
 from packer.system.locks import OLD, growing_folder
 
@@ -123,7 +123,7 @@ def _write(pack: Pack, record: int, layout: Layout, names: Names) -> None:
     wanted = layout.place(safe(path, EXTENSIONS["png" if encoding == "raw" else encoding]), annotation)
     item = Item(names.free(wanted, wanted != path and not wanted.endswith(b"/" + path)), annotation, width, height)
     if encoding == "raw":
-        from packer.images.encode import encode
+        from packer.images.resize import encode
 
         try:
             with quiet_opencv():

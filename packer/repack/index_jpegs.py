@@ -30,15 +30,14 @@ from packer.format.make_jpeg_index import (
 )
 from packer.format.pack import Pack, open_pack
 from packer.model.annotation import Progress, advancing
+from packer.packing.build_options import DEFAULT_DECODE_TIMEOUT_S
 from packer.packing.engines import with_threads
-from packer.packing.index_jpegs import JPEG_ENCODINGS
-from packer.packing.options import DEFAULT_DECODE_TIMEOUT_S
+from packer.packing.jpeg_index_step import JPEG_ENCODINGS
 from packer.stores import clean_url, is_url
 from packer.system import sync_path, usable_cores
 from packer.system.atomic import is_own_file
 from packer.system.locks import LOCK, lock_folder, remove_folder
-from packer.system.pool import Pool
-from packer.system.signals import held_signals
+from packer.system.pool import Pool, held_signals
 from packer.system.storage import FREE_SPACE, write_error
 
 PRELOADED = "packer.format.make_jpeg_index"

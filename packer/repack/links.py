@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, NoReturn
 
-from packer.containers import CONTAINERS, open_container
-from packer.errors import AnyPath, DamagedPack, PackerError, StorageError, plural
+import numpy as np
+
+import packer
+from packer.containers import CONTAINERS, container_names, open_container
+from packer.errors import AnyPath, DamagedPack, PackerError, StorageError, UsageError, plural, printable, words_of
 from packer.format.digests import sha256_of
 from packer.format.index import INDEX_SUFFIX, write_index
 from packer.format.indexes import Indexes, IndexFiles
 from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry, read_manifest
 from packer.format.mmap import check_size
 from packer.model.annotation import Int64, Progress
-from packer.repack.rows import relabelled, selected
+from packer.model.annotation_columns import column
+from packer.model.fields import BY_NAME, FLIPS, WHOLE
+from packer.packing.resolve import similar_names
+from packer.repack.index_columns import relabelled, selected
 from packer.system import share_file, usable_cores
 from packer.system.atomic import make_own_folder
 
@@ -203,3 +211,186 @@ def _moved(path: str, pack: str, home: str) -> str:
     file = os.path.normpath(os.path.join(pack, path))
     below = os.path.dirname(home).rstrip(os.sep) + os.sep
     return os.path.relpath(file, home) if file.startswith(below) else file
+
+
+OWN = ("include", "exclude", "label_files", "columns", "classes", "split", "repack")
+"""Options that hold only for the source of a pack."""
+
+
+def joined_classes(
+    sources: Sequence[Source], given: Sequence[str] | None
+) -> tuple[tuple[str, ...], list[Int64 | None]]:
+    """Return the classes of all packs, and the new id of each class of each pack; None if they stay.
+
+    Args:
+        sources: The packs.
+        given: The names in id order; None: those of the first pack, then those that the next ones add.
+
+    Raises:
+        UsageError: A class is not among the given ones, or a pack has two classes of one name.
+    """
+    names = dict.fromkeys(given if given is not None else chain.from_iterable(s.manifest.classes for s in sources))
+    ids = {name: number for number, name in enumerate(names)}
+    mappings: list[Int64 | None] = []
+    for source in sources:
+        classes = source.manifest.classes
+        twice = [name for name, times in Counter(classes).items() if times > 1]
+        if twice:
+            raise UsageError(
+                source.path, f"has two classes called {printable(twice[0])}", "build it with --classes=FILE"
+            )
+        absent = [name for name in classes if name not in ids]
+        if absent:
+            problem = f"has the class {printable(absent[0])}, which --classes does not name"
+            raise UsageError(source.path, problem, "add it to the file")
+        mapping = np.array([ids[name] for name in classes], np.int64)
+        mappings.append(None if (mapping == np.arange(len(mapping))).all() else mapping)
+    return tuple(names), mappings
+
+
+def fitted(sources: Sequence[Source], classes: tuple[str, ...]) -> tuple[Manifest, list[str]]:
+    """Return what the manifest of all packs says, apart from its records and files, and notes about the merge.
+
+    Raises:
+        UsageError: Two packs contradict one another.
+    """
+    first = sources[0].manifest
+    for other in sources[1:]:
+        _check_images(sources[0], other)
+    for other in sources[1:]:
+        if other.manifest.parts != first.parts:
+            mine, its = other.manifest.parts_text, first.parts_text
+            _contradict(other, f"has records of {mine}", sources[0], f"of {its}", "leave one of the packs out")
+    _check_tags(sources)
+    fields = tuple(dict.fromkeys(chain.from_iterable(source.manifest.fields for source in sources)))
+    notes = _check_fields(sources, fields)
+    flip_index, more = _flip_index(sources)
+    encodings = {source.manifest.encoding for source in sources}
+    counts: Counter[str] = Counter()
+    for source in sources:
+        counts.update(source.manifest.counts)
+    notes += [*more, *similar_names(classes)]
+    manifest = replace(
+        first,
+        encoding=first.encoding if len(encodings) == 1 else "copy",
+        classes=classes,
+        fields=fields,
+        counts=dict(counts),
+        options=_options(sources),
+        rejected=(),
+        notes=(*notes, *_notes(sources)),
+        flip_index=flip_index,
+        lists={},
+        companions={},
+        tags=next((source.manifest.tags for source in sources if source.manifest.tags), ()),
+        linked={},
+        made_from=(),
+        packer=packer.__version__,
+        libraries=_equal([source.manifest.libraries for source in sources]),
+    )
+    return manifest, notes
+
+
+def _check_images(first: Source, other: Source) -> None:
+    """Raise UsageError if the images of two packs are not stored alike."""
+    a, b = first.manifest, other.manifest
+    root, extension = os.path.splitext(other.path)
+    if b.container != a.container:
+        if a.container not in container_names():  # npy: packer cannot make the other one fit
+            step = _convert(first, f"{first.path}-{b.container}", {"format": b.container})
+            step = step if b.container in container_names() else "convert both to one container: packer convert"
+            _contradict(other, f"is {b.container}", first, a.container, step)
+        new = f"{root}.{a.container}" if extension else f"{root}-{a.container}"
+        if os.path.lexists(new):  # often it is the first pack
+            new = f"{root}-{b.container}.{a.container}"
+        _contradict(other, f"is {b.container}", first, a.container, _convert(other, new, {"format": a.container}))
+    if b.mode != a.mode:
+        _contradict(other, f"has mode {b.mode}", first, a.mode, f"build it again with --mode={a.mode}")
+    if (b.encoding == "raw") != (a.encoding == "raw"):
+        encoding = "png" if a.encoding == "copy" else a.encoding
+        line = _convert(other, f"{root}-{encoding}{extension}", {"encode": encoding})
+        _contradict(other, f"stores {b.encoding} images", first, a.encoding, line)
+
+
+def _contradict(other: Source, problem: str, first: Source, value: str, step: str) -> NoReturn:
+    raise UsageError(other.path, f"{problem}, but {printable(first.path)} {value}", step)
+
+
+def _convert(source: Source, new: str, options: Mapping[str, str]) -> str:
+    return shlex.join(["packer", "convert", source.path, new, *words_of(options)])
+
+
+def _check_tags(sources: Sequence[Source]) -> None:
+    tagged = [source for source in sources if source.manifest.tags]
+    for other in tagged[1:]:
+        if other.manifest.tags != tagged[0].manifest.tags:
+            problem = f"has other tags than {printable(tagged[0].path)}, or in another order"
+            raise UsageError(other.path, problem, "build both from lists with the same columns")
+
+
+def _check_fields(sources: Sequence[Source], fields: Sequence[str]) -> list[str]:
+    """Return notes about fields that not all packs have; raise UsageError if their absence would be misread."""
+    notes = []
+    for name in fields:
+        without = [source for source in sources if name not in source.manifest.fields]
+        if without and name in WHOLE:
+            has = next(source for source in sources if name in source.manifest.fields)
+            problem = f"has no {name}, but {printable(has.path)} has: its images would count as without any"
+            step = "build it with labels, or with --missing-labels=empty if there is nothing in its images"
+            raise UsageError(without[0].path, problem, step)
+        if without and name in BY_NAME and (BY_NAME[name].says or BY_NAME[name].moves):
+            notes.append(f"{name}: not in {', '.join(printable(source.name) for source in without)}")
+    for name in FLIPS:
+        known: tuple[int, Source] | None = None
+        for source in sources if name in fields else ():
+            number = _points(source, name)
+            if number is not None and known is not None and number != known[0]:
+                problem = f"has {plural(number, name[:-1])} each, but {printable(known[1].path)} {known[0]}"
+                raise UsageError(source.path, problem, "leave one of the packs out")
+            known = known or (None if number is None else (number, source))
+    return notes
+
+
+def _points(source: Source, name: str) -> int | None:
+    """Return the number of points of each image, or of each object; None if there are several."""
+    if name not in source.manifest.fields:
+        return None
+    found = set[int]()
+    for table in source.tables:
+        rows: Any = column(table, name)
+        lengths = (rows.flat() if BY_NAME[name].per_box else rows).lengths
+        found.update(np.unique(lengths[lengths > 0]).tolist())
+    return found.pop() if len(found) == 1 else None
+
+
+def _flip_index(sources: Sequence[Source]) -> tuple[tuple[int, ...] | None, list[str]]:
+    """Return the flip index of all packs with points, and a note if it is not known of all."""
+    pointed = [source for source in sources if {*FLIPS} & set(source.manifest.fields)]
+    known = [source for source in pointed if source.manifest.flip_index is not None]
+    for other in known[1:]:
+        if other.manifest.flip_index != known[0].manifest.flip_index:
+            problem = f"has another flip index than {printable(known[0].path)}: points of another order"
+            raise UsageError(other.path, problem, "leave one of the packs out")
+    if len(known) == len(pointed):
+        return (known[0].manifest.flip_index if known else None), []
+    unknown = next(source for source in pointed if source.manifest.flip_index is None)
+    return None, [f"flip_index: not known of {printable(unknown.name)}, and so not of this pack"] if known else []
+
+
+def _options(sources: Sequence[Source]) -> dict[str, Any]:
+    """Return the options that are those of all packs."""
+    options = [source.manifest.options for source in sources]
+    equal = {name: value for name, value in _equal(options).items() if name not in OWN}
+    equal["labels"] = list(dict.fromkeys(chain.from_iterable(each["labels"] for each in options)))
+    if any(source.manifest.lenient for source in sources):
+        equal["decoder"] = "lenient"
+    return dict(sorted(equal.items()))
+
+
+def _equal(all_of_them: Sequence[Any]) -> dict[str, Any]:
+    first, *others = all_of_them
+    return {k: v for k, v in first.items() if all(k in other and other[k] == v for other in others)}
+
+
+def _notes(sources: Sequence[Source]) -> list[str]:
+    return [f"{printable(source.name)}: {note}" for source in sources for note in source.manifest.notes]

@@ -12,26 +12,24 @@ from xxhash import xxh3_128_digest
 
 import packer
 from packer.containers import container_names, container_of
-from packer.containers.base import ShardSpec
-from packer.containers.npy import EXTENSIONS
+from packer.containers.container import EXTENSIONS, ShardSpec
 from packer.errors import AnyPath, BadImage, BadLabel, UsageError, option, plural, printable
 from packer.format.index import read_index
 from packer.format.manifest import Manifest, Origin, ShardEntry
 from packer.images.base import Header
-from packer.images.encode import Encoding, encode
 from packer.images.header import check_header, decoded_shape, read_header
 from packer.images.opencv import quiet_opencv
+from packer.images.resize import Encoding, encode
 from packer.model.annotation import RawAnnotation, Record
 from packer.model.fields import BY_NAME, FIELDS, Field, Lists, listed_fields
-from packer.packing.new_shard import Made, NewShard, files_of, name_files
-from packer.packing.options import DEFAULT_CONTAINER, DEFAULT_MAX_PIXELS, DEFAULT_QUALITY, check_extension
+from packer.packing.build_options import DEFAULT_CONTAINER, DEFAULT_MAX_PIXELS, DEFAULT_QUALITY, check_extension
 from packer.packing.partition import checked_texts
-from packer.packing.plan import shard_name
+from packer.packing.plan import MOST_RECORDS, shard_name
 from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import ClassIds, Resolver, similar_names
-from packer.packing.sizes import MOST_RECORDS
-from packer.packing.summary import library_versions
-from packer.repack.recount import recount
+from packer.packing.resume import library_versions
+from packer.packing.write_shard import Made, NewShard, files_of, name_files
+from packer.repack.index_columns import recount
 from packer.sources.paths import MOST_CLASSES
 from packer.system.atomic import make_own_folder
 from packer.system.registry import choose
@@ -88,7 +86,7 @@ class PackWriter:
             raise UsageError(option("shard-size"), f"must be at least 1, got {shard_bytes}")
         self._quality, self._shard_bytes = quality, shard_bytes
         self._classes = None if classes is None else _names(classes)
-        self._ids = _Numbers() if self._classes is None else ClassIds(self._classes)
+        self._ids = _NumberedClasses() if self._classes is None else ClassIds(self._classes)
         self._resolver = Resolver(self._ids, "fail")
         self._paths: set[bytes] = set()
         self._waiting: list[Record] = []
@@ -279,7 +277,7 @@ class PackWriter:
 
     @property
     def _names_so_far(self) -> tuple[str, ...]:
-        return self._ids.names_of_all if isinstance(self._ids, _Numbers) else self._classes or ()
+        return self._ids.names_of_all if isinstance(self._ids, _NumberedClasses) else self._classes or ()
 
     def _manifest(self, output: Output) -> Manifest:
         notes = list(similar_names(self._names_so_far))
@@ -309,7 +307,7 @@ class PackWriter:
         return recount(manifest, self._shards, map(read_index, paths))
 
 
-class _Numbers(ClassIds):
+class _NumberedClasses(ClassIds):
     """Classes that are numbers: they are their ids."""
 
     def __init__(self) -> None:

@@ -14,14 +14,10 @@ rank and world_size if it is loaded already, and never imported.
 
 from __future__ import annotations
 
-from packer.samplers.balanced import BalancedSampler
-from packer.samplers.base import Sampler
 from packer.samplers.block import BlockShuffleSampler
-from packer.samplers.mixture import MixtureSampler
-from packer.samplers.order import SortedPackWarning
-from packer.samplers.sequential import SequentialSampler
-from packer.samplers.shuffle import ShuffleSampler
-from packer.samplers.subset import subset
+from packer.samplers.order import SortedPackWarning, subset
+from packer.samplers.sampler import Sampler, SequentialSampler, ShuffleSampler
+from packer.samplers.shares import BalancedSampler, MixtureSampler
 
 __all__ = [
     "BalancedSampler",

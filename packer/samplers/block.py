@@ -37,20 +37,20 @@ from numpy.typing import ArrayLike
 from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.model.annotation import Int64
-from packer.samplers.base import Sampler
 from packer.samplers.order import (
     Records,
     SortedPackWarning,
     compact,
     derive,
     is_sorted_by_class,
+    pack_of,
     permutation,
     random_bits,
     runs_of_neighbors,
     shuffled,
 )
 from packer.samplers.ranks import Ranks, check_int, length_of, nodes_of
-from packer.samplers.subset import pack_of
+from packer.samplers.sampler import Sampler
 
 _CUTS, _BLOCKS, _WINDOWS, _NODES = 1, 2, 3, 4  # purpose of a key
 _STEP = 1 << 20

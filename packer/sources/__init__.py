@@ -6,25 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from packer.errors import UsageError, as_options, option, printable
-from packer.sources.base import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
+from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
 from packer.system.registry import Registry, meant, suggestion
 
 SOURCES = {
     "none": "packer.sources.folder:NoneSource",
     "voc": "packer.sources.voc:VocSource",
-    "yolo": "packer.sources.yolo.source:YoloSource",
+    "yolo": "packer.sources.yolo_source:YoloSource",
     "folder": "packer.sources.folder:FolderSource",
-    "coco": "packer.sources.coco.source:CocoSource",
-    "pts": "packer.sources.pts:PtsSource",
-    "dlib": "packer.sources.dlib:DlibSource",
-    "parquet": "packer.sources.parquet.source:ParquetSource",
-    "list": "packer.sources.lists.source:ListSource",
+    "coco": "packer.sources.coco_source:CocoSource",
+    "pts": "packer.sources.landmarks:PtsSource",
+    "dlib": "packer.sources.landmarks:DlibSource",
+    "parquet": "packer.sources.parquet_source:ParquetSource",
+    "list": "packer.sources.list_source:ListSource",
     "cvat": "packer.sources.cvat:CvatSource",
-    "labelme": "packer.sources.labelme:LabelMeSource",
-    "createml": "packer.sources.createml:CreateMlSource",
-    "vott": "packer.sources.vott:VottSource",
-    "widerface": "packer.sources.widerface:WiderFaceSource",
-    "datumaro": "packer.sources.datumaro:DatumaroSource",
+    "labelme": "packer.sources.small_formats:LabelMeSource",
+    "createml": "packer.sources.small_formats:CreateMlSource",
+    "vott": "packer.sources.small_formats:VottSource",
+    "widerface": "packer.sources.small_formats:WiderFaceSource",
+    "datumaro": "packer.sources.small_formats:DatumaroSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
 _REGISTRY = Registry(SOURCES, "packer.sources")

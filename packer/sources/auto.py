@@ -3,14 +3,210 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
-from packer.errors import UsageError, option, plural, printable
-from packer.sources.base import BaseSource, Choice, SourceOptions, SourceType, Tree
-from packer.sources.masks import masks
-from packer.sources.paths import as_bytes, extension_of, folder_of, named, quoted, splits_of
-from packer.sources.splits import file_splits, is_of_split
-from packer.sources.unread import called_labels, unread_labels
+from packer.errors import BadLabel, UsageError, option, plural, printable
+from packer.sources.folder import masks
+from packer.sources.paths import (
+    IMAGE_EXTENSIONS,
+    LABEL_FOLDERS,
+    as_bytes,
+    extension_of,
+    file_splits,
+    folder_of,
+    is_number,
+    is_of_split,
+    named,
+    quoted,
+    splits_of,
+    spread,
+    stem_of,
+)
+from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType, Tree
+from packer.sources.tree import MIB, lines_of, read_head
+from packer.sources.yolo_config import NAME_FILES
+
+TABLES = frozenset(b".txt .csv .tsv .lst .list".split())
+TREES = frozenset(b".json .jsonl .ndjson .xml .yaml .yml".split())
+OTHERS = frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .anno .bbox .gt .label .lms".split())
+LABEL_EXTENSIONS = TABLES | TREES | OTHERS
+SIDECARS = LABEL_EXTENSIONS | {b""}
+"""Extensions of label files that have an image's name; Stanford Dogs' XML files have none."""
+SHEETS = frozenset(b".xlsx .xls .ods .h5 .hdf5 .pickle".split())
+CALLED_LABELS = re.compile(rb"labels?\Z|\Alabels?|annotations?\Z|ground[-_]?truth")
+AFFIX = re.compile(rb"(?<=[A-Za-z])[-_.]|[-_.](?=[A-Za-z])")
+"""Where a name may be divided into that of an image and an affix: gt_img_1.txt, 1_boxes.json."""
+LOOKED_AT_A_FOLDER, MOST_LOOKED_AT = 4, 64
+"""Maximum number of files to open: of one extension in one folder, and in total."""
+MOST_LINES, MOST_CELLS = 4096, 128
+SEVERAL = 2
+"""Number of images that must be named: one may be an example in a text."""
+ID_CHARACTERS = 6
+"""A shorter stem may occur in any file: 1, 2007, cat."""
+STRINGS = re.compile(rb"[^\"'<>\r\n\t]+")
+CELL_ENDS = (re.compile(rb"[,;\t|]"), re.compile(rb"[,;\s|]+"))
+
+NOT_LABELS = frozenset(b"readme license licence copying changelog requirements".split())
+"""Stems of files that say nothing about images (compared in lower case)."""
+ANNOTATION_FOLDERS = LABEL_FOLDERS | frozenset(
+    b"anno annos ann anns annot annots gt groundtruth ground_truth ground-truth landmarks keypoints points bbox bboxes"
+    b" boxes bounding_boxes labeltxt label_2 labels_2".split()
+)
+"""Folders whose files are labels, whatever is in them (compared in lower case)."""
+
+
+def unread_labels(tree: Tree) -> str | None:
+    """Describe the files that seem to be labels of several images, in a tree that no source fits; None without any.
+
+    Look at names, and at the first MiB of a few files.
+    """
+    if not tree.files:
+        return None
+    stems = {stem_of(image) for image in tree.images}
+    beside: dict[bytes, list[bytes]] = defaultdict(list)
+    """Extension -> the files that have an image's name, such as 1.pts and 1.jpg.json."""
+    for path in tree.files:
+        # the inner stem is that of an image whose own extension was kept
+        if (ending := extension_of(path)) in SIDECARS and {stem_of(path), _plain(stem_of(path))} & stems:
+            beside[ending].append(path)
+    found = _with_an_affix(tree, stems)
+    for ending, paths in sorted(beside.items()):
+        if len(paths) >= SEVERAL:
+            kind = f"{printable(ending)} files" if ending else "files without an extension"
+            found.append(f"{len(paths)} {kind} have names of images ({named(paths)})")
+        else:
+            del beside[ending]
+    kept = [path for path in tree.files if _is_kept_as_label(path) and extension_of(path) not in beside]
+    files = [path for path in _looked_at(tree) if extension_of(path) not in beside]
+    naming = [path for path in files if extension_of(path) in TABLES and _is_table_of(tree, path, stems)]
+    says = {path: _strings(tree, path, stems) for path in files if extension_of(path) in TREES}
+    if _tell(set().union(*says.values()), stems):
+        naming += [path for path, strings in says.items() if strings]
+    if naming:
+        found.append(f"{named(naming)} {'names' if len(naming) == 1 else 'name'} images")
+    elif kept and not beside:
+        found.append(f"{named(kept)} {'lies' if len(kept) == 1 else 'lie'} in a folder of annotations")
+    return "; ".join(found) or None
+
+
+def _with_an_affix(tree: Tree, stems: set[bytes]) -> list[str]:
+    """Describe the files that are called as half of the images or more, but for one affix, as gt_img_1.txt."""
+    groups: dict[tuple[bytes, bytes, bytes], list[bytes]] = defaultdict(list)
+    for path in tree.files:
+        stem, ending = stem_of(path), extension_of(path)
+        if ending in LABEL_EXTENSIONS and stem not in stems:
+            for match in AFFIX.finditer(stem):
+                if stem[match.end() :] in stems:
+                    groups[ending, stem[: match.end()], b""].append(path)
+                if stem[: match.start()] in stems:
+                    groups[ending, b"", stem[match.start() :]].append(path)
+    return [
+        f"{len(paths)} {printable(ending)} files have names of images ({named(paths)})"
+        for (ending, _, _), paths in sorted(groups.items())
+        if len(paths) >= max(SEVERAL, len(stems) / 2)
+    ]
+
+
+def _is_kept_as_label(path: bytes) -> bool:
+    """Return whether a file is in a folder called annotations or the like, and is neither a text nor class names."""
+    folders = {part.lower() for part in folder_of(path).split(b"/")}
+    is_label = extension_of(path) in LABEL_EXTENSIONS and path.rpartition(b"/")[2].lower() not in NAME_FILES
+    return is_label and bool(folders & ANNOTATION_FOLDERS) and stem_of(path).lower() not in NOT_LABELS
+
+
+def called_labels(tree: Tree) -> list[bytes]:
+    """Return the files that have a name of labels: imagelabels.mat, labels.npy, ILSVRC2012_ground_truth.txt."""
+    endings = LABEL_EXTENSIONS | SHEETS
+    return [
+        path for path in tree.files if extension_of(path) in endings and CALLED_LABELS.search(stem_of(path).lower())
+    ]
+
+
+def _plain(name: bytes) -> bytes:
+    """Return the stem of an image's file name, and other names unchanged."""
+    return stem_of(name) if extension_of(name) in IMAGE_EXTENSIONS else name
+
+
+def _looked_at(tree: Tree) -> list[bytes]:
+    """Return a few files of each folder and extension, those near the root first."""
+    groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
+    for path in tree.files:
+        if extension_of(path) in TABLES | TREES and path.rpartition(b"/")[2].lower() not in NAME_FILES:
+            groups[folder_of(path), extension_of(path)].append(path)
+    few = [path for paths in groups.values() for path in spread(paths, LOOKED_AT_A_FOLDER)]
+    return sorted(few, key=lambda path: path.count(b"/"))[:MOST_LOOKED_AT]
+
+
+def _read(tree: Tree, path: bytes, ends: bool = False) -> bytes:
+    try:
+        data = read_head(tree, path, MIB // 2, MIB // 2) if ends else read_head(tree, path, MIB)
+    except BadLabel:
+        return b""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace").encode()
+    return data
+
+
+def _base(text: bytes) -> bytes:
+    """Return the last part of a path with slashes or backslashes, without surrounding blanks."""
+    return text.strip(b" \t\"'").replace(b"\\", b"/").rpartition(b"/")[2]
+
+
+def _strings(tree: Tree, path: bytes, stems: set[bytes]) -> set[bytes]:
+    """Return the names and stems of images in quotes or tags, or after a YAML key."""
+    found = STRINGS.findall(_read(tree, path, ends=True))  # COCO may put the names of its images last
+    bases = (_base(text.rpartition(b": ")[2].removeprefix(b"- ")) for text in found)
+    return {base for base in bases if _plain(base) in stems}
+
+
+def _images_of(words: Iterable[bytes], stems: set[bytes]) -> set[bytes]:
+    """Return the stems of the images whose file names are among the words, whatever their extension."""
+    return {stem for word in words if (stem := _plain(word)) != word and stem in stems}
+
+
+def _ids(words: set[bytes]) -> set[bytes]:
+    """Return the words that can only be the name of one image."""
+    return {word for word in words if len(word) >= ID_CHARACTERS and re.search(rb"\d", word)}
+
+
+def _tell(strings: set[bytes], stems: set[bytes]) -> bool:
+    """Return whether strings refer to images: several file names, several ids, or most stems that are words."""
+    words = {word for word in strings & stems if not word.isdigit()}
+    return (
+        len(_images_of(strings, stems)) >= min(SEVERAL, len(stems))
+        or len(_ids(strings & stems)) >= SEVERAL
+        or len(words) >= max(SEVERAL, len(stems) / 2)
+    )
+
+
+def _is_table_of(tree: Tree, path: bytes, stems: set[bytes]) -> bool:
+    """Return whether most lines are image labels: a file name in any column, or a stem in the first.
+
+    A list of images without other columns is a split. A line of numbers belongs to the image in a line above it, as in
+    the lists of WIDER FACE.
+    """
+    lines = [line for line in lines_of(_read(tree, path))[:MOST_LINES] if line.strip()]
+    by_name: set[bytes] = set()
+    by_stem: set[bytes] = set()
+    data = columns = 0
+    for line in lines:
+        splits = [[_base(cell) for cell in pattern.split(line.strip())[:MOST_CELLS]] for pattern in CELL_ENDS]
+        whole = _base(line)
+        files, firsts = _images_of([whole, *splits[0], *splits[1]], stems), {whole, splits[0][0], splits[1][0]} & stems
+        by_name |= files
+        by_stem |= firsts
+        data += bool(files or firsts) or all(map(is_number, splits[1]))
+        columns += len(splits[1]) > 1 and _plain(whole) not in stems
+    if 2 * data < len(lines) or 4 * columns < len(lines):
+        return False
+    return (
+        len(by_name) >= min(SEVERAL, len(stems))
+        or len(_ids(by_stem)) >= SEVERAL
+        or len(by_stem) >= max(SEVERAL + 1, len(stems) / 2)  # 1, 2, 3 may be classes as well
+    )
+
 
 MOST_PARTS = 16
 """Number of folders at the top of a source that are searched for class folders."""

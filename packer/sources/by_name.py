@@ -1,6 +1,6 @@
 """What sources share whose files name their images: the annotations are read at once and held in memory.
 
-A source yields an `Entry` for each image that its files name. `Objects` collects the shapes of one image.
+A source yields an `ImageEntry` for each image that its files name. `LabelledObjects` collects the shapes of one image.
 """
 
 from __future__ import annotations
@@ -14,11 +14,19 @@ from typing import Any
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import Json, Point, RawAnnotation
-from packer.sources.base import BaseSource, SourceOptions, Tree
-from packer.sources.image_names import FileImages, ImageNames
-from packer.sources.paths import coordinate, file_of, named, quoted, split_folders
-from packer.sources.points import check_count
-from packer.sources.splits import are_splits, folder_splits, in_order
+from packer.sources.path_finder import FileImages, ImageNames
+from packer.sources.paths import (
+    are_splits,
+    check_count,
+    coordinate,
+    file_of,
+    folder_splits,
+    in_order,
+    named,
+    quoted,
+    split_folders,
+)
+from packer.sources.source import BaseSource, SourceOptions, Tree
 from packer.sources.tree import MIB, read_file, read_head
 from packer.stores import is_url
 
@@ -30,7 +38,7 @@ Box = tuple[float, float, float, float]
 
 
 @dataclass(slots=True)
-class Objects:
+class LabelledObjects:
     """The shapes of one image, in the order of its file."""
 
     boxes: list[Box] = field(default_factory=list)
@@ -99,14 +107,14 @@ class Objects:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ImageEntry:
     """The annotation of an image in a file."""
 
     origin: str
     """File, and line or number, for messages."""
     name: bytes
     """The image, as the file names it."""
-    objects: Objects | BadLabel
+    objects: LabelledObjects | BadLabel
     """What is in the image, or why it cannot be read."""
     folder: bytes = b""
     """Folder of the file, relative to the root."""
@@ -118,7 +126,9 @@ class Entry:
 class ByNameSource(BaseSource):
     """Annotations that were read at once."""
 
-    def __init__(self, tree: Tree, options: SourceOptions, entries: Iterable[Entry], files: Iterable[bytes]) -> None:
+    def __init__(
+        self, tree: Tree, options: SourceOptions, entries: Iterable[ImageEntry], files: Iterable[bytes]
+    ) -> None:
         """Read the entries.
 
         Raises:
@@ -140,8 +150,8 @@ class ByNameSource(BaseSource):
                 raise UsageError(tree.root, f"no split {options.split}", f"the splits are: {names}")
             self._folders = split_folders(tree, options.split)
 
-    def _read(self, tree: Tree, entries: Sequence[Entry]) -> None:
-        sound = [entry.objects for entry in entries if isinstance(entry.objects, Objects)]
+    def _read(self, tree: Tree, entries: Sequence[ImageEntry]) -> None:
+        sound = [entry.objects for entry in entries if isinstance(entry.objects, LabelledObjects)]
         has_boxes = any(objects.boxes for objects in sound)
         left_out: Counter[str] = Counter()
         for objects in sound:
@@ -210,7 +220,7 @@ class ByNameSource(BaseSource):
         return iter(self._bad)
 
 
-def _annotation(entry: Entry, has_boxes: bool) -> RawAnnotation | BadLabel:
+def _annotation(entry: ImageEntry, has_boxes: bool) -> RawAnnotation | BadLabel:
     if isinstance(entry.objects, BadLabel):
         return entry.objects
     try:

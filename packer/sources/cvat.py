@@ -17,10 +17,10 @@ from defusedxml.ElementTree import iterparse
 
 from packer.errors import BadImage, BadLabel, UsageError, printable
 from packer.model.annotation import Json
-from packer.sources.archives.decompress import stream_of
-from packer.sources.base import Choice, SourceOptions, Tree
-from packer.sources.by_name import ByNameSource, Entry, Objects, asked_files, files_like
+from packer.sources.by_name import ByNameSource, ImageEntry, LabelledObjects, asked_files, files_like
 from packer.sources.paths import as_bytes, folder_of, is_number, named, number, quoted, stem_of
+from packer.sources.places import stream_of
+from packer.sources.source import Choice, SourceOptions, Tree
 
 SHAPES = frozenset({"box", "polygon", "points", "skeleton", "polyline", "ellipse", "mask", "cuboid"})
 NO_FIELD = frozenset({"polyline", "ellipse", "mask", "cuboid"})
@@ -39,8 +39,8 @@ class CvatSource(ByNameSource):
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         files = asked_files(tree, options, _found(tree), "cvat")
-        entries = [entry for path in files for entry in _File(tree, path).entries()]
-        sets = [entry.objects for entry in entries if isinstance(entry.objects, Objects)]
+        entries = [entry for path in files for entry in _CvatFile(tree, path).entries()]
+        sets = [entry.objects for entry in entries if isinstance(entry.objects, LabelledObjects)]
         one_set = all(objects.extras.get("points") is None or len(objects.extras["points"]) == 1 for objects in sets)
         for objects in sets:
             for name, points, fields in objects.extras.pop("points", ()):
@@ -63,19 +63,19 @@ def _found(tree: Tree) -> list[bytes]:
     return files_like(tree, b".xml", b"<annotations", b"<version>")
 
 
-class _File:
+class _CvatFile:
     def __init__(self, tree: Tree, path: bytes) -> None:
         self._tree, self._path = tree, path
         self._points_of: dict[str, list[str]] = defaultdict(list)
         """Skeleton -> the names of its points, in order."""
         self._kinds: dict[str, str] = {}
         """Attribute -> its kind: number, checkbox, ..."""
-        self._frames: dict[int, Objects] = defaultdict(Objects)
+        self._frames: dict[int, LabelledObjects] = defaultdict(LabelledObjects)
         self._num_frames = 0
         self._problems: dict[int, str] = {}
         """Frame -> what is wrong with a shape in it."""
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[ImageEntry]:
         """Yield the images of the file, then the frames of its tracks."""
         try:
             with self._tree.open(self._path) as file:
@@ -97,10 +97,10 @@ class _File:
             raise UsageError(self._path, f"cannot be read: {error}", "export it again") from None
         for frame in sorted(self._frames.keys() | self._empty_frames()) if self._frames else ():
             origin = f"{printable(self._path)}: frame {frame}"
-            objects: Objects | BadLabel = self._frames[frame]
+            objects: LabelledObjects | BadLabel = self._frames[frame]
             if frame in self._problems:
                 objects = BadLabel(origin, self._problems[frame], "fix the label")
-            yield Entry(origin, f"frame_{frame:06d}".encode(), objects, folder_of(self._path))
+            yield ImageEntry(origin, f"frame_{frame:06d}".encode(), objects, folder_of(self._path))
 
     def _empty_frames(self) -> set[int]:
         """Return the frames of which there is an image: a short file may say that it has a billion of them."""
@@ -116,10 +116,10 @@ class _File:
         size = next((size.text for size in meta.iter("size") if size.text), "0")
         self._num_frames = int(number(size.encode())) if is_number(size.encode()) else 0
 
-    def _image(self, image: Element) -> Entry:
+    def _image(self, image: Element) -> ImageEntry:
         name = image.get("name", "")
         origin = f"{printable(self._path)}: image {quoted(name)}"
-        objects: Objects | BadLabel = (shapes := Objects())
+        objects: LabelledObjects | BadLabel = (shapes := LabelledObjects())
         size = None
         try:
             width, height = (int(number(image.get(side, "0").encode())) for side in ("width", "height"))
@@ -128,7 +128,7 @@ class _File:
                 self._add(shapes, shape, shape.get("label"))
         except ValueError as error:
             objects = BadLabel(origin, str(error), "fix the label")
-        return Entry(origin, as_bytes(name), objects, folder_of(self._path), image.get("subset"), size)
+        return ImageEntry(origin, as_bytes(name), objects, folder_of(self._path), image.get("subset"), size)
 
     def _track(self, track: Element) -> None:
         for shape in track:
@@ -139,7 +139,9 @@ class _File:
                 except ValueError as error:
                     self._problems.setdefault(frame, str(error))
 
-    def _add(self, objects: Objects, shape: Element, name: str | None, more: dict[str, Json] | None = None) -> None:
+    def _add(
+        self, objects: LabelledObjects, shape: Element, name: str | None, more: dict[str, Json] | None = None
+    ) -> None:
         if shape.tag == "tag":
             objects.labels.append(name or "")
             return

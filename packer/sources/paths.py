@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Any
 
 from packer.errors import UsageError, option, printable
-from packer.sources.archives.places import Archive
-from packer.sources.base import Tree
+from packer.sources.places import Archive
+from packer.sources.source import Tree
 from packer.stores import clean_url, is_url
-from packer.stores.base import NoObject
+from packer.stores.store import NoObject
 
 IMAGE_EXTENSIONS = frozenset(
     b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"
@@ -256,3 +256,147 @@ def class_id(token: bytes) -> int | None:
         return None
     value = int(token)
     return value if value < MOST_CLASSES else None
+
+
+SIDES = re.compile(r"left|right|(?<![a-z])[lr](?![a-z])")
+MOST_KEYPOINTS = 1 << 18
+"""Of an image."""
+OPPOSITE = {"left": "right", "right": "left", "l": "r", "r": "l"}
+
+
+def check_count(objects: int, points: int) -> None:
+    """Raise ValueError for more keypoints than an image has: a short file may give each object those of all others."""
+    if objects * points > MOST_KEYPOINTS:
+        raise ValueError(f"has {objects} objects with {points} keypoints each, more than {MOST_KEYPOINTS}")
+
+
+def flip_index_of(names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the index of the mirror image of each point: (1, 0, 2) for left_eye, right_eye, nose.
+
+    Args:
+        names: The names of the points, in order; left and right as words or parts of them, or as a single l or r.
+
+    Returns:
+        The indices, or None if the names have no sides, repeat, or lack an opposite.
+    """
+    lower = [name.strip().lower() for name in names]
+    places = {name: i for i, name in enumerate(lower)}
+    mirrored = [SIDES.sub(lambda match: OPPOSITE[match[0]], name) for name in lower]
+    if len(places) < len(lower) or mirrored == lower or not places.keys() >= set(mirrored):
+        return None
+    return tuple(places[name] for name in mirrored)
+
+
+def yolo_points(value: Any) -> tuple[int, int] | None:
+    """Return ``kpt_shape`` of a data.yaml: the number of points, and of values per point. Raise ValueError."""
+    if value is None:
+        return None
+    numbers = _numbers(value)
+    if len(numbers) == 2 and numbers[0] > 0 and numbers[1] in (2, 3):
+        return numbers[0], numbers[1]
+    raise ValueError("kpt_shape: is not [points, 2] or [points, 3]")
+
+
+def yolo_flip_index(loaded: dict[str, Any], points: int) -> tuple[int, ...] | None:
+    """Return ``flip_idx`` of a data.yaml, or what follows from ``kpt_names``. Raise ValueError if it is invalid."""
+    value = loaded.get("flip_idx")
+    if value in (None, "", []):
+        names = loaded.get("kpt_names")
+        lists = list(names.values()) if isinstance(names, dict) else [names]  # by class
+        found = {_of_names(texts, points) for texts in lists}
+        return found.pop() if len(found) == 1 else None
+    numbers = _numbers(value)
+    if set(numbers) != set(range(points)) or len(numbers) != points:
+        raise ValueError(f"flip_idx: does not have each number from 0 to {points - 1} once")
+    if any(numbers[numbers[i]] != i for i in range(points)):
+        raise ValueError("flip_idx: points do not change places in pairs: where 0 has 1, 1 must have 0")
+    return tuple(numbers)
+
+
+def _numbers(value: Any) -> list[int]:
+    """Return a list of numbers, which YAML's base loader leaves as text; -1 for any other item, [] for no list."""
+    found = [class_id(item.encode("utf-8", "replace")) for item in value] if _is_texts(value) else []
+    return [-1 if number is None else number for number in found]
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _of_names(names: Any, points: int) -> tuple[int, ...] | None:
+    return flip_index_of(names) if _is_texts(names) and len(names) == points else None
+
+
+SPLIT_WORD = re.compile(
+    rb"(?<![a-z])(trainval|train(?:ing)?|val(?:id(?:ation)?)?|test(?:ing)?)(?:[-_]?([0-9]{4}))?(?![a-z0-9])"
+)
+SPLIT_NAMES = {b"training": b"train", b"valid": b"val", b"validation": b"val", b"testing": b"test"}
+
+Split = tuple[bytes, bytes]
+"""train, val, test or trainval, and a year or b""."""
+
+
+def splits_in(path: bytes) -> set[Split]:
+    """Return the splits in a path: {(train, 2017)} for ``annotations/instances_train2017.json``."""
+    found = {(SPLIT_NAMES.get(word, word), year) for word, year in SPLIT_WORD.findall(path.lower())}
+    return found | {(word, year) for name, year in found if name == b"trainval" for word in (b"train", b"val")}
+
+
+def is_of_split(path: bytes, split: bytes) -> bool:
+    """Return whether a file or folder belongs to a split by its name: that very word, or one that means the same."""
+    wanted = splits_in(split)
+    if wanted:
+        return any(word == name and year in (b"", other) for word, year in wanted for name, other in splits_in(path))
+    return re.search(rb"(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(split.lower()), path.lower()) is not None
+
+
+def folder_splits(tree: Tree) -> tuple[str, ...]:
+    """Return the splits whose folders lie side by side, such as ``images/train`` and ``images/val``; () for one."""
+    return in_order(map(as_text, splits_of(tree)))
+
+
+def file_splits(paths: Sequence[bytes]) -> tuple[str, ...]:
+    """Return the splits that files are named after, one for each: ``train.csv``, ``val.csv``; () if one is not."""
+    words = [SPLIT_WORD.findall(path.lower()) for path in paths]
+    if any(len({*found}) != 1 for found in words):
+        return ()
+    names = {word for ((word, _), *_) in words}
+    with_year = len({*(found[0] for found in words)}) > len(names)
+    return in_order(as_text(b"".join(found[0]) if with_year else found[0][0]) for found in words)
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of splits that may be packed one by one: train first, and none that others are parts of."""
+    every = {*names}
+    for whole, part in (("trainval", "train"), ("val", "trainval")):
+        if part in every:
+            every.discard(whole)
+    ranks = {name: next((i for i, word in enumerate(("train", "val", "test")) if name.lower().startswith(word)), 3)
+             for name in every}  # fmt: skip
+    return tuple(sorted(every, key=lambda name: (ranks[name], name))) if len(every) > 1 else ()
+
+
+def are_splits(names: Iterable[str]) -> bool:
+    """Return whether names, as of subsets, are all those of splits."""
+    return all(SPLIT_FOLDER.fullmatch(as_bytes(name)) for name in names)
+
+
+class FolderSplit:
+    """A split by the folders of its images.
+
+    Raises:
+        UsageError: No folder is of that split.
+    """
+
+    def __init__(self, tree: Tree, split: str) -> None:
+        self._name = as_bytes(split)
+        if not any(self._fits(folder) for folder in tree.folders):
+            problem = f"{option('split', printable(split))} fits no folder"
+            raise UsageError(tree.root, problem, f"its folders are: {named(tree.folders, 10)}")
+
+    def in_split(self, image: bytes) -> bool:
+        """Return whether the folder of an image is of the split."""
+        return self._fits(folder_of(image))
+
+    def _fits(self, folder: bytes) -> bool:
+        return self._name in folder.split(b"/") or is_of_split(folder, self._name)

@@ -11,20 +11,16 @@ from typing import TypeVar
 import numpy as np
 
 from packer.errors import BadImage, UsageError
-from packer.sources.archives.contents import FAULT, HIDDEN, add_folder
-from packer.sources.archives.listing import Archives, check_file
-from packer.sources.archives.members import Members
-from packer.sources.archives.objects import READS, SourceObject, at_once, is_listed, located, opened
-from packer.sources.archives.places import Archive, Place, Scratch
-from packer.sources.archives.small_files import SMALL_BYTES, SmallFiles
-from packer.sources.base import Tree
-from packer.sources.inventory import read_inventory
+from packer.sources.archives import FAULT, HIDDEN, Archives, add_folder, check_file
 from packer.sources.paths import IMAGE_EXTENSIONS, archive_stem, as_bytes, extension_of, folder_of
+from packer.sources.places import Archive, MemberPlaces, Place, Scratch
+from packer.sources.source import Tree
+from packer.sources.store_files import READS, SMALL_BYTES, SmallFiles, SourceObject, at_once, is_listed, located, opened
 from packer.sources.tree import SNIFFED_BYTES, begins_like_image, in_order, is_member_image, with_archives
-from packer.sources.walk import Skipped
+from packer.sources.walk import Skipped, read_inventory
 from packer.stores import clean_url, join_url
-from packer.stores.base import CutAnswer, NoObject, Object, Store
-from packer.stores.threads import all_of, pool
+from packer.stores.store import CutAnswer, NoObject, Object, Store
+from packer.stores.waiting import all_of, pool
 
 MANY_FOLDERS = 64
 """From so many on, each is listed with all that is below it, else level by level."""
@@ -166,7 +162,7 @@ def _tree(
     places = np.full((len(found), len(Place._fields)), -1, np.int64)
     places[:, 1], places[:, 2] = 0, [size for _, size, _ in found]
     small = SmallFiles(paths, [size for _, size, _ in found], lambda number: _read(root, *found[number]))
-    members = Members((), paths, places, scratch, etags=[etag for *_, etag in found], small=small)
+    members = MemberPlaces((), paths, places, scratch, etags=[etag for *_, etag in found], small=small)
     unknown = [one for one in found if extension_of(one[0]) not in KNOWN_EXTENSIONS]
     begun = at_once(lambda one: _is_sniffed_image(root, *one), unknown)
     images = {one[0] for one, is_image in zip(unknown, begun, strict=True) if is_image}

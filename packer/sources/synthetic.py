@@ -101,7 +101,7 @@ def draw_sample(
 
 
 @dataclass(frozen=True)
-class Shape:
+class DrawnShape:
     """A shape in an image."""
 
     name: str
@@ -122,7 +122,7 @@ class Scene:
 
     image: NDArray[np.uint8]
     """uint8 (height, width, 3), RGB."""
-    shapes: tuple[Shape, ...]
+    shapes: tuple[DrawnShape, ...]
 
     @property
     def jpeg(self) -> bytes:
@@ -138,7 +138,7 @@ def scene(number: int, size: int, seed: int, most_shapes: int) -> Scene:
     draw = np.random.default_rng((seed, number))
     height, width = (int(side) for side in draw.integers(size - size // 8, size + size // 8 + 1, 2))
     image = _background(draw, height, width)
-    shapes: list[Shape] = []
+    shapes: list[DrawnShape] = []
     for _ in range(draw.integers(1, most_shapes + 1)):
         _add_shape(draw, image, shapes)
     return Scene(image, tuple(shapes))
@@ -153,7 +153,7 @@ def _background(draw: np.random.Generator, height: int, width: int) -> NDArray[n
     return np.asarray(np.clip(clouds + grain, 0, 255), np.uint8)
 
 
-def _add_shape(draw: np.random.Generator, image: NDArray[np.uint8], shapes: list[Shape]) -> None:
+def _add_shape(draw: np.random.Generator, image: NDArray[np.uint8], shapes: list[DrawnShape]) -> None:
     """Draw another shape that hides no other one; draw none if there is no space."""
     height, width = image.shape[:2]
     name = CLASSES[draw.choice(len(CLASSES), p=SHARES)]
@@ -164,7 +164,7 @@ def _add_shape(draw: np.random.Generator, image: NDArray[np.uint8], shapes: list
         outline = _outline(name) * (side - 1) + corner
         xmin, ymin = np.floor(outline.min(axis=0)).astype(int).tolist()
         xmax, ymax = (np.ceil(outline.max(axis=0)) + 1).astype(int).tolist()
-        shape = Shape(name, (xmin, ymin, min(xmax, width), min(ymax, height)))
+        shape = DrawnShape(name, (xmin, ymin, min(xmax, width), min(ymax, height)))
         if not any(_meet(shape.box, other.box) for other in shapes):
             exact = np.round(outline * (1 << _SUBPIXEL_BITS)).astype(np.int32)
             cv2.fillPoly(image, [exact], color, cv2.LINE_AA, _SUBPIXEL_BITS)
@@ -286,7 +286,7 @@ def _voc_xml(stem: str, drawn: Scene) -> str:
     return f"<annotation>\n  <filename>{stem}.jpg</filename>\n{size}{boxes}</annotation>\n"
 
 
-def _yolo_row(shape: Shape, width: int, height: int) -> str:
+def _yolo_row(shape: DrawnShape, width: int, height: int) -> str:
     xmin, ymin, xmax, ymax = shape.box
     numbers = (xmin + xmax) / 2 / width, (ymin + ymax) / 2 / height, (xmax - xmin) / width, (ymax - ymin) / height
     return f"{CLASSES.index(shape.name)} {' '.join(f'{number:.8f}' for number in numbers)}\n"

@@ -9,11 +9,11 @@ from difflib import get_close_matches
 
 from packer.errors import BadImage, BadLabel, NotAnImage, PackerError, StorageError, UsageError
 from packer.images.header import IncompleteHeader, read_header
-from packer.sources.archives.listing import Archives, check_file, fault
-from packer.sources.archives.places import Scratch, SourceFile
-from packer.sources.base import Tree
-from packer.sources.parquet.file import EXTENSION as PARQUET
+from packer.sources.archives import Archives, check_file, fault
+from packer.sources.parquet_file import EXTENSION as PARQUET
 from packer.sources.paths import IMAGE_EXTENSIONS, archive_of, archive_stem, extension_of
+from packer.sources.places import Scratch, SourceFile
+from packer.sources.source import Tree
 from packer.sources.walk import Run, Skipped, WalkJob, reason_of, run_here, walk
 
 MIB = 1024 * 1024

@@ -1,16 +1,128 @@
-"""Lists the files below a folder in byte order of their paths; those of many folders in several processes."""
+"""Lists the files below a folder in byte order of their paths, or the objects that an inventory of a store names."""
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, overload
 
-from packer.sources.archives.contents import FAULT
-from packer.sources.path_list import PathList, PathWriter
+from packer.errors import UsageError, printable
+from packer.sources.archives import FAULT
 from packer.sources.paths import IMAGE_EXTENSIONS, extension_of, folder_of
+from packer.stores import clean_url, is_url
+from packer.stores.store import Object
+from packer.system.storage import Spill
+
+AT_ONCE = 4096
+
+
+class PathList(Sequence[bytes]):
+    """Paths in ascending order."""
+
+    def __init__(self, data: bytes | mmap.mmap, starts: bytes | mmap.mmap) -> None:
+        """Read what a `PathWriter` has written.
+
+        Args:
+            data: The paths, a zero byte behind each.
+            starts: Where each begins, and the end of the last one, int64.
+        """
+        self._data = data
+        self._starts = memoryview(starts).cast("q")
+
+    @classmethod
+    def of(cls, paths: Iterable[bytes]) -> PathList:
+        """Return these paths, which are in ascending order."""
+        writer = PathWriter()
+        for path in paths:
+            writer.append(path)
+        return writer.finish()
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        starts = self._starts
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return [self[i] for i in range(start, stop, step)]
+            return self._data[starts[start] : starts[max(start, stop)]].split(b"\0")[:-1]
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._data[starts[index] : starts[index + 1] - 1]
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self), AT_ONCE):
+            yield from self[start : start + AT_ONCE]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[PathList], tuple[bytes, bytes]]:
+        return PathList, (self._data[:], self._starts.tobytes())
+
+    def __contains__(self, path: Any) -> bool:
+        place = bisect_left(self, path)
+        return place < len(self) and self[place] == path
+
+
+class PathWriter:
+    """Collects the paths of a `PathList`, in their order."""
+
+    def __init__(self) -> None:
+        self._data, self._starts = Spill(), Spill()
+        self._starts.append(bytes(8))
+        self._end = 0
+        self._waiting: list[bytes] = []
+
+    def append(self, path: bytes) -> None:
+        """Append a path, which has no zero byte."""
+        self.extend((path,))
+
+    def extend(self, paths: Iterable[bytes]) -> None:
+        """Append paths."""
+        self._waiting += paths
+        if len(self._waiting) >= AT_ONCE:
+            self._flush()
+
+    def join(self, more: PathList) -> None:
+        """Append paths."""
+        import numpy as np
+
+        self._flush()
+        starts = np.frombuffer(more._starts, np.int64)
+        self._data.append(more._data[: starts[-1]])
+        self._starts.append((starts[1:] + self._end).tobytes())
+        self._end += int(starts[-1])
+
+    def _flush(self) -> None:
+        import numpy as np  # a command that fails early does not wait for it
+
+        if waiting := self._waiting:
+            self._data.append(b"\0".join(waiting) + b"\0")
+            ends = np.cumsum(np.fromiter(map(len, waiting), np.int64, len(waiting)) + 1) + self._end
+            self._starts.append(ends.tobytes())
+            self._end, self._waiting = int(ends[-1]), []
+
+    def finish(self) -> PathList:
+        """Return all paths."""
+        self._flush()
+        return PathList(self._data.finish(), self._starts.finish())
+
 
 FEW = 50_000
 """So many files are listed before others are asked to help."""
@@ -54,7 +166,7 @@ class Walked:
 
 def walk(job: WalkJob, run: Run) -> Walked:
     """List a folder; what is left after a FEW files is divided into jobs."""
-    here = _Walk(job)
+    here = _FolderWalk(job)
     here.run(FEW)
     left = here.pending[::-1]
     length = -(-len(left) // JOBS)
@@ -74,12 +186,12 @@ def walk(job: WalkJob, run: Run) -> Walked:
 
 def walk_part(job: WalkJob, *_: object) -> Walked:
     """List the entries of a job."""
-    part = _Walk(job)
+    part = _FolderWalk(job)
     part.run()
     return part.finish()
 
 
-class _Walk:
+class _FolderWalk:
     def __init__(self, job: WalkJob) -> None:
         self.root, self.is_image, self.follow_links = job.root, job.is_image, job.follow_links
         self.pending = list(reversed(job.entries))
@@ -202,3 +314,130 @@ def reason_of(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return "permission"
     return "vanished" if isinstance(error, FileNotFoundError) else f"unreadable: {error.strerror}"
+
+
+NAMES = ("key", "path", "name", "url", "file", "object")
+SIZES = ("size", "bytes", "content_length", "content-length", "contentlength")
+ETAGS = ("e_tag", "etag")
+PARQUET = (".parquet",)
+TABLES = (".csv", ".tsv", ".csv.gz")
+LINES = (".txt", ".lst", ".list")
+QUOTED = re.compile(rb"%([0-9A-Fa-f]{2})|\+")
+ETAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
+MOST_COLUMNS = 100
+Columns = tuple[list[str], list[int | None], list[str | None]]
+"""Names, sizes and ETags."""
+HOW = "give a Parquet or CSV file with the columns key and size, or a text file with a name on each line"
+
+
+def read_inventory(file: str, url: str) -> Sequence[Object]:
+    """Return the objects that an inventory names below a URL, by their names below it; a size of -1 is unknown.
+
+    A name is relative to the URL, or a URL, or the whole key of the object in its bucket, with or without the bucket.
+    If any is one of the latter and below `url`, all are such, and those elsewhere are left out.
+
+    Args:
+        file: A local Parquet, CSV, TSV or text file.
+        url: The source.
+
+    Raises:
+        UsageError: It cannot be read, or names nothing.
+    """
+    lower = file.lower()
+    if not os.path.isfile(file):
+        raise UsageError(file, "there is no such file", HOW)
+    try:
+        if lower.endswith(PARQUET):
+            names, sizes, etags = _columns_of(_parquet(file), file)
+        elif lower.endswith(TABLES):
+            names, sizes, etags = _csv(file, url)
+        elif lower.endswith(LINES):
+            with open(file, encoding="utf-8-sig") as lines:
+                names = [line.strip("\r\n") for line in lines if line.strip()]
+            sizes, etags = [], []
+        else:
+            raise UsageError(file, "is not a kind of inventory that is known", HOW)
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(file, f"cannot be read: {error.strerror or error}", HOW) from None
+    except ValueError as error:  # ArrowInvalid, UnicodeError
+        raise UsageError(file, f"cannot be read: {printable(str(error))}", HOW) from None
+    found = _below(names, clean_url(url))
+    if not found:
+        raise UsageError(file, f"names nothing below {url}", HOW)
+    objects = []
+    for row, name in found:
+        size = sizes[row] if sizes else None
+        etag = etags[row] if etags else None
+        objects.append(Object(name, -1 if size is None else int(size), etag and f'"{etag.strip(chr(34))}"', 0.0))
+    objects.sort()
+    for one, other in pairwise(objects):
+        if one.name == other.name:
+            raise UsageError(file, f"names {printable(one.name)} twice", "list only current versions")
+    return objects
+
+
+def _below(names: Sequence[str], url: str) -> list[tuple[int, str]]:
+    """Return the row and the relative name of each object below the URL."""
+    host_and_key = url.partition("://")[2]
+    key = host_and_key.partition("/")[2]
+    files = [(row, name) for row, name in enumerate(names) if name and not name.endswith("/")]  # others are folders
+    for start in (f"{url}/", f"{host_and_key}/", f"{key}/" if key else ""):
+        if start and (below := [(row, name[len(start) :]) for row, name in files if name.startswith(start)]):
+            return below
+    return [(row, name) for row, name in files if not is_url(name)]
+
+
+def _parquet(file: str) -> Any:
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(file)
+    return pq.read_table(file, columns=[name for name in schema.names if name.lower() in (*NAMES, *SIZES, *ETAGS)])
+
+
+def _columns_of(table: Any, file: str) -> Columns:
+    """Return the columns of a table; an empty one is missing."""
+    lower = {name.lower(): name for name in reversed(table.column_names)}
+    found = [next((lower[name] for name in names if name in lower), None) for names in (NAMES, SIZES, ETAGS)]
+    if found[0] is None:
+        raise UsageError(file, f"has no column of names (columns: {', '.join(map(printable, lower))})", HOW)
+    names, sizes, etags = ([] if name is None else table.column(name).to_pylist() for name in found)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(file, f"has names in the column {printable(found[0])} that are not text", HOW)
+    return names, sizes, etags
+
+
+def _csv(file: str, url: str) -> Columns:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    parse = csv.ParseOptions(delimiter="\t" if file.lower().endswith(".tsv") else ",")
+    texts = csv.ConvertOptions(column_types={f"f{i}": pa.string() for i in range(MOST_COLUMNS)})
+    with csv.open_csv(file, csv.ReadOptions(autogenerate_column_names=True), parse, texts) as reader:
+        first = list(reader.read_next_batch().slice(0, 1).to_pylist()[0].values())
+    has_names = any(name.strip().lower() in (*NAMES, *SIZES) for name in first)
+    bucket = url.partition("://")[2].partition("/")[0]
+    of_s3 = not has_names and len(first) > 1 and first[0] == bucket
+    if has_names:
+        names = [name.strip() for name in first]
+    else:  # those of S3 Inventory: bucket, key, and what was asked for
+        names = ["bucket"] * of_s3 + ["key"]
+        rest = first[len(names) :]
+        size = next((i for i, value in enumerate(rest) if re.fullmatch(r"\d+", value)), None)
+        names += [
+            "size" if i == size else "e_tag" if ETAG.fullmatch(value) else f"column {i}" for i, value in enumerate(rest)
+        ]
+    types = {name: pa.int64() if name.lower() in SIZES else pa.string() for name in names}
+    wanted = [name for name in names if name.lower() in (*NAMES, *SIZES, *ETAGS)]
+    table = csv.read_csv(
+        file, csv.ReadOptions(column_names=names, skip_rows=int(has_names)), parse,
+        csv.ConvertOptions(column_types=types, include_columns=wanted),
+    )  # fmt: skip
+    keys, sizes, etags = _columns_of(table, os.fspath(file))
+    return list(map(_unquoted, keys)) if of_s3 else keys, sizes, etags
+
+
+def _unquoted(key: str) -> str:
+    """Return a key of S3 Inventory in CSV, which is written as in a URL."""
+    return QUOTED.sub(lambda match: bytes((int(match[1], 16),)) if match[1] else b" ", key.encode()).decode()

@@ -16,7 +16,7 @@ MOST_GROUPS = 1000
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordFile:
     """A record and its source file."""
 
     record: int
@@ -31,7 +31,7 @@ class Duplicates:
     groups: int
     surplus: int
     """Records that could be removed: all but one of each group."""
-    listed: tuple[tuple[Place, ...], ...]
+    listed: tuple[tuple[RecordFile, ...], ...]
     """The records of the first groups."""
 
 
@@ -43,7 +43,7 @@ class Leaks:
     """The other pack."""
     records: int
     """Records of this pack that are also in the other."""
-    listed: tuple[tuple[tuple[Place, ...], tuple[Place, ...]], ...]
+    listed: tuple[tuple[tuple[RecordFile, ...], tuple[RecordFile, ...]], ...]
     """The records of each file: those in this pack and those in the other."""
 
 
@@ -121,6 +121,6 @@ def equal_files(digests: NDArray[np.uint64]) -> EqualFiles:
     return EqualFiles(records.astype(np.int64), np.insert(ends, 0, 0), len(digests) - len(known))
 
 
-def _place(pack: Pack, record: int) -> Place:
+def _place(pack: Pack, record: int) -> RecordFile:
     path: Any = pack.column("path")
-    return Place(record, pack.key(record), os.fsdecode(bytes(path[record])))
+    return RecordFile(record, pack.key(record), os.fsdecode(bytes(path[record])))

@@ -6,14 +6,12 @@ import os
 import posixpath
 import re
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from packer.errors import AnyPath, NotInstalled, UsageError
+from packer.stores.store import Store, join_url
 from packer.system.machine import install_command
 
-if TYPE_CHECKING:
-    from packer.stores.base import Store
-
+__all__ = ["Store", "join_url"]
 OBSTORE = ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure", "http", "https", "file", "memory")
 """Schemes of obstore; fsspec serves all others that it knows."""
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
@@ -43,11 +41,6 @@ def clean_url(url: AnyPath) -> str:
         raise UsageError(shown, "must not have a query or a fragment", "give the URL of the folder")
     path = re.sub("/+", "/", path).strip("/")  # no client can ask for objects with empty parts
     return f"{scheme.lower()}://{host}{slash}{path}".rstrip("/")
-
-
-def join_url(url: str, name: str) -> str:
-    """Return the URL of an object."""
-    return f"{url.rstrip('/')}/{name}" if name else url
 
 
 def joined(folder: bytes, path: bytes) -> bytes:

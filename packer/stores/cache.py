@@ -6,7 +6,7 @@
       pack.json, *.index.arrow, and those files
 
 A pack.json does not prove the pixels of a record: its checksum is no secret, and another server could give others that
-match it. So packs of two origins (`packer.stores.base.Store.origin`) never share a folder. Folders of version 0.2 and
+match it. So packs of two origins (`packer.stores.store.Store.origin`) never share a folder. Folders of version 0.2 and
 before, whose names have no origin, are not read any more; they are listed, evicted and cleared as all others.
 
 Nothing is removed but blocks of files that an origin.json names, beside a `blocks`, in such a folder.
@@ -28,14 +28,14 @@ import numpy as np
 
 from packer.errors import AnyPath, StorageError, UsageError, size_text
 from packer.stores import is_url
-from packer.stores.base import Store
-from packer.stores.layout import Layout
+from packer.stores.blocks import BlockLayout
 from packer.stores.sparse import NAME, StoredBlocks
-from packer.stores.whole_files import UNFINISHED, new_name
+from packer.stores.store import Store
+from packer.stores.waiting import UNFINISHED, new_name
 from packer.system import open_regular
 from packer.system.atomic import in_the_way, make_own_folder
 from packer.system.locks import lock_folder
-from packer.system.sparse import file_system
+from packer.system.storage import file_system
 
 FOLDER = "PACKER_CACHE"
 """Environment variable: the cache folder."""
@@ -185,7 +185,7 @@ class Cache:
         for folder, origin in folders_of(self.root):
             if os.path.isfile(os.path.join(folder, NAME)):
                 names, sizes = zip(*origin["files"], strict=True) if origin["files"] else ((), ())
-                found.append(StoredBlocks(folder, names, Layout(sizes)))
+                found.append(StoredBlocks(folder, names, BlockLayout(sizes)))
         return found
 
     def used(self) -> int:

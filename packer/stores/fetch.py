@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import PackerError, StorageError
 from packer.model.annotation import Int64
-from packer.stores.base import check_process
 from packer.stores.blocks import Blocks
-from packer.stores.threads import check_ended, start
-from packer.stores.whole_files import write_file
+from packer.stores.store import check_process
+from packer.stores.waiting import check_ended, start, write_file
 from packer.system import at_fork
 
 if TYPE_CHECKING:
@@ -290,6 +289,6 @@ at_fork(after_in_child=_in_child)
 
 @atexit.register
 def _end() -> None:
-    """End the threads of iterations that were left (`packer.stores.threads` waits for them)."""
+    """End the threads of iterations that were left (`packer.stores.waiting` waits for them)."""
     for work in list(_all):
         work.close()

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import fsspec
 
 from packer.errors import NotInstalled, StorageError, UsageError
-from packer.stores import join_url
-from packer.stores.base import ABSENT, Content, NoObject, Object, ObjectChanged, Store, check_process
-from packer.stores.threads import interruptible
+from packer.stores.store import ABSENT, Content, NoObject, Object, ObjectChanged, Store, check_process, join_url
+from packer.stores.waiting import interruptible
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from packer.errors import StorageError
 from packer.model.annotation import Int64
-from packer.stores.blocks import Blocks
-from packer.stores.layout import Layout, runs
-from packer.stores.whole_files import size_of
+from packer.stores.blocks import BlockLayout, Blocks, runs
+from packer.stores.waiting import size_of
 from packer.system import open_regular, read_at
 from packer.system.atomic import open_own
-from packer.system.sparse import has_one_name, lock_bytes, punch_hole, unlock_bytes, write_at
+from packer.system.storage import has_one_name, lock_bytes, punch_hole, unlock_bytes, write_at
 
 NAME = "blocks"
 HEADER = struct.Struct("<8sII48x")
@@ -40,12 +39,12 @@ POLL_S = 0.001
 SEEN_S = 30  # the time of last use may be this late
 
 
-def header_of(layout: Layout) -> bytes:
+def header_of(layout: BlockLayout) -> bytes:
     """Return how the file `blocks` begins."""
     return HEADER.pack(MAGIC, layout.BLOCK_BYTES, layout.EXTENT_BLOCKS)
 
 
-def map_bytes(layout: Layout) -> int:
+def map_bytes(layout: BlockLayout) -> int:
     """Return the size of the file `blocks`."""
     return HEADER.size + layout.num_extents * EXTENT.itemsize + layout.num_blocks
 
@@ -64,7 +63,7 @@ class FileBlocks(Blocks):
 
     _opened = -1
 
-    def __init__(self, folder: str, names: Sequence[str], layout: Layout) -> None:
+    def __init__(self, folder: str, names: Sequence[str], layout: BlockLayout) -> None:
         self.place, self._path = folder, os.path.join(folder, NAME)
         self.folder, self.names, self._inodes = folder, list(names), list[int]()
         super().__init__(layout)
@@ -223,7 +222,7 @@ class StoredBlocks:
         layout: their blocks.
     """
 
-    def __init__(self, folder: str, names: Sequence[str], layout: Layout) -> None:
+    def __init__(self, folder: str, names: Sequence[str], layout: BlockLayout) -> None:
         self.folder, self.names, self.layout = folder, list(names), layout
         self._path = os.path.join(folder, NAME)
 

@@ -6,11 +6,13 @@ import errno
 import hashlib
 import os
 import tempfile
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from packer.errors import UsageError
-from packer.system import PORTABLE
+from packer.system import PORTABLE, at_fork
 from packer.system.atomic import check_own_folder, is_own_file, make_own_folder, open_own, remove
 
 LOCK = ".lock"
@@ -188,3 +190,30 @@ def _is_held(path: str) -> bool:
         except PermissionError:  # Windows cannot remove a file that a process has open
             return True
     return False
+
+
+class Locked:
+    """Something with a lock. In a forked child it has a new one: the thread that holds the old one is not there.
+
+    Attributes:
+        lock: The lock.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        _all.add(self)
+
+    def _reset(self) -> None:
+        """Begin with a free lock: in a new object, and in a forked child."""
+        self.lock = threading.Lock()
+
+
+_all: weakref.WeakSet[Locked] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for one in list(_all):
+        one._reset()
+
+
+at_fork(after_in_child=_in_child)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from packer.system import available_bytes, load_average, memory_bytes, usable_cores
-from packer.system.sparse import file_system
+from packer.system.storage import file_system
 
 LIBRARIES = {
     "numpy": "numpy", "opencv": "cv2", "pillow": "PIL", "simplejpeg": "simplejpeg", "jpeg4py": "jpeg4py",

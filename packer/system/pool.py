@@ -18,15 +18,54 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from packer.errors import DecoderCrashed, DecoderHung, PackerError, StorageError, WorkerDied
-from packer.system import PORTABLE, blocked_group_signals, kill_group
+from packer.system import ENDING_SIGNALS, PORTABLE, blocked_group_signals, kill_group
 from packer.system.child import BAD, COUNTERS_BYTES, DECODING, DONE, READY, ROW, TURNS, RemoteError, counters_in
-from packer.system.signals import held_signals, run_held
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Delay signals that arrive in this context until its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python runs no signal handler in this thread
+        return
+    came: list[int] = []
+    before = {}
+    try:
+        for number in ENDING_SIGNALS:
+            handler = signal.getsignal(number)
+            if handler is not None:  # None: not installed by Python, so it could not be restored
+                before[number] = handler
+                signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for sent in came:  # the first one ends the build unless it is ignored (nohup)
+            signal.raise_signal(sent)
+
+
+def run_held(action: Callable[[], None]) -> None:
+    """Run an action to its end even if signals arrive just before they are delayed. It may run twice.
+
+    Exceptions that the signals raise are raised afterwards.
+    """
+    came: BaseException | None = None
+    while True:
+        try:
+            with held_signals():
+                action()
+            break
+        except (KeyboardInterrupt, SystemExit) as error:
+            came = error
+    if came is not None:
+        raise came
+
 
 POLL_S = 0.1
 LONGEST_TURN_S = 1.0
@@ -298,3 +337,50 @@ def _how(code: int | None) -> str:
     with suppress(ValueError):
         return f"killed by {signal.Signals(-code).name}"
     return f"killed by signal {-code}"
+
+
+WATCH_S = 0.002
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended.
+
+    Attributes:
+        code: Exit code; negative: the signal that killed it.
+        text: What it printed, on standard output and standard error.
+        killed: Whether it was killed here.
+    """
+
+    code: int
+    text: str
+    killed: bool
+
+
+def run_packer(arguments: Sequence[str], kill_when: Callable[[], bool] | None = None) -> Ran:
+    """Run ``packer ARGUMENTS`` in a process of its own, and kill it and its workers when a condition comes true.
+
+    Args:
+        arguments: Command and options.
+        kill_when: The condition, asked every few milliseconds. None: it runs to its end.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(import_path()), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-m", "packer", *arguments]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", env=environment, start_new_session=True,
+    ) as process:  # fmt: skip
+        killed = False
+        try:
+            while kill_when is not None and process.poll() is None and not killed:
+                if killed := kill_when():
+                    kill_group(process.pid)
+                    process.kill()
+                else:
+                    time.sleep(WATCH_S)
+            text, _ = process.communicate()
+        except BaseException:
+            kill_group(process.pid)
+            process.kill()
+            raise
+    return Ran(process.returncode, text, killed)

@@ -6,10 +6,22 @@ import errno
 import io
 import mmap
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING
 
 from packer.errors import DamagedPack, PackerError, StorageError, option
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+import re
+import stat
+import struct
+import sys
+from typing import Any
+
+from packer.system import PORTABLE, _libc
 
 _BUFFER_BYTES = 1 << 20
 _DIRECT_BYTES = 64 << 10
@@ -92,3 +104,108 @@ def mapped(path: str) -> Iterator[mmap.mmap]:
     finally:
         with suppress(BufferError):  # an array in a traceback may still refer to the map and keep it open
             view.close()
+
+
+MEMORY_BYTES = 1 << 20
+
+
+class Spill:
+    """Bytes that are appended, then read. From MEMORY_BYTES on they are in a temporary file without a name."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._file: IO[bytes] | None = None
+
+    def append(self, data: Buffer) -> None:
+        """Append bytes. Raise StorageError if the disk does not take them."""
+        self._buffer += data
+        if len(self._buffer) >= MEMORY_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="packer-spill-")  # noqa: SIM115
+            self._file.write(self._buffer)
+            self._file.flush()
+        except OSError as error:
+            step = "make room in the folder for temporary files, or choose another one with TMPDIR"
+            raise StorageError(tempfile.gettempdir(), f"cannot be written: {error.strerror}", step) from None
+        self._buffer = bytearray()
+
+    def finish(self) -> bytes | mmap.mmap:
+        """Return all bytes; nothing may be appended any more."""
+        if self._file is None:
+            return bytes(self._buffer)
+        self._flush()
+        with self._file as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+with suppress(ImportError):  # Windows
+    import fcntl  # not when it is needed, which may be at the end of the interpreter
+
+HAS_BYTE_LOCKS = not PORTABLE and sys.platform.startswith("linux")
+"""Whether files can be shared between processes block by block."""
+MOUNTS = "/proc/self/mounts"
+OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
+"""How a space in the name of a folder is written there."""
+PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+FLOCK = struct.Struct("hhqqi4x")
+"""struct flock of Linux: type, whence, start, length, pid."""
+
+
+def has_one_name(descriptor: int, size: int) -> bool:
+    """Return whether an open file is a regular one of that size that has no second name."""
+    found = os.fstat(descriptor)
+    return stat.S_ISREG(found.st_mode) and found.st_size == size and found.st_nlink == 1
+
+
+def file_system(path: str) -> str:
+    """Return the type of the file system of a folder, such as ``ext4``; empty if the system does not say it."""
+    path, found = os.path.realpath(path), ("", "")
+    with suppress(OSError), open(MOUNTS, "rb") as file:
+        for line in file:
+            _, escaped, kind = line.split()[:3]
+            place = os.fsdecode(OCTAL.sub(lambda code: bytes([int(code[1], 8)]), escaped))
+            inside = (path + "/").startswith(place.rstrip("/") + "/")
+            if inside and len(place) >= len(found[0]):
+                found = place, os.fsdecode(kind)
+    return found[1]
+
+
+def lock_bytes(descriptor: int, start: int, count: int, shared: bool = False) -> bool:
+    """Lock bytes of an open file, which need not exist; return False at once if another descriptor has one of them."""
+    try:
+        _set_lock(descriptor, fcntl.F_RDLCK if shared else fcntl.F_WRLCK, start, count)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock_bytes(descriptor: int, start: int, count: int) -> None:
+    """Release locks on bytes of an open file."""
+    _set_lock(descriptor, fcntl.F_UNLCK, start, count)
+
+
+def _set_lock(descriptor: int, kind: int, start: int, count: int) -> None:
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, start, count, 0))
+
+
+def write_at(descriptor: int, data: Any, offset: int) -> None:
+    """Write all of `data` at an offset of an open file. Raise OSError on failure."""
+    view = memoryview(data).cast("B")
+    while len(view):
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def punch_hole(descriptor: int, start: int, size: int) -> None:
+    """Give the disk space of a range back; it reads as zeros then, also in maps. Raise OSError on failure."""
+    import ctypes
+
+    call = _libc().fallocate
+    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    while call(descriptor, PUNCH, start, size) != 0:
+        if (number := ctypes.get_errno()) != errno.EINTR:
+            raise OSError(number, os.strerror(number))

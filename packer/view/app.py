@@ -19,16 +19,12 @@ from werkzeug.wrappers import Request, Response
 
 from packer.errors import AnyPath, PackerError, UsageError
 from packer.format.pack import Pack
-from packer.stats.page import html_page, read_static, stylesheet
-from packer.view.catalog import Catalog
-from packer.view.columns import Records
-from packer.view.facts import crop_facts, pack_facts, record_facts, rejected_facts, tag_set, tile_facts
+from packer.stats.html import html_page, read_static, stylesheet
+from packer.view.catalog import Catalog, Records, number, query_of
+from packer.view.charts import PixelStats
+from packer.view.facts import ProblemSets, crop_facts, pack_facts, record_facts, rejected_facts, tag_set, tile_facts
 from packer.view.marks import Marks, wanted_marks
-from packer.view.originals import Originals
-from packer.view.pictures import LARGEST_SIDE, Pictures, problem_of
-from packer.view.pixels import PixelStats
-from packer.view.problems import ProblemSets
-from packer.view.queries import number, query_of
+from packer.view.pictures import LARGEST_SIDE, Originals, Pictures, problem_of
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
 """Accepted host names, with any port (a tunnel has its own). A page of another site whose name resolves to this

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
@@ -14,8 +15,89 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from packer.format.content import NO_CLASS, FlatColumns
 from packer.format.pack import Pack
-from packer.view.columns import Columns, Records
+
+Records = NDArray[np.int64]
+
+
+class CatalogColumns(FlatColumns):
+    """The columns of all images and all boxes of a pack, each read when it is first needed."""
+
+    @cached_property
+    def box_counts(self) -> NDArray[Any]:
+        """Number of boxes of each image, (n,)."""
+        return self.ragged("boxes").lengths
+
+    @cached_property
+    def box_areas(self) -> NDArray[np.float32]:
+        """Areas of the boxes of all images in pixels, (m,)."""
+        boxes = np.asarray(self.boxes, np.float64)
+        sides = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
+        return np.asarray(np.minimum(sides[:, 0] * sides[:, 1], np.finfo(np.float32).max), np.float32)
+
+    @cached_property
+    def widths(self) -> NDArray[Any]:
+        """In pixels, (n,)."""
+        return np.asarray(self.pack.column("width"))
+
+    @cached_property
+    def heights(self) -> NDArray[Any]:
+        """In pixels, (n,)."""
+        return np.asarray(self.pack.column("height"))
+
+    @property
+    def image_areas(self) -> NDArray[np.int64]:
+        """Width x height of each image, (n,)."""
+        return np.asarray(self.widths.astype(np.int64) * self.heights)
+
+    @property
+    def image_aspects(self) -> NDArray[np.float64]:
+        """Width / height of each image, (n,)."""
+        return np.asarray(self.widths / np.maximum(self.heights, 1))
+
+    def of_class(self, class_id: int) -> NDArray[np.bool_]:
+        """Return which records are of that class or have a box of it, bool (n,)."""
+        if class_id == NO_CLASS:
+            return np.asarray((self.labels < 0) & (self.ragged("box_labels").lengths == 0))
+        mask = np.asarray(self.labels == class_id)
+        mask[self.records_of(np.flatnonzero(self.box_labels == class_id))] = True
+        return mask
+
+    def containing(self, name: str, text: bytes) -> NDArray[np.bool_]:
+        """Return which rows of a text column contain `text`, bool (n,); one search covers all rows."""
+        column = self.ragged(name)
+        flat = np.asarray(column.flat()).tobytes().lower()
+        offsets = column.offsets - column.offsets[0]
+        mask = np.zeros(len(column), np.bool_)
+        at = flat.find(text)
+        while at >= 0:
+            row = int(np.searchsorted(offsets, at, side="right")) - 1
+            end = int(offsets[row + 1])
+            if at + len(text) <= end:
+                mask[row] = True
+                at = flat.find(text, end)  # this row is found
+            else:
+                at = flat.find(text, at + 1)  # spans two rows
+        return mask
+
+    def box_number(self, record: int, row: int) -> int:
+        """Return which box of its record the one in a row of `boxes` is."""
+        return row - int(self.firsts[record])
+
+    def row_of(self, record: int, box: int) -> int:
+        """Return the row in `boxes` of a box of a record."""
+        return box + int(self.firsts[record])
+
+    def box_values(self, name: str) -> NDArray[np.float64]:
+        """Return what boxes are sorted by, (m,); NaN for an aspect ratio of a box without area."""
+        if name == "box":
+            return self.box_areas.astype(np.float64)
+        sides = np.maximum(self.boxes[:, 2:] - self.boxes[:, :2], 0).astype(np.float64)
+        aspects: NDArray[np.float64] = np.full(len(sides), np.nan)
+        np.divide(sides[:, 0], sides[:, 1], out=aspects, where=(sides > 0).all(axis=1))
+        return aspects
+
 
 SORTS = {
     "packed": ("record", False), "last": ("record", True), "set": ("set", False),
@@ -61,7 +143,7 @@ class Query:
     sort: str = "packed"
 
 
-class Catalog(Columns):
+class Catalog(CatalogColumns):
     """Finds records and boxes. Threads may share it."""
 
     def __init__(self, pack: Pack) -> None:
@@ -213,3 +295,53 @@ class Catalog(Columns):
 def _order(by: NDArray[np.float64], descending: bool) -> NDArray[np.intp]:
     """Return the stable order of values; NaN is last in both directions."""
     return np.argsort(np.where(np.isnan(by), np.inf, -by if descending else by), kind="stable")
+
+
+_MOST_PARTS = 100
+"""Maximum number of classes or of sets in a filter."""
+
+
+def query_of(given: Mapping[str, str]) -> Query:
+    """Return the filter and order of a request; raise UsageError if they are invalid."""
+    sort = given.get("sort", "packed")
+    if sort not in SORTS:
+        raise UsageError("sort", f"must be one of {', '.join(SORTS)}, got {sort!r}")
+    if given.get("match", "any") not in ("any", "all"):
+        raise UsageError("match", f"must be any or all, got {given['match'][:40]!r}")
+    most = 1 << 40
+    classes = [part for part in given.get("class", "").split(",") if part][:_MOST_PARTS]
+    return Query(
+        classes=tuple(number({"class": part}, "class", 0, -1, most) for part in classes),
+        all_classes=given.get("match") == "all",
+        ranges=tuple((name, *range_of(given, name)) for name in RANGES if given.get(name)),
+        text=given.get("text", "")[:1000],
+        sets=tuple(part for part in given.get("set", "").split(",") if part)[:_MOST_PARTS],
+        sort=sort,
+    )
+
+
+def range_of(given: Mapping[str, str], name: str) -> tuple[float, float]:
+    """Return the ends of a range such as ``2..5``, ``2..`` or ``..5``; raise UsageError if it is not one."""
+    low, dots, high = given[name].partition("..")
+    try:
+        ends = float(low or "-inf"), float(high or "inf")
+    except ValueError:
+        ends = math.nan, math.nan
+    if not dots or not ends[0] <= ends[1]:
+        raise UsageError(name, f"must be a range such as 2..5, 2.. or ..5, got {given[name][:40]!r}")
+    return ends
+
+
+def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """Return an integer argument of a request.
+
+    Raises:
+        UsageError: If it is not an integer from `low` to `high`.
+    """
+    text = given.get(name)
+    if text is None:
+        return default
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20) or not low <= int(text) <= high:
+        raise UsageError(name, f"must be {low} to {high}, got {text[:40]!r}")
+    return int(text)

@@ -11,7 +11,7 @@ import numpy as np
 
 from packer.errors import AnyPath, PackerError, StorageError, UsageError, option, plural, printable
 from packer.format.pack import Pack
-from packer.stats.page import one_file_page
+from packer.stats.html import one_file_page
 from packer.system.atomic import replacing
 from packer.view.facts import pack_facts, tile_facts
 from packer.view.pictures import Pictures, problem_of

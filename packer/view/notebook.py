@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from packer.errors import AnyPath, UsageError
-from packer.format.joined import join_packs
-from packer.format.pack import Pack, open_pack
+from packer.format.pack import Pack, join_packs, open_pack
 from packer.samplers.ranks import check_int
 
 FRAME = '<iframe {source} width="100%" height="{height}" style="border: 1px solid #8884" {more}></iframe>'

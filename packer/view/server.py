@@ -26,7 +26,7 @@ MOST_PORT = 65_535
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
 
 
-class _Handler(WSGIRequestHandler):
+class _RequestHandler(WSGIRequestHandler):
     def log_request(self, code: Any = "-", size: Any = "-") -> None:
         """Print nothing: the terminal is the user's."""
 
@@ -68,7 +68,7 @@ class Server(ThreadedWSGIServer):
             raise UsageError(
                 option("port"), f"must be 0 to {MOST_PORT:,}, got {port:,}", "leave it out for any free port"
             )
-        super().__init__(ADDRESS, port, App(pack, token, framed, source), _Handler)
+        super().__init__(ADDRESS, port, App(pack, token, framed, source), _RequestHandler)
         self.url = f"http://{ADDRESS}:{self.port}/{token}/"
 
     def server_bind(self) -> None:

@@ -15,10 +15,10 @@ import simplejpeg
 
 from packer.bench.measure import Figure
 from packer.containers import open_container
-from packer.containers.base import ShardSpec
+from packer.containers.container import ShardSpec
 from packer.format.index import INDEX_SUFFIX, IndexBuilder
 from packer.format.manifest import FileEntry, Manifest, ShardEntry
-from packer.format.written import digest_of_written
+from packer.format.verify_records import digest_of_written
 from packer.model.annotation import Annotation, Record
 
 DRAWN = 200

@@ -26,7 +26,7 @@ from packer.bench.measure import Figure, drop_from_page_cache, in_threads, take_
 from packer.containers import CONTAINERS
 from packer.format.pack import Pack, open_pack
 from packer.loading import pipeline
-from packer.loading.gather import overlapping_rows
+from packer.loading.fill import overlapping_rows
 from packer.repack.index_jpegs import index_jpegs
 
 THREADS = 2

@@ -80,8 +80,8 @@ print(seconds, (peak - before) / rows)
 """
 LIST = """
 import resource, sys, time
-from packer.sources.base import SourceOptions, Tree
-from packer.sources.lists.source import ListSource
+from packer.sources.source import SourceOptions, Tree
+from packer.sources.list_source import ListSource
 
 folder, file, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 images = [b"images/%04d/%08d.jpg" % (i // 10_000, i) for i in range(count)]

@@ -25,8 +25,8 @@ from simulation.setting import Setting
 
 from packer.packing.engines import threads_of
 from packer.packing.scan import IMAGES_A_JOB
-from packer.sources.archives.objects import MOST_CALLS, READS
-from packer.stores.transfer import PIECE_BYTES
+from packer.sources.store_files import MOST_CALLS, READS
+from packer.stores.store import PIECE_BYTES
 
 # -- the clock
 

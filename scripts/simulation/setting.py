@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from packer.packing.sizes import default_shard_bytes
+from packer.packing.plan import default_shard_bytes
 
 MEASURED = "measured here"
 BENCHMARKS = "docs/benchmarks.md"
@@ -25,10 +25,10 @@ class Setting:
     images: int = _number(100_000_000, CHOSEN)
     source_bytes: int = _number(110_000, "mean of ImageNet's JPEGs", "an image")
     image_bytes: int = _number(28_000, f"JPEG of 256 px, {BENCHMARKS}", "an image")
-    header_bytes: int = _number(16 * 1024, "packer.packing.headers.HEAD_BYTES", "an image")
+    header_bytes: int = _number(16 * 1024, "packer.packing.make_record.HEAD_BYTES", "an image")
     index_bytes: int = _number(100, "packer.packing.plan.INDEX_ROW_BYTES", "an image")
     folders: int = _number(1000, CHOSEN)
-    shard_bytes: int = _number(0, "0: default of --shard-size, packer.packing.sizes.default_shard_bytes")
+    shard_bytes: int = _number(0, "0: default of --shard-size, packer.packing.plan.default_shard_bytes")
     manifest_bytes: int = _number(400, f"pack.json, {MEASURED}", "a shard")
     source_in_store: bool = _number(True, CHOSEN)
     output_in_store: bool = _number(True, CHOSEN)

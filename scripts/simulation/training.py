@@ -21,14 +21,13 @@ from simulation.setting import Setting
 from packer.format.indexes import FETCHED_AT_ONCE
 from packer.format.mmap import MANY_FILES
 from packer.format.remote import Remote
-from packer.loading.page_cache import AHEAD_BYTES, announced
+from packer.loading.page_cache import AHEAD_BYTES, Closable, InWindows, announced
 from packer.loading.pipeline import DECODED_A_PART, PART_BYTES
-from packer.loading.windows import Closable, InWindows
 from packer.model.annotation import Int64
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler
 from packer.samplers.order import RUN, SAMPLED_RUNS
+from packer.stores.blocks import BlockLayout, runs
 from packer.stores.fetch import JOINED_BLOCKS, MOST_THREADS
-from packer.stores.layout import Layout, runs
 
 # -- what a node fetches
 
@@ -45,7 +44,7 @@ class Files:
         firsts = [images * number // shards for number in range(shards + 1)]
         self.firsts = np.array(firsts, np.int64)
         """The first record of each shard, and the end."""
-        self.layout = Layout((np.diff(self.firsts) * setting.image_bytes).tolist())
+        self.layout = BlockLayout((np.diff(self.firsts) * setting.image_bytes).tolist())
         pages = -(-np.array(self.layout.sizes, np.int64) // 4096) * 4096
         self.starts = np.cumsum(pages) - pages
         """Where each shard begins."""
@@ -173,7 +172,7 @@ class Fetcher:
         return []
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> BlockLayout:
         """The blocks of the files."""
         return self._cache.layout
 
@@ -417,7 +416,7 @@ def shards_of_epoch(setting: Setting, files: Files, node: int) -> int:
 
 # -- phases
 
-BLOCK = Layout.BLOCK_BYTES
+BLOCK = BlockLayout.BLOCK_BYTES
 NODES = 4
 """Simulated, of all."""
 PREFETCH = 2

@@ -16,6 +16,6 @@ from packer.bench.process import measuring
 def one_worker() -> Iterator[None]:
     """Let all benches in this process fork their measurements from one worker: each takes seconds to load torch."""
     with measuring() as pool, pytest.MonkeyPatch.context() as patch:
-        for module in ("packer.bench.compare", "packer.bench.sweep"):
+        for module in ("packer.bench.sweep", "packer.bench.sweep"):
             patch.setattr(sys.modules[module], "measuring", lambda: nullcontext(pool))
         yield

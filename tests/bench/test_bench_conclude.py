@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from packer.bench.charts import Scale, groups_of
-from packer.bench.conclude import conclude
-from packer.bench.options import Job, machine
-from packer.bench.page import prepare_report, write_report
-from packer.bench.reliable import reasons
-from packer.bench.report import Batch, Measured, Report, Row
-from packer.cli.bench import lines
+from packer.bench.conclude import conclude, reasons
+from packer.bench.report import Job, Measured, Report, Row, UserBatch, machine
+from packer.bench.report_page import Scale, groups_of, prepare_report, write_report
+from packer.cli.measuring import lines
 from packer.errors import UsageError
 
 FOLDER, RAW, JPEG = "folder, cv2", "lmdb, raw", "lmdb, jpeg"
@@ -42,7 +39,7 @@ def row_of(name: str, rates: Sequence[float], waiting: float | None = None, othe
     job = Job(kind, (224, 224), 64, 2, 0.7, loader="m:f" if kind == "loader" else "")
     encoding = name.rpartition(", ")[2]
     row = Row(name, job, 1000.0, None, {"raw": 90_000_000, "jpeg": 5_000_000}.get(encoding))
-    batch = Batch(64, (224, 224), "float32 64x3x224x224") if kind == "loader" else None
+    batch = UserBatch(64, (224, 224), "float32 64x3x224x224") if kind == "loader" else None
     one = Measured(0, 1.0, 1.9, 0.1, 0, waiting, others=others, epochs=1, batch=batch)
     row.rounds = [replace(one, images=int(rate)) for rate in rates]
     return row

@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader
 
 from packer import PackedLoader, Resize, open_pack
 from packer.bench.conclude import index_pays
-from packer.bench.options import Job
-from packer.bench.report import CROPS, INDEXED, Measured, Report, Row
+from packer.bench.report import CROPS, INDEXED, Job, Measured, Report, Row
 from packer.bench.sample import RUNS, sample_records
 from packer.errors import StorageError
 from packer.samplers import BlockShuffleSampler

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from packer.containers import open_container
-from packer.containers.base import Entry, ShardSpec
+from packer.containers.container import Entry, ShardSpec
 from packer.model.annotation import Annotation, Part, PartSpec, Record
 
 CLASSES = ("ant", "bee", "caf\u00e9")

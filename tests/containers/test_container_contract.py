@@ -14,7 +14,7 @@ import pytest
 from container_records import ANNOTATIONS, CLASSES, IMAGES, image_record, picture, records_of, spec_of, write_shard
 
 from packer.containers import CONTAINERS, open_container
-from packer.containers.base import Entry
+from packer.containers.container import Entry
 from packer.errors import BadLabel, DamagedPack, StorageError, UsageError
 from packer.model.annotation import Annotation, Record
 from packer.model.record_json import annotation_json

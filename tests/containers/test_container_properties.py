@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from packer.containers import open_container
-from packer.containers.base import Places
+from packer.containers.container import Places
 from packer.format.index import IndexBuilder, annotation_of, column, read_index
 from packer.model.annotation import Annotation, Record
 

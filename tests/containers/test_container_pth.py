@@ -17,7 +17,7 @@ from packer.errors import UsageError
 from packer.files.torch_tensors import Tensor, unpickled
 from packer.model.annotation import Annotation
 from packer.repack.formats import open_format
-from packer.repack.formats.base import ForeignFile, FormatOptions
+from packer.repack.formats.format_base import ForeignFile, FormatOptions
 
 
 @pytest.mark.parametrize("kind", IMAGES)

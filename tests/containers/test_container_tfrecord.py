@@ -8,8 +8,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.containers.tf_example import example_parts
-from packer.files.protobuf import bytes_features
+from packer.containers.tfrecord import example_parts
+from packer.files.record_frames import bytes_features
 from packer.model.annotation import Annotation, Record
 
 NAMES = (b"image/source_id", b"image/encoded", b"not there")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from container_records import records_of, write_shard
 
 from packer.containers import CONTAINERS
-from packer.containers.base import Places
+from packer.containers.container import Places
 from packer.format.index import DTYPES, ENCODINGS, INDEX_SUFFIX, SCHEMA, IndexBuilder
 from packer.model.annotation import Annotation
 from packer.model.fields import FIELD_NAMES

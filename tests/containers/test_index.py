@@ -16,7 +16,7 @@ import pytest
 from container_records import ANNOTATIONS, IMAGES, assert_same_annotation, image_record, records_of
 from crc32c import crc32c
 
-from packer.containers.base import Places
+from packer.containers.container import Places
 from packer.errors import DamagedPack, StorageError
 from packer.format import index
 from packer.format.index import (
@@ -31,8 +31,7 @@ from packer.format.index import (
 )
 from packer.format.manifest import IndexEntry
 from packer.model.annotation import Annotation, Record
-from packer.model.columns import present
-from packer.model.ragged import Ragged
+from packer.model.annotation_columns import Ragged, present
 
 
 def places_of(records: list[Record]) -> Places:
@@ -119,7 +118,7 @@ def test_rows_across_chunks(chunk: int, records: list[Record], tmp_path: Path, m
 _WRITE = """
 import sys
 from container_records import *
-from packer.containers.base import Places
+from packer.containers.container import Places
 from packer.format.index import IndexBuilder
 builder = IndexBuilder()
 records = records_of("mixed", ANNOTATIONS.values())

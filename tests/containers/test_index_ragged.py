@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.model.ragged import Ragged
+from packer.model.annotation_columns import Ragged
 
 rows_of_ints = st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=6)
 

@@ -11,7 +11,7 @@ import pytest
 from packs import MakePack
 
 from packer import BuildOptions, Pack, build_pack, join_packs, open_pack
-from packer.format import places
+from packer.format import pack_files
 
 
 def check(pack: Pack) -> pa.Table:
@@ -58,11 +58,11 @@ def numbered_differently(tmp_path: Path) -> list[str]:
     return packs
 
 
-@pytest.mark.parametrize("most", [places.MANY_RECORDS, 0], ids=["few", "many"])
+@pytest.mark.parametrize("most", [pack_files.MANY_RECORDS, 0], ids=["few", "many"])
 def test_class_ids_that_another_pack_numbers_differently(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "MANY_RECORDS", most)
+    monkeypatch.setattr(pack_files, "MANY_RECORDS", most)
     joined = join_packs(numbered_differently(tmp_path))
     table = check(joined)
     assert joined.values("label", np.array([3, 2, 0, 1])).tolist() == [0, 2, 0, 1]

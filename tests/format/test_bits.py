@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from running import forked
 
-import packer.format.bits
+import packer.format.records
 from packer import open_pack
-from packer.format.bits import Bits
+from packer.format.records import Bits
 from packer.system import PORTABLE
 
 needs_fork = pytest.mark.skipif(PORTABLE, reason="this system does not fork")
@@ -22,7 +22,7 @@ needs_fork = pytest.mark.skipif(PORTABLE, reason="this system does not fork")
 @pytest.fixture(params=["bits", "bytes"], autouse=True)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flags of many records, and of few."""
-    monkeypatch.setattr(packer.format.bits, "IN_BYTES", 0 if request.param == "bits" else 1 << 21)
+    monkeypatch.setattr(packer.format.records, "IN_BYTES", 0 if request.param == "bits" else 1 << 21)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from packs import MakePack
 from packer import join_packs, open_pack
 from packer.format.mmap import MANY_FILES
 from packer.format.pack import Pack
-from packer.model.ragged import Ragged
+from packer.model.annotation_columns import Ragged
 from packer.system import PORTABLE
 
 ONE_OF_ITS_OWN = {

@@ -16,7 +16,7 @@ from packs import needs_cache
 
 from packer import PackedDataset, PackedLoader, open_pack
 from packer.errors import DamagedPack, UsageError
-from packer.format import places
+from packer.format import pack_files
 from packer.loading import page_cache
 from packer.samplers import BlockShuffleSampler, ShuffleSampler
 from packer.system import PORTABLE
@@ -77,7 +77,7 @@ def test_places_and_values_of_any_records(large: Path) -> None:
 
 
 def test_no_array_over_all_records_of_a_few_large_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MANY_RECORDS", 3999)
+    monkeypatch.setattr(pack_files, "MANY_RECORDS", 3999)
     pack = open_pack(large_pack(tmp_path / "pack", 2, RECORDS, SIDE))
     images, labels = next(iter(PackedLoader(pack, 100, sampler=ShuffleSampler(pack), threads=2)))
     assert images.shape == (100, 3, SIDE, SIDE) and len(labels.unique()) == CLASSES

@@ -66,7 +66,7 @@ def test_lists_are_files_of_the_pack(pack: Path) -> None:
 
 
 def test_the_manifest_holds_only_the_first(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packer.packing.summary.MOST_IN_MANIFEST", 2)
+    monkeypatch.setattr("packer.packing.resume.MOST_IN_MANIFEST", 2)
     good("build", pack.parent / "src", "-o", pack, "--max-bad", 3, "--overwrite")
     manifest = read_manifest(pack)
     assert len(manifest.rejected) == 2 and len(list(read_list(pack, "rejected"))) == 3

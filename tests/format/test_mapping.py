@@ -13,7 +13,7 @@ from packer import system
 from packer.errors import DamagedPack, StorageError
 from packer.format import mmap as mapping
 from packer.format.mmap import map_files
-from packer.loading.gather import Gather
+from packer.loading.fill import Gather
 
 PAGE = mmap.PAGESIZE
 

@@ -17,7 +17,7 @@ from drawn import draw_classes
 
 from packer import BuildOptions, PackedDataset, build_pack, open_pack
 from packer.containers import CONTAINERS, open_container
-from packer.model.ragged import Ragged
+from packer.model.annotation_columns import Ragged
 from packer.system import PORTABLE
 
 needs_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts through /proc, which is Linux's")

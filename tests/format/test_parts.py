@@ -24,7 +24,7 @@ from packer.format.content import content_digest, deep_digest
 from packer.format.manifest import read_manifest
 from packer.format.salvage import repair
 from packer.format.verify import verify
-from packer.model.parts import COLUMNS, MOST_PARTS, RESERVED, check_name
+from packer.model.annotation import COLUMNS, MOST_PARTS, RESERVED, check_name
 
 every_container = pytest.mark.parametrize("container", CONTAINERS)
 wide = pytest.mark.parametrize("container", WIDE)
@@ -252,7 +252,7 @@ def test_a_manifest_that_names_other_parts_than_the_index(make_pack: MakePack, t
 
 
 def test_extensions_and_datasets_are_no_names(make_pack: MakePack) -> None:
-    from packer.containers.npy import IMAGE_EXTENSIONS
+    from packer.containers.container import IMAGE_EXTENSIONS
 
     assert IMAGE_EXTENSIONS <= RESERVED
     for container in ("hdf5", "zarr", "pth"):

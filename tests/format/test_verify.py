@@ -14,7 +14,7 @@ from packer import open_pack
 from packer.errors import DamagedPack, UsageError
 from packer.format.manifest import read_manifest
 from packer.format.verify import Problem, verify
-from packer.format.written import digest_of_written
+from packer.format.verify_records import digest_of_written
 from packer.model.annotation import Progress
 
 KINDS = ("raw", "jpeg", "ragged", "boxes", "copy")

@@ -27,7 +27,7 @@ from packer.format.index import read_index  # noqa: E402
 from packer.format.manifest import read_manifest  # noqa: E402
 from packer.format.salvage_records import write_shard  # noqa: E402
 from packer.format.verify import verify  # noqa: E402
-from packer.format.verify_records import Rows  # noqa: E402
+from packer.format.verify_records import IndexRows  # noqa: E402
 
 EXPECTED: dict[str, dict[str, Any]] = {
     f"{path.parent.name}/{name}": pack
@@ -69,7 +69,7 @@ def test_every_python_writes_the_same_bytes(name: str, tmp_path: Path) -> None:
     if library is not None and version(library) != manifest.libraries[library]:
         pytest.skip(f"{library} {version(library)} writes other bytes than {manifest.libraries[library]}")
     for shard in manifest.shards:
-        rows = Rows(read_index(folder / shard.index.name), shard.index.name)
+        rows = IndexRows(read_index(folder / shard.index.name), shard.index.name)
         data = (folder / shard.container.name).read_bytes()
         places = [(rows.number("offset", row), rows.number("size", row)) for row in range(len(rows))]
         records = [rows.record(row, data[start : start + size]) for row, (start, size) in enumerate(places)]

@@ -8,8 +8,8 @@ from ops_images import DEEP, GRAY, HEIGHT, RGB, RGBA, WIDTH, difference, pillow_
 
 from packer.errors import BadImage
 from packer.images.decode import decode
-from packer.images.encode import Encoding, encode
 from packer.images.header import read_header
+from packer.images.resize import Encoding, encode
 
 
 @pytest.mark.parametrize(

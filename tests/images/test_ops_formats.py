@@ -39,7 +39,7 @@ from packer.images import pillow
 from packer.images.decode import Decoder, decode, decode_leniently, is_plain_jpeg
 from packer.images.header import Header, Mode, check_header, decoded_shape, losses, read_header
 from packer.images.opencv import quiet_opencv
-from packer.packing.headers import HeaderJob, read_headers
+from packer.packing.make_record import HeaderJob, read_headers
 
 MODES: tuple[Mode, ...] = ("rgb", "gray", "unchanged")
 COLORS = [(i, 255 - i, i * 7 % 256) for i in range(256)]

@@ -13,7 +13,7 @@ import torch
 
 from packer import PackedLoader, open_pack
 from packer.samplers import BlockShuffleSampler
-from packer.stores.layout import Layout
+from packer.stores.blocks import BlockLayout
 
 
 def main(url: str, folder: Path) -> None:
@@ -32,5 +32,5 @@ def main(url: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    Layout.BLOCK_BYTES = 512
+    BlockLayout.BLOCK_BYTES = 512
     main(sys.argv[1], Path(sys.argv[2]))

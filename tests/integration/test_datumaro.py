@@ -13,8 +13,8 @@ import layouts as draw
 
 from packer.errors import UsageError
 from packer.sources import open_source
-from packer.sources.base import BaseSource, SourceOptions
-from packer.sources.datumaro import FORMATS
+from packer.sources.small_formats import FORMATS
+from packer.sources.source import BaseSource, SourceOptions
 from packer.sources.tree import find_tree
 
 datumaro = pytest.importorskip("datumaro", reason="datumaro is optional, and not installed here")

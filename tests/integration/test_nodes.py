@@ -19,7 +19,7 @@ from store_servers import free_ports
 
 from packer import PackedLoader, open_pack
 from packer.samplers import BlockShuffleSampler
-from packer.stores.layout import Layout
+from packer.stores.blocks import BlockLayout
 
 sys.path.insert(0, str(HERE.parent / "stores"))
 
@@ -70,7 +70,7 @@ def run_machines(urls: list[str], home: Path) -> bool:
 
 @needs_cache
 def test_two_machines_by_torchrun(numbered_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Layout, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(BlockLayout, "BLOCK_BYTES", 512)
     with Served(numbered_pack) as one, Served(numbered_pack) as other:
         urls, home = [one.url, other.url], tmp_path / "first"
         if not run_machines(urls, home):

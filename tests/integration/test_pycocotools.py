@@ -13,7 +13,7 @@ from drawn import image_file
 from running import good
 
 from packer.format.pack import open_pack
-from packer.sources.coco.rle import rle_text
+from packer.sources.coco_objects import rle_text
 
 coco = pytest.importorskip("pycocotools.coco", reason="pycocotools is optional, and not installed here")
 masks = pytest.importorskip("pycocotools.mask", reason="pycocotools is optional, and not installed here")

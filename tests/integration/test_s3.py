@@ -18,10 +18,9 @@ pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 
 from packer import PackedLoader
 from packer.errors import StorageError, UsageError
-from packer.repack.push import push
+from packer.repack.push_pull import push
 from packer.stores import open_store
-from packer.stores.base import ABSENT, NoObject, ObjectChanged
-from packer.stores.transfer import upload
+from packer.stores.store import ABSENT, NoObject, ObjectChanged, upload
 
 CONTENT = bytes(range(256)) * 4096
 """1 MiB."""

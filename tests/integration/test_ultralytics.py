@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 import packer
 from packer import BuildOptions, build_pack, open_pack
 from packer.errors import PackNotFound, UsageError
-from packer.images.resize import Resize
+from packer.images.resize import TargetSize
 
 _home = tempfile.mkdtemp(prefix="tmp-ultralytics-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
@@ -395,7 +395,7 @@ def test_padding_is_their_letterbox(target: tuple[int, int]) -> None:
     letterbox = LetterBox((height, width))
     for w, h in [(160, 160), (40, 30), (31, 7), (640, 425), (640, 427), (1, 300), *numbers.integers(1, 700, (60, 2))]:
         image = numbers.integers(120, 256, (int(h), int(w), 3), dtype=np.uint8)
-        found = Resize(width, height, "pad", 114).apply(image)
+        found = TargetSize(width, height, "pad", 114).apply(image)
         expected = letterbox(image=image)
         assert found.shape == expected.shape
         assert ((found == 114).all(axis=2) == (expected == 114).all(axis=2)).all(), (w, h)

@@ -14,7 +14,7 @@ from failing import KINDS, OwnError, Raises, fails, fails_strangely
 from torch.utils.data import BatchSampler, DataLoader
 
 from packer import PackedDataset, collate, open_pack
-from packer.cli.errors import failure_facts
+from packer.cli.error_reports import failure_facts
 from packer.errors import DamagedPack, PackerError
 from packer.format.manifest import read_manifest
 

@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate,
 from packer import BuildOptions, PackedDataset, build_pack, collate
 from packer.errors import DamagedPack
 from packer.loading import memory
-from packer.loading.collate import BY_VALUE_BYTES, Batch, Sample, SentList
+from packer.loading.collate import BY_VALUE_BYTES, Batch, LoadedSample, SentList
 
 # Python 3.12 warns of any fork in a process with threads, which torch has
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
@@ -442,7 +442,7 @@ def test_torchs_threads_stay_as_they_are(raw, monkeypatch):
 
 def test_the_class_of_samples_is_registered_once():
     table = torch.utils.data._utils.collate.default_collate_fn_map
-    assert [kind for kind in table if isinstance(kind, type) and issubclass(kind, Sample)] == [Sample]
+    assert [kind for kind in table if isinstance(kind, type) and issubclass(kind, LoadedSample)] == [LoadedSample]
 
 
 def shared_batch(pool: memory.SharedPool, size: int = 1 << 20) -> tuple[memory.SentTensor, int]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from packer import BuildOptions, PackedDataset, build_pack
-from packer.model.ragged import Ragged
+from packer.model.annotation_columns import Ragged
 
 
 class Untouchable:

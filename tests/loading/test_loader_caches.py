@@ -15,7 +15,7 @@ from running import Threads, forked, run_script, until
 from packer import CenterCrop, PackedLoader, RandomResizedCrop, Resize, open_pack, system
 from packer.errors import DamagedPack, UsageError, size_text
 from packer.format.mmap import MANY_FILES, Region
-from packer.loading import device_cache, ram_cache
+from packer.loading import on_device, page_cache
 from packer.loading.fill import ImageFiller
 
 OPTIONS = {"shuffle": True, "seed": 3}
@@ -99,7 +99,7 @@ def test_records_are_checked_on_their_way_to_the_device(pack, monkeypatch):
 
 
 def test_packs_are_copied_in_pieces(pack, monkeypatch):
-    monkeypatch.setattr(device_cache, "COPIED_BYTES", 360 * 5 + 1)
+    monkeypatch.setattr(on_device, "COPIED_BYTES", 360 * 5 + 1)
     assert alike(device(pack("raw")), batches(pack("raw")))
 
 
@@ -109,7 +109,7 @@ def test_what_cannot_live_on_the_device_is_refused(pack, monkeypatch):
             PackedLoader(pack(kind), 4, cache="device", crop=CenterCrop(4))
     with pytest.raises(UsageError, match="8-bit"):
         PackedLoader(pack("gray16"), 4, cache="device")
-    monkeypatch.setattr(device_cache, "available_bytes", lambda: 10_000)
+    monkeypatch.setattr(on_device, "available_bytes", lambda: 10_000)
     with pytest.raises(UsageError) as refused:
         PackedLoader(pack("raw"), 4, cache="device")
     assert f"has {size_text(27 * 360)} of images, but cpu has only {size_text(10_000)} free" in str(refused.value)
@@ -123,7 +123,7 @@ def test_ram_reads_all_and_gives_the_same(pack, container):
 
 
 def test_more_than_there_is_memory_is_refused_with_both_figures(pack, monkeypatch):
-    monkeypatch.setattr(ram_cache, "available_bytes", lambda: 5000)
+    monkeypatch.setattr(page_cache, "available_bytes", lambda: 5000)
     size = len(open_pack(pack("raw")).region)
     with pytest.raises(UsageError) as refused:
         PackedLoader(pack("raw"), 4, cache="ram")
@@ -140,7 +140,7 @@ def test_the_ram_thread_ends_with_the_loader(pack, monkeypatch, allowed):
         return allowed
 
     monkeypatch.setattr(Region, "read", read)
-    monkeypatch.setattr(ram_cache, "STEP_BYTES", 4096)
+    monkeypatch.setattr(page_cache, "STEP_BYTES", 4096)
     loader = PackedLoader(pack("raw"), 4, cache="ram")
     thread = loader._ram._thread
     assert thread.is_alive() and thread.daemon and not loader._ram.wait(0.01)
@@ -158,7 +158,7 @@ def test_the_ram_thread_may_collect_its_own_loader(pack):
         import gc, sys, threading
         from packer import PackedLoader
         from packer.format.mmap import MANY_FILES, Region
-        from packer.loading import ram_cache
+        from packer.loading import page_cache
 
         gc.disable()
         left = threading.Event()
@@ -169,7 +169,7 @@ def test_the_ram_thread_may_collect_its_own_loader(pack):
             steps.append(gc.collect())
             return True
 
-        Region.read, ram_cache.STEP_BYTES = read, 1024
+        Region.read, page_cache.STEP_BYTES = read, 1024
         loader = PackedLoader(sys.argv[1], 4, cache="ram")
         thread = loader._ram._thread
         loader.itself = loader
@@ -213,14 +213,14 @@ def test_a_ram_thread_that_fails_keeps_nobody_waiting_and_holds_nothing(pack, tm
     loader = PackedLoader(opened, 4, cache="ram")
     assert loader._ram.wait(60)
     loader._ram._thread.join(60)
-    assert not opened.remote.blocks.pin_if_all() and not ram_cache._owners._counts[opened.region]
+    assert not opened.remote.blocks.pin_if_all() and not page_cache._owners._counts[opened.region]
 
 
 @pytest.mark.skipif(system.PORTABLE, reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_that_was_forked_while_the_ram_thread_counts_has_a_ram_thread_of_its_own(pack):
     path = pack("raw")
-    with ram_cache._owners.lock:  # as if another thread held it
+    with page_cache._owners.lock:  # as if another thread held it
         assert forked(lambda: b"%d" % PackedLoader(path, 4, cache="ram")._ram.wait(60)) == b"1"
 
 

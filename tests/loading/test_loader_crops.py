@@ -14,9 +14,8 @@ from PIL import Image
 
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
 from packer.images.jpeg import decode_into
-from packer.images.resample import resample
-from packer.loading.decoding import RowDecoder, reduced_by
-from packer.loading.parts import resize_into
+from packer.images.opencv import resample
+from packer.loading.decoding import RowDecoder, reduced_by, resize_into
 from packer.samplers.order import uniform
 
 

@@ -13,10 +13,10 @@ import pytest
 from running import forked
 
 from packer.format import remote
-from packer.format.bits import Bits
+from packer.format.records import Bits
+from packer.loading.loader_threads import ThreadPool, _pools
 from packer.loading.memory import BufferPool
 from packer.loading.replace import Replacer
-from packer.loading.threads import ThreadPool, _pools
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that a busy machine keeps waiting is not one that never ends."""
-    monkeypatch.setattr("packer.loading.threads.FORK_S", 60.0)
-    monkeypatch.setattr("packer.loading.threads.END_S", 60.0)
+    monkeypatch.setattr("packer.loading.loader_threads.FORK_S", 60.0)
+    monkeypatch.setattr("packer.loading.loader_threads.END_S", 60.0)
 
 
 def started(size: int) -> ThreadPool:
@@ -130,7 +130,7 @@ def test_a_task_may_fork() -> None:
 
 
 def test_a_task_that_never_ends_holds_a_fork_up_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packer.loading.threads.FORK_S", 0.1)
+    monkeypatch.setattr("packer.loading.loader_threads.FORK_S", 0.1)
     begun, go_on = threading.Event(), threading.Event()
     pool = started(1)
     parts = pool.run(1, lambda number: begun.set() or go_on.wait())

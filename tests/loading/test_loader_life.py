@@ -17,9 +17,9 @@ from running import Threads, forked, kept_bytes, run_script, until
 from torch.utils.data import DataLoader
 
 from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
-from packer.loading import threads
-from packer.loading.gather import Gather
-from packer.loading.threads import can_help
+from packer.loading import loader_threads
+from packer.loading.fill import Gather
+from packer.loading.loader_threads import can_help
 
 OPTIONS = {"shuffle": True, "crop": RandomResizedCrop(8), "flip": True, "seed": 0, "threads": 2}
 
@@ -162,7 +162,7 @@ def test_an_iteration_collected_under_a_lock_that_its_threads_want(pack, monkeyp
 @pytest.mark.parametrize("place", ["Thread.start", "SimpleQueue.get"])
 def test_ctrl_c_while_threads_start_leaves_none(pack, monkeypatch, place):
     new, calls = Threads(), []
-    start, get = threading.Thread.start, threads.SimpleQueue
+    start, get = threading.Thread.start, loader_threads.SimpleQueue
 
     def interrupted():
         calls.append(1)
@@ -178,7 +178,7 @@ def test_ctrl_c_while_threads_start_leaves_none(pack, monkeypatch, place):
     if place == "Thread.start":
         monkeypatch.setattr(threading.Thread, "start", lambda thread: start(thread) or interrupted())
     else:
-        monkeypatch.setattr(threads, "SimpleQueue", Queue)
+        monkeypatch.setattr(loader_threads, "SimpleQueue", Queue)
     for _ in range(5):
         calls.clear()
         with pytest.raises(KeyboardInterrupt):

@@ -34,7 +34,7 @@ from packer.format.mmap import Region
 from packer.loading import page_cache
 from packer.samplers import BalancedSampler, MixtureSampler, ShuffleSampler, subset
 from packer.stores import cache
-from packer.stores.layout import Layout
+from packer.stores.blocks import BlockLayout
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "stores"))
 
@@ -228,7 +228,7 @@ def test_cold_packs_are_asked_for(pack, turned, monkeypatch):
 @needs_cache
 @pytest.mark.parametrize("cache_bytes", [None, 0])
 def test_packs_at_urls_and_in_folders(pack, turned, tmp_path, monkeypatch, cache_bytes):
-    monkeypatch.setattr(Layout, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(BlockLayout, "BLOCK_BYTES", 512)
     monkeypatch.setenv("PACKER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "_caches", {})
     local = [pack("raw"), turned("jpeg", "webdataset"), turned("raw", "tfrecord")]

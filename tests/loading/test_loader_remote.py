@@ -27,8 +27,8 @@ from packer.format.mmap import Region
 from packer.loading import page_cache, pipeline
 from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler, ShuffleSampler
 from packer.stores import cache
+from packer.stores.blocks import BlockLayout
 from packer.stores.cache import cache_at
-from packer.stores.layout import Layout
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "stores"))
 
@@ -38,8 +38,8 @@ pytestmark = needs_cache
 KINDS = ["raw", "jpeg", "boxes", "gray16"]
 SCRIPT = """
 import sys
-from packer.stores.layout import Layout
-Layout.BLOCK_BYTES = 512
+from packer.stores.blocks import BlockLayout
+BlockLayout.BLOCK_BYTES = 512
 from packer import PackedLoader
 loader = PackedLoader(sys.argv[1], 2, shuffle=True, threads=2)
 """
@@ -47,8 +47,8 @@ loader = PackedLoader(sys.argv[1], 2, shuffle=True, threads=2)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
-    monkeypatch.setattr(Layout, "BLOCK_BYTES", 512)
-    monkeypatch.setattr(Layout, "EXTENT_BLOCKS", 2)
+    monkeypatch.setattr(BlockLayout, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(BlockLayout, "EXTENT_BLOCKS", 2)
     monkeypatch.setenv("PACKER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "_caches", {})
 
@@ -238,7 +238,7 @@ def test_the_cache_need_only_hold_what_an_order_reads_at_a_time(many: Path, orde
 
 def test_a_block_shuffle_asks_for_neighbors_together(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(page_cache, "AHEAD_BYTES", 4096)  # much less than a window
-    monkeypatch.setattr(Layout, "BLOCK_BYTES", 2048)
+    monkeypatch.setattr(BlockLayout, "BLOCK_BYTES", 2048)
     pixels = np.random.default_rng(0).bytes(300 * 768)
     with Served(large_pack(tmp_path / "pack", 8, 300, 16, pixels)) as server:
         opened = open_pack(server.url)

@@ -20,7 +20,7 @@ from packer.packing import BuildOptions, build_pack
 from packer.packing.plan import make_plan
 from packer.packing.scan import read_inputs
 from packer.packing.write_shard import pack_shard
-from packer.sources.archives import places
+from packer.sources import places
 
 
 def with_bad(root: Path, good_ones: int, bad: int) -> Path:

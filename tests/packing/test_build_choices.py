@@ -22,8 +22,8 @@ from packer.errors import UsageError
 from packer.format.lists import cell_of, read_list
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions
+from packer.packing.input_table import read_selection
 from packer.packing.recorded import _labels, as_config, read_config
-from packer.packing.select import read_selection
 
 
 def paths(pack: Path) -> list[str]:

@@ -22,8 +22,7 @@ from packer.errors import TooManyBad, WorkerDied
 from packer.format.pack import open_pack
 from packer.model.annotation import Progress
 from packer.packing import BuildOptions, build_pack, plan_pack
-from packer.packing.new_shard import files_of, name_files
-from packer.packing.write_shard import pack_shard
+from packer.packing.write_shard import files_of, name_files, pack_shard
 from packer.system.pool import Pool, Worker
 
 pytestmark = pytest.mark.workers

@@ -17,7 +17,7 @@ from crashing import mark
 from drawn import draw, draw_classes, draw_plain
 from running import digests, good, refused
 
-import packer.packing.parts
+import packer.packing.partial_builds
 import packer.packing.plan
 from packer import BuildOptions, build_pack
 from packer.containers import CONTAINERS
@@ -28,7 +28,7 @@ from packer.format.verify import verify
 from packer.model.annotation import Progress
 from packer.packing import build_part, plan_pack
 from packer.packing.engines import executor
-from packer.packing.parts import FinishedParts
+from packer.packing.partial_builds import FinishedParts
 from packer.packing.publish import Output
 from packer.system.locks import lock_folder
 
@@ -368,7 +368,7 @@ def test_a_part_waits_for_others_that_begin_and_not_for_a_build(source: Path, mo
     lock = lock_folder(str(partial))
     assert lock is not None
     with monkeypatch.context() as patch, pytest.raises(UsageError, match="a whole build, or finish, is writing to it"):
-        patch.setattr(packer.packing.parts, "PATIENCE_S", 0.2)
+        patch.setattr(packer.packing.partial_builds, "PATIENCE_S", 0.2)
         build_part(options(source, part="1/2"))
     assert {*os.listdir(partial)} <= {".lock"}
     polled: list[float] = []
@@ -377,7 +377,7 @@ def test_a_part_waits_for_others_that_begin_and_not_for_a_build(source: Path, mo
         polled.append(seconds)
         lock.close()
 
-    monkeypatch.setattr(packer.packing.parts, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    monkeypatch.setattr(packer.packing.partial_builds, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     build_part(options(source, part="1/2"))
     assert len(polled) == 1
 

@@ -19,7 +19,7 @@ pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 from packer import open_pack
 from packer.model.annotation import Progress
 from packer.packing import BuildOptions, build_pack
-from packer.packing.convert import Recipe
+from packer.packing.make_record import Recipe
 from packer.packing.publish import Output
 from packer.stores.obstore import ObstoreStore
 
@@ -160,10 +160,10 @@ def test_a_resumed_build_reads_no_object_of_a_finished_shard(tmp_path: Path, mon
 def test_images_are_read_ahead_and_in_order(tmp_path: Path) -> None:
     source = draw_classes(tmp_path / "src", each=60)
     recipe = Recipe(f"file://{source}".encode(), "rgb", "auto", 10**6, None, "copy", 90)
-    from packer.packing.convert import Row
+    from packer.packing.make_record import InputRow
 
     files = sorted(source.rglob("*.*"))
-    rows = [Row(os.fsencode(file.relative_to(source)), file.stat().st_size, 1, 1, -1, etag="") for file in files]
+    rows = [InputRow(os.fsencode(file.relative_to(source)), file.stat().st_size, 1, 1, -1, etag="") for file in files]
     assert [(row, read()) for row, read in recipe.reads(iter(rows))] == [
         (row, file.read_bytes()) for row, file in zip(rows, files, strict=True)
     ]

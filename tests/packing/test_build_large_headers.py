@@ -14,10 +14,10 @@ from PIL import Image
 
 from packer.errors import BadImage
 from packer.images.header import IncompleteHeader, read_header
-from packer.packing import headers
-from packer.packing.headers import _read_file_header
-from packer.sources.archives import places
-from packer.sources.archives.places import FileView
+from packer.packing import make_record
+from packer.packing.make_record import _read_file_header
+from packer.sources import places
+from packer.sources.places import FileView
 
 FORMATS: dict[str, dict[str, Any]] = {
     "PNG": {"compress_level": 0},
@@ -58,9 +58,9 @@ def large(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         image.save(file, request.param, **FORMATS[request.param], **({} if request.param == "GIF" else {"exif": exif}))
     path = tmp_path / "large"
     path.write_bytes(file.getvalue())
-    assert path.stat().st_size > headers.READ_WHOLE_BYTES
+    assert path.stat().st_size > make_record.READ_WHOLE_BYTES
     with pytest.raises(IncompleteHeader):
-        read_header(file.getvalue()[: headers.HEAD_BYTES], complete=False)
+        read_header(file.getvalue()[: make_record.HEAD_BYTES], complete=False)
     return path
 
 

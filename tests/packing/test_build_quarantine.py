@@ -14,7 +14,7 @@ from packer.errors import StorageError
 from packer.format.lists import Listing
 from packer.format.manifest import Rejected
 from packer.format.pack import open_pack
-from packer.packing.quarantine import write_list
+from packer.packing.bad_inputs import write_list
 
 HEAD = "path\treason\tproblem"
 ODD = [b"tab\there.jpg", b"line\nbreak.jpg", b"\xff\xfe.jpg", b"back\\slash.jpg", b"\x1b[2J.jpg", b"blank\xc2\xa0.jpg"]

@@ -18,8 +18,8 @@ from packer.errors import UsageError
 from packer.format.pack import open_pack
 from packer.packing import BuildOptions, build_pack, plan_pack
 from packer.packing.engines import threads_of
-from packer.packing.option_values import bad_allowed, parse_bytes
-from packer.packing.sizes import cuts_of, default_shard_bytes
+from packer.packing.option_table import bad_allowed, parse_bytes
+from packer.packing.plan import cuts_of, default_shard_bytes
 
 SUFFIXES = {"lmdb": ".lmdb", "hdf5": ".hdf5", "tfrecord": ".tfrecord", "webdataset": ".tar"}
 

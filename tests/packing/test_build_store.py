@@ -11,7 +11,7 @@ from store_outputs import Notes, StoreOutputs, objects, options, reference
 
 from packer import BuildOptions, build_pack
 from packer.errors import StorageError, UsageError
-from packer.packing.objects import PLAIN, TAGGED
+from packer.packing.store_journal import PLAIN, TAGGED
 from packer.stores.obstore import ObstoreStore
 
 

@@ -15,12 +15,12 @@ import pytest
 from drawn import draw_classes
 from running import digests, good
 
-from packer.cli.build import build
+from packer.cli.making import build
 from packer.errors import UsageError
 from packer.format.manifest import read_manifest
 from packer.packing import BuildOptions
+from packer.packing.build_options import DEFAULTS, KINDS
 from packer.packing.option_table import ARGUMENT, OPTIONS, TABLE, Option
-from packer.packing.options import DEFAULTS, KINDS
 from packer.packing.recorded import as_config, read_config
 from packer.packing.resume import asked_of
 

@@ -17,12 +17,12 @@ from running import digests, good, run_script
 from packer.format.pack import open_pack
 from packer.model.fields import label_arrays
 from packer.packing import BuildOptions, build_pack, plan_pack
-from packer.packing.rows import mapped, rows_at, write_table
+from packer.packing.partition import mapped, rows_at, write_table
+from packer.packing.plan import cuts_of, permuted
 from packer.packing.scan import read_inputs
-from packer.packing.sizes import cuts_of, permuted
 from packer.samplers.order import permutation
 
-SEVERAL = {"scan.IMAGES_A_JOB": 3, "rows.ROWS_A_BATCH": 4, "sizes.AT_ONCE": 5}
+SEVERAL = {"scan.IMAGES_A_JOB": 3, "partition.ROWS_A_BATCH": 4, "plan.AT_ONCE": 5}
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> None:
@@ -110,7 +110,7 @@ def test_cuts_are_those_of_all_sizes_at_once(sizes: list[int], shard_bytes: int,
     shards = min(n, max(1, -(-int(ends[-1]) // shard_bytes)))
     cuts = np.searchsorted(ends, [int(ends[-1]) * k / shards for k in range(1, shards)], side="left") + 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packer.packing.sizes.AT_ONCE", at_once)
+        patch.setattr("packer.packing.plan.AT_ONCE", at_once)
         assert cuts_of(image_bytes, shard_bytes) == tuple(np.unique([0, *np.minimum(cuts, n), n]).tolist())
         assert permuted(image_bytes, (n, 5)).tolist() == image_bytes[permutation(n, 5)].tolist()
 
@@ -129,7 +129,7 @@ def test_a_shard_has_at_most_100_000_records(sizes: str) -> None:
 
 
 def test_a_long_table_is_written_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, {"rows.ROWS_A_BATCH": 10})
+    shrink(monkeypatch, {"partition.ROWS_A_BATCH": 10})
     batches = [pa.RecordBatch.from_pydict({"n": list(range(i, i + 3))}) for i in range(0, 60, 3)]
     write_table(batches, batches[0].schema, str(tmp_path / "t"))
     table = mapped(str(tmp_path / "t"))
@@ -138,14 +138,14 @@ def test_a_long_table_is_written_in_batches(tmp_path: Path, monkeypatch: pytest.
 
 PEAKS = """
 import sys, tracemalloc
-from packer.packing import BuildOptions, partition, rows, scan, sizes
+from packer.packing import BuildOptions, partition, plan, scan
 from packer.packing.plan import make_plan
-from packer.sources import path_list
-from packer.system import spill
+from packer.sources import walk
+from packer.system import storage
 
-scan.IMAGES_A_JOB = path_list.AT_ONCE = 100
-rows.ROWS_A_BATCH = sizes.AT_ONCE = 200
-spill.MEMORY_BYTES = 4096
+scan.IMAGES_A_JOB = walk.AT_ONCE = 100
+partition.ROWS_A_BATCH = plan.AT_ONCE = 200
+storage.MEMORY_BYTES = 4096
 for folder in sys.argv[1:]:
     options = BuildOptions(folder, folder + ".pack", labels=("folder",), shuffle=1)
     tracemalloc.start()

@@ -27,9 +27,9 @@ from packer.format.lists import read_list
 from packer.format.salvage import repair
 from packer.format.verify import verify
 from packer.images.decode import decode
-from packer.model.columns import column
+from packer.model.annotation_columns import column
 from packer.model.fields import label_arrays
-from packer.packing.table import Inputs
+from packer.packing.input_table import Inputs
 from packer.repack.adopt_classes import _without_labels
 
 

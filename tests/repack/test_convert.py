@@ -20,14 +20,14 @@ from running import digests, good, refused, run
 import packer.repack.convert
 from packer import BuildOptions, adopt, build_pack, convert, open_pack
 from packer.containers import CONTAINERS, open_container
-from packer.containers.base import ShardSpec
+from packer.containers.container import ShardSpec
 from packer.errors import DamagedPack, StorageError, UsageError
 from packer.format.content import content_digest, deep_digest
 from packer.format.index import IndexBuilder
 from packer.format.lists import read_list
 from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry, read_manifest
 from packer.format.verify import verify
-from packer.format.written import digest_of_written
+from packer.format.verify_records import digest_of_written
 from packer.model.annotation import Annotation, Progress, Record
 from packer.packing.journal import Journal
 from packer.packing.publish import Output
@@ -280,7 +280,7 @@ def test_two_at_once(make_pack: MakePack, tmp_path: Path) -> None:
 
 def test_a_full_disk_is_seen_before(make_pack: MakePack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack = make_pack("raw", "lmdb")
-    monkeypatch.setattr("packer.repack.copy_plan.free_bytes", lambda out: 100)
+    monkeypatch.setattr("packer.repack.convert.free_bytes", lambda out: 100)
     for options in ([], ["--encode", "jpeg"]):
         assert "but only 100 bytes are free" in refused(3, "convert", pack, tmp_path / "out.hdf5", *options)
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from PIL import Image
 
 from packer.errors import UsageError
 from packer.repack.formats import open_format
-from packer.repack.formats.base import ForeignFile, FormatOptions
+from packer.repack.formats.format_base import ForeignFile, FormatOptions
 
 
 def picture(number: int, height: int, width: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from packer.errors import DamagedPack, UsageError
 from packer.files.lmdb_values import values as values_of_lmdb
 from packer.format.pack import Pack
 from packer.format.verify import verify
-from packer.repack.formats.arrow import _field, _follow
+from packer.repack.formats.arrow_formats import _field, _follow
 
 IMAGES = [image_file(i) for i in range(7)]
 FEATURES = {

@@ -23,8 +23,7 @@ from packer.errors import UsageError
 from packer.format.manifest import read_manifest
 from packer.format.verify import verify
 from packer.packing.publish import Output
-from packer.repack.parts import interleaved, sizes_of
-from packer.repack.split import SplitOptions
+from packer.repack.split import SplitOptions, interleaved, sizes_of
 from packer.system.atomic import replacing
 
 

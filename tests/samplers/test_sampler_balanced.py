@@ -11,7 +11,7 @@ import pytest
 
 from packer import PackedDataset, open_pack
 from packer.errors import UsageError
-from packer.model.ragged import Ragged
+from packer.model.annotation_columns import Ragged
 from packer.samplers import BalancedSampler
 
 LABELS = np.repeat([0, 1, 7], [900, 90, 10])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import subprocess
 import sys
@@ -138,7 +139,8 @@ def test_samplers_import_no_torch() -> None:
 
 
 def test_every_algorithm_says_when_to_use_it_and_when_not() -> None:
-    for name in ("shuffle", "sequential", "block", "balanced"):
-        text = sys.modules[f"packer.samplers.{name}"].__doc__ or ""
+    for name in ("ShuffleSampler", "SequentialSampler", "BlockShuffleSampler", "BalancedSampler", "MixtureSampler"):
+        sampler = getattr(packer.samplers, name)
+        text = (inspect.getdoc(sampler) or "") + (sys.modules[sampler.__module__].__doc__ or "")
         assert "Use it for" in text and ("Do not" in text or "Drawbacks" in text)
     assert all(getattr(packer.samplers, name).__doc__ for name in packer.samplers.__all__)

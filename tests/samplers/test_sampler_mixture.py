@@ -13,7 +13,7 @@ import pytest
 from packer import join_packs
 from packer.errors import UsageError
 from packer.samplers import MixtureSampler, subset
-from packer.samplers.mixture import MOST, WINDOW, samples_before, whole_weights
+from packer.samplers.shares import MOST, WINDOW, samples_before, whole_weights
 
 COUNTS, SHARES = (1000, 50, 300), (0.5, 0.2, 0.3)
 

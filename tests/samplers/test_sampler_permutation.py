@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from packer.samplers.order import SORTED_UP_TO, Feistel, compact, derive, permutation, random_bits, shuffled
-from packer.samplers.shuffle import ShuffleSampler
+from packer.samplers.sampler import ShuffleSampler
 
 Permute = Callable[[int, int], np.ndarray]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packer.sources.base import Tree
+from packer.sources.source import Tree
 from packer.sources.tree import find_tree
 
 IMAGE = b"\xff\xd8\xff image"

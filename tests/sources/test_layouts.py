@@ -18,8 +18,8 @@ import pytest
 from layouts import BOXES, FACES, PHOTO, Files
 
 from packer.errors import UsageError
-from packer.packing.convert import ETAG_SCHEMA, PLACE_SCHEMA
-from packer.packing.options import BuildOptions
+from packer.packing.build_options import BuildOptions
+from packer.packing.make_record import ETAG_SCHEMA, PLACE_SCHEMA
 from packer.packing.scan import read_inputs
 
 

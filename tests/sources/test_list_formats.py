@@ -10,7 +10,7 @@ from drawn import packed_of
 
 from packer.errors import UsageError
 from packer.sources import open_source
-from packer.sources.base import SourceOptions
+from packer.sources.source import SourceOptions
 
 BOX = ((1.0, 2.0, 30.0, 40.0), (5.0, 6.0, 20.0, 30.0))
 

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import BadLabel, NoImage, UsageError
-from packer.sources import open_source, path_finder
-from packer.sources.base import SourceOptions, Tree
-from packer.sources.lists import lines as list_lines
+from packer.sources import list_lines, open_source, path_finder
 from packer.sources.path_finder import BY_NAME, NOT_FOUND, Manner, PathFinder
+from packer.sources.source import SourceOptions, Tree
 
 BOXES = "path xmin ymin xmax ymax class"
 

@@ -18,7 +18,7 @@ from running import digests
 from packer import BuildOptions, build_pack
 from packer.format.pack import open_pack
 from packer.model.annotation import Progress
-from packer.sources import SOURCES, base
+from packer.sources import SOURCES
 
 IMAGES = int(os.environ.get("PACKER_SAME_IMAGES", "100"))
 """Drawn in each format; 5,000 take minutes."""
@@ -145,7 +145,7 @@ def test_archives_give_the_same_bytes(name: str, tmp_path: Path) -> None:
 
 def test_a_large_deflated_file_is_decompressed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To NAME.partial, which the build removes."""
-    monkeypatch.setattr(base, "HELD_BYTES", 0)
+    monkeypatch.setattr("packer.sources.source.HELD_BYTES", 0)
     file = "annotations/instances_train2017.json"
     (tmp_path / "set.zip").write_bytes(draw.zipped(draw.coco(file, "train2017/"), zipfile.ZIP_DEFLATED))
     notes: list[str] = []

@@ -26,11 +26,10 @@ from packer.errors import BadImage, BadLabel, PackerError, UsageError
 from packer.files.tar_members import Files as PlainFiles
 from packer.files.tar_members import one_by_one, tar_members
 from packer.files.zip_members import members_by_zipfile, plain_files
-from packer.packing.options import BuildOptions
-from packer.sources import open_source
-from packer.sources.archives import decompress, places
-from packer.sources.archives.places import Archive, Place, SourceFile, held_open
-from packer.sources.base import SourceOptions, Tree
+from packer.packing.build_options import BuildOptions
+from packer.sources import open_source, places
+from packer.sources.places import Archive, Place, SourceFile, held_open
+from packer.sources.source import SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file, read_head
 from packer.system import PORTABLE
 
@@ -468,8 +467,8 @@ def compressed(data: bytes, kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst", "gz in gz", "zip", "two in a tar"])
 def test_a_bomb_is_written_only_as_far_as_the_limit(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(decompress, "ALLOWED_BYTES", 300_000)
-    monkeypatch.setattr(decompress, "COPIED_BYTES", 10_000)
+    monkeypatch.setattr(places, "ALLOWED_BYTES", 300_000)
+    monkeypatch.setattr(places, "COPIED_BYTES", 10_000)
     plain = a_tar(("a.jpg", IMAGE + bytes(200_000)))
     bomb = a_tar(("a.jpg", IMAGE + bytes(6_000_000)))
     if kind == "zip":
@@ -479,7 +478,7 @@ def test_a_bomb_is_written_only_as_far_as_the_limit(tmp_path, monkeypatch, kind)
             a_tar(("a.tgz", gzip.compress(plain))),
             a_tar(*((f"{i}.tgz", gzip.compress(plain)) for i in range(2))),
         )
-        monkeypatch.setattr(decompress, "MOST_RATIO", 1)
+        monkeypatch.setattr(places, "MOST_RATIO", 1)
     elif kind == "gz in gz":
         small, large = gzip.compress(gzip.compress(plain)), gzip.compress(gzip.compress(bomb))
     else:

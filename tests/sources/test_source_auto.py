@@ -10,7 +10,7 @@ from drawn import packed_of
 
 from packer.errors import NoLabel, UsageError
 from packer.sources import check_options, check_sources, open_source, recognize
-from packer.sources.base import SourceOptions
+from packer.sources.source import SourceOptions
 
 XML = "<annotation/>"
 FOLDER = {"cat/1.jpg": "", "dog/1.jpg": ""}

@@ -12,12 +12,11 @@ from drawn import centers_inside, packed_of
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.model.geometry import clip_polygon
-from packer.sources import open_source, recognize, splits_of_labels
-from packer.sources.base import SourceOptions
-from packer.sources.coco import json_map
-from packer.sources.coco.rle import joined, mask_box, mask_of, outline, read_rle, rle_counts, rle_text
-from packer.sources.coco.source import CocoSource
-from packer.sources.splits import is_of_split, splits_in
+from packer.sources import json_map, open_source, recognize, splits_of_labels
+from packer.sources.coco_objects import joined, mask_box, mask_of, outline, read_rle, rle_counts, rle_text
+from packer.sources.coco_source import CocoSource
+from packer.sources.paths import is_of_split, splits_in
+from packer.sources.source import SourceOptions
 
 PEOPLE = ["nose", "left_eye", "right_eye"]
 

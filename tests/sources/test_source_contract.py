@@ -15,7 +15,7 @@ import pytest
 from packer.errors import BadLabel, NoLabel
 from packer.model.annotation import RawAnnotation
 from packer.sources import SOURCES, open_source
-from packer.sources.base import SourceOptions
+from packer.sources.source import SourceOptions
 
 BOX = "<object><name>n</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>"
 LABELME = (
@@ -146,7 +146,7 @@ def test_the_folder_is_never_written_to(opened):
 
 
 def test_sources_import_nothing_heavy():
-    code = "import sys, packer.sources.auto, packer.sources.lists.source, packer.sources.folder\n"
+    code = "import sys, packer.sources.auto, packer.sources.list_source, packer.sources.folder\n"
     code += "names = {m.split('.')[0] for m in sys.modules} & {'cv2', 'torch', 'lmdb', 'h5py', 'pyarrow'}\n"
     code += "above = {m for m in sys.modules if m.startswith(('packer.format', 'packer.packing'))}\n"
     code += "print(names | above)"

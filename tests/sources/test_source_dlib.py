@@ -10,7 +10,7 @@ from drawn import packed_of
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.sources import open_source, recognize
-from packer.sources.base import SourceOptions
+from packer.sources.source import SourceOptions
 
 START = "<?xml version='1.0' encoding='UTF-8'?>\n<?xml-stylesheet type='text/xsl' href='x.xsl'?>\n<dataset>\n<images>\n"
 END = "</images>\n</dataset>\n"

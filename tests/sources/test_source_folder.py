@@ -6,7 +6,7 @@ import pytest
 
 from packer.errors import NoLabel, UsageError
 from packer.sources import open_source
-from packer.sources.base import SourceOptions
+from packer.sources.source import SourceOptions
 
 
 def test_the_first_folder_is_the_class(make_tree):

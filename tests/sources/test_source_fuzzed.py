@@ -10,7 +10,7 @@ from packer.errors import BadLabel, NoImage, UsageError
 from packer.images.header import Header
 from packer.packing.resolve import ClassIds, Resolver
 from packer.sources import open_source
-from packer.sources.base import SourceOptions
+from packer.sources.source import SourceOptions
 
 CVAT = b"<annotations><version>1.1</version>%s</annotations>"
 TRACK = b'<track id="%s" label="dog"><box frame="%s" xtl="1" ytl="2" xbr="9" ybr="9"/></track>'

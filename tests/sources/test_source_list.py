@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.sources import open_source
-from packer.sources.base import SourceOptions
-from packer.sources.lists.columns import BOX_FORMS, Columns, parse_columns
-from packer.sources.lists.lines import BLANKS, COMMA, TAB, split_line
+from packer.sources.list_columns import BOX_FORMS, LineColumns, parse_columns
+from packer.sources.list_lines import BLANKS, COMMA, TAB, split_line
 from packer.sources.path_finder import PathFinder
+from packer.sources.source import SourceOptions
 
 
 def open_list(tree, columns=None, name="list.txt"):
@@ -43,7 +43,7 @@ def source_of(make_tree):
     ("path xmin ymin w h _*", "path xmin ymin w h", "_"),
 ])  # fmt: skip
 def test_columns(text, head, tail):
-    assert parse_columns(text) == Columns(tuple(head.split()), tuple(tail.split()))
+    assert parse_columns(text) == LineColumns(tuple(head.split()), tuple(tail.split()))
 
 
 @pytest.mark.parametrize(("text", "message"), [

@@ -14,7 +14,7 @@ from drawn import image_file
 
 from packer.errors import BadLabel, NoLabel, UsageError
 from packer.sources import open_source, recognize
-from packer.sources.base import SourceOptions
+from packer.sources.source import SourceOptions
 from packer.sources.tree import find_tree
 
 VALUE = {"_type": "Value"}

@@ -6,7 +6,7 @@ import pytest
 
 from packer.errors import BadLabel, NoImage, UsageError
 from packer.sources import open_source, recognize
-from packer.sources.base import SourceOptions
+from packer.sources.source import SourceOptions
 
 POINTS = "version: 1\nn_points:  3\n{\n1 1\n30.25 41\n-2 5e1\n}\n"
 

@@ -6,7 +6,7 @@ import pytest
 
 from packer.errors import NoImage, NoLabel, UsageError
 from packer.sources import open_source, recognize
-from packer.sources.base import SourceOptions
+from packer.sources.source import SourceOptions
 from packer.sources.tree import find_tree
 
 

@@ -22,16 +22,16 @@ pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 import obstore
 
 from packer.errors import StorageError, UsageError
-from packer.packing.options import BuildOptions
+from packer.packing.build_options import BuildOptions
 from packer.packing.scan import read_inputs
-from packer.sources.archives import small_files
-from packer.sources.archives.objects import SourceObject, located
-from packer.sources.inventory import read_inventory
+from packer.sources import store_files
+from packer.sources.store_files import SourceObject, located
 from packer.sources.store_tree import find_store_tree
 from packer.sources.tree import find_tree
+from packer.sources.walk import read_inventory
 from packer.stores import open_store
-from packer.stores.base import NoObject, Object
 from packer.stores.obstore import ObstoreStore
+from packer.stores.store import NoObject, Object
 
 
 @pytest.fixture
@@ -407,10 +407,10 @@ def test_an_object_that_vanishes_before_it_is_sniffed(
 
 
 def test_a_small_file_that_its_followers_displace() -> None:
-    size = small_files.SMALL_BYTES
-    count = small_files.MOST_HELD_BYTES // size
+    size = store_files.SMALL_BYTES
+    count = store_files.MOST_HELD_BYTES // size
     names = [b"%06d.xml" % number for number in range(count + 3)]
-    small = small_files.SmallFiles(names, [size] * len(names), lambda number: names[number])
+    small = store_files.SmallFiles(names, [size] * len(names), lambda number: names[number])
     for number in (3, *range(5, count + 3), 0, 3):  # the last one follows, and is the oldest that is held
         assert small.content(number) == names[number]
 
@@ -443,7 +443,7 @@ def test_a_web_server_with_an_inventory(tmp_path: Path) -> None:
 def test_a_large_file_of_labels_is_copied_once(
     tmp_path: Path, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packer.sources.base.HELD_BYTES", 1000)
+    monkeypatch.setattr("packer.sources.source.HELD_BYTES", 1000)
     (tmp_path / "src").mkdir()
     content = os.urandom(2 << 20)
     (tmp_path / "src" / "instances.json").write_bytes(content)

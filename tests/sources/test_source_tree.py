@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import UsageError
-from packer.sources.path_list import PathList
 from packer.sources.tree import find_tree
+from packer.sources.walk import PathList
 
 IMAGE = b"\xff\xd8\xff image"
 
@@ -187,8 +187,8 @@ def test_a_root_that_is_none(tmp_path):
 
 
 def test_a_list_of_paths_is_like_a_list(monkeypatch):
-    monkeypatch.setattr("packer.system.spill.MEMORY_BYTES", 1000)
-    monkeypatch.setattr("packer.sources.path_list.AT_ONCE", 7)
+    monkeypatch.setattr("packer.system.storage.MEMORY_BYTES", 1000)
+    monkeypatch.setattr("packer.sources.walk.AT_ONCE", 7)
     for count in (0, 1, 7, 500):
         paths = sorted(b"%d/\xff%d" % (i % 9, i) for i in range(count))
         found = PathList.of(paths)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.sources import open_source
-from packer.sources.base import SourceOptions
-from packer.sources.yolo.source import BadRow, parse_rows
+from packer.sources.source import SourceOptions
+from packer.sources.yolo_source import BadRow, parse_rows
 
 NUMBER = rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 ROW = re.compile(rb"[ \t]*([0-9]+)((?:[ \t]+%s){4}(?:(?:[ \t]+%s){2})*)[ \t]*" % (NUMBER, NUMBER))

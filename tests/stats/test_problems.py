@@ -16,13 +16,13 @@ from running import good, refused
 
 from packer import join_packs, open_pack
 from packer.format.pack import Pack
-from packer.stats.problems import ORDER, Problem, find_problems
-from packer.stats.problems.classes import plain_name
+from packer.stats.problems import ORDER, DataProblem, find_problems
+from packer.stats.problems.names import plain_name
 
 CLASSES = ("ant", "bee", "cat")
 
 
-def problems(pack: Pack) -> dict[str, Problem]:
+def problems(pack: Pack) -> dict[str, DataProblem]:
     return {one.kind: one for one in find_problems(pack).found}
 
 

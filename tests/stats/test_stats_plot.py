@@ -107,7 +107,7 @@ def test_class_names_do_not_overprint(tmp_path: Path, count: int) -> None:
 def test_bins_of_counts() -> None:
     """0 has a bar of its own. Previously 0 and 1 shared one if there were many boxes."""
     pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
-    from packer.stats.panels import whole_bins
+    from packer.stats.plots import whole_bins
 
     assert whole_bins(np.array([1, 3])) == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert whole_bins(np.array([0, 0])) == [(0, 0)]

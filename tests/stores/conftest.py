@@ -10,7 +10,7 @@ from packs import copied, make_pack
 from served import Served
 
 from packer.stores import cache
-from packer.stores.layout import Layout
+from packer.stores.blocks import BlockLayout
 
 __all__ = ["copied", "make_pack"]
 BLOCK = 512
@@ -19,8 +19,8 @@ BLOCK = 512
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Blocks are small, and the cache is the test's own."""
-    monkeypatch.setattr(Layout, "BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(Layout, "EXTENT_BLOCKS", 4)
+    monkeypatch.setattr(BlockLayout, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(BlockLayout, "EXTENT_BLOCKS", 4)
     monkeypatch.setenv("PACKER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "_caches", {})
 

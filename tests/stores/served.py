@@ -12,7 +12,7 @@ import numpy as np
 from fault_proxy import Asked, Fault, FaultProxy
 
 from packer import Pack
-from packer.stores.layout import Layout
+from packer.stores.blocks import BlockLayout
 
 
 class Served(FaultProxy):
@@ -40,7 +40,7 @@ class Served(FaultProxy):
 
     def blocks(self, skip: str = r"pack\.json|.*\.arrow") -> Counter[tuple[str, int]]:
         """How often each block of a container was sent."""
-        size, found = Layout.BLOCK_BYTES, Counter[tuple[str, int]]()
+        size, found = BlockLayout.BLOCK_BYTES, Counter[tuple[str, int]]()
         for name, start, stop in self.asked:
             if not re.fullmatch(skip, name):
                 found.update((name, block) for block in range(start // size, -(-stop // size)))

@@ -25,17 +25,16 @@ from served import Served, all_of, settle, shuffled
 
 from packer import open_pack
 from packer.errors import StorageError
-from packer.stores.blocks import MemoryBlocks
+from packer.stores.blocks import BlockLayout, MemoryBlocks
 from packer.stores.cache import Cache, cache_at
 from packer.stores.fetch import OTHERS_S, Fetcher
-from packer.stores.layout import Layout
-from packer.system import atomic, sparse
+from packer.system import atomic, storage
 
 pytestmark = needs_cache
 READER = """
 import sys
-from packer.stores.layout import Layout
-Layout.BLOCK_BYTES, Layout.EXTENT_BLOCKS = 512, 4
+from packer.stores.blocks import BlockLayout
+BlockLayout.BLOCK_BYTES, BlockLayout.EXTENT_BLOCKS = 512, 4
 from packer import open_pack
 pack = open_pack(sys.argv[1])
 print("ready", flush=True)
@@ -149,7 +148,7 @@ def test_what_is_in_use_stays(home: Path):
 
 def test_what_is_dropped_while_something_is_pinned_is_released():
     """The collector of garbage drops at any moment; so do threads."""
-    blocks = MemoryBlocks(Layout([4 * Layout.BLOCK_BYTES] * 2), [0, 1 << 20])
+    blocks = MemoryBlocks(BlockLayout([4 * BlockLayout.BLOCK_BYTES] * 2), [0, 1 << 20])
     first, second, given = np.array([0]), np.array([1]), []
     pid = blocks.pin(first)
     blocks._take = lambda _: blocks.unpin(pid, first)
@@ -159,7 +158,7 @@ def test_what_is_dropped_while_something_is_pinned_is_released():
 
 
 def test_who_waits_for_blocks_that_another_process_fetches_does_not_ask_all_the_time(monkeypatch):
-    blocks, pauses = MemoryBlocks(Layout([Layout.BLOCK_BYTES]), [0]), []
+    blocks, pauses = MemoryBlocks(BlockLayout([BlockLayout.BLOCK_BYTES]), [0]), []
     others = iter([True] * 3)
 
     @contextmanager
@@ -224,7 +223,7 @@ def test_an_origin_cannot_name_files_elsewhere(home: Path):
 def test_a_limit_is_kept_while_records_are_read(home: Path, server: Served):
     expected = all_of(open_pack(home))
     others = sum(file.stat().st_size for file in home.iterdir() if file.suffix != ".tfrecord") + 8192
-    pack = open_pack(server.url, cache_bytes=others + 12 * Layout.BLOCK_BYTES)
+    pack = open_pack(server.url, cache_bytes=others + 12 * BlockLayout.BLOCK_BYTES)
     cache = cache_at(os.environ["PACKER_CACHE"], None)
     for seed in range(3):
         for i in shuffled(pack, seed):
@@ -234,7 +233,7 @@ def test_a_limit_is_kept_while_records_are_read(home: Path, server: Served):
 
 
 def test_small_shards_count_as_what_they_are(home: Path, server: Served, monkeypatch):
-    monkeypatch.setattr(Layout, "BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(BlockLayout, "BLOCK_BYTES", 1 << 20)
     shards = sum(file.stat().st_size for file in home.glob("*.tfrecord"))
     pack = open_pack(server.url, cache_bytes="1MB")
     all_of(pack)
@@ -310,8 +309,8 @@ def disk(monkeypatch):
             left[0] -= len(data)
         return write(descriptor, data, offset)
 
-    monkeypatch.setattr(sparse.os, "pwrite", pwrite)
-    punch = sparse.punch_hole
+    monkeypatch.setattr(storage.os, "pwrite", pwrite)
+    punch = storage.punch_hole
 
     def punched(descriptor: int, start: int, size: int) -> None:
         left[0] += size
@@ -378,7 +377,7 @@ def test_a_network_drive_is_refused(home: Path, monkeypatch):
 
 
 def test_the_type_of_a_file_system():
-    assert sparse.file_system("/proc/self") == "proc"
+    assert storage.file_system("/proc/self") == "proc"
 
 
 def test_the_type_of_a_file_system_at_any_place(tmp_path, monkeypatch):
@@ -387,19 +386,19 @@ def test_the_type_of_a_file_system_at_any_place(tmp_path, monkeypatch):
     inside.mkdir(parents=True)
     place = str(inside.parent).replace(" ", r"\040")
     (tmp_path / "mounts").write_text(f"/dev/sda / ext4 rw 0 0\nnas:/data {place} nfs4 rw 0 0\n", "utf-8")
-    monkeypatch.setattr(sparse, "MOUNTS", str(tmp_path / "mounts"))
-    assert sparse.file_system(str(inside)) == "nfs4" and sparse.file_system(str(tmp_path)) == "ext4"
+    monkeypatch.setattr(storage, "MOUNTS", str(tmp_path / "mounts"))
+    assert storage.file_system(str(inside)) == "nfs4" and storage.file_system(str(tmp_path)) == "ext4"
 
 
 def test_locks_end_with_their_descriptor(tmp_path):
     path = str(tmp_path / "file")
     one, two = atomic.open_own(path), atomic.open_own(path)
-    assert sparse.lock_bytes(one, 5, 2)
-    assert not sparse.lock_bytes(two, 6, 1)
-    assert sparse.lock_bytes(two, 7, 1, shared=True)
-    assert sparse.lock_bytes(one, 7, 1, shared=True)
-    sparse.unlock_bytes(one, 6, 1)
-    assert sparse.lock_bytes(two, 6, 1)
+    assert storage.lock_bytes(one, 5, 2)
+    assert not storage.lock_bytes(two, 6, 1)
+    assert storage.lock_bytes(two, 7, 1, shared=True)
+    assert storage.lock_bytes(one, 7, 1, shared=True)
+    storage.unlock_bytes(one, 6, 1)
+    assert storage.lock_bytes(two, 6, 1)
     os.close(one)
-    assert sparse.lock_bytes(two, 5, 1)
+    assert storage.lock_bytes(two, 5, 1)
     os.close(two)

@@ -22,8 +22,8 @@ from served import Served, all_of
 from packer import open_pack
 from packer.errors import UsageError
 from packer.format.cached import cached_packs, clear_cached
+from packer.stores.blocks import BlockLayout
 from packer.stores.cache import cache_root
-from packer.stores.layout import Layout
 
 pytestmark = needs_cache
 
@@ -93,7 +93,7 @@ def test_verify_drops_what_is_wrong_and_it_is_fetched_again(make_pack):
     assert ran.code == 4
     assert ran.err == f"packer: {url}: {path.name}: record {pack.key(row)} does not match its checksum\n"
     assert f"{url}: 24 of 24 records are here; " in ran.out and "to be fetched again" in ran.out
-    assert before - 4 * Layout.BLOCK_BYTES <= listed()[0]["bytes"] < before
+    assert before - 4 * BlockLayout.BLOCK_BYTES <= listed()[0]["bytes"] < before
     assert f"{url}: good: " in good("cache", "--verify").out
     assert all_of(open_pack(url)) == all_of(pack)
 
@@ -213,7 +213,8 @@ def test_clear_at_a_terminal(make_pack, answer: str, is_there: bool, monkeypatch
 def test_clear_leaves_what_another_process_uses(make_pack):
     url, folder = fill(make_pack("raw", "tfrecord"))
     script = "import sys, packer; p = packer.open_pack(sys.argv[1]); print('open', flush=True); sys.stdin.readline()"
-    lines = f"from packer.stores.layout import Layout; Layout.BLOCK_BYTES, Layout.EXTENT_BLOCKS = 512, 4; {script}"
+    small = "from packer.stores.blocks import BlockLayout as B; B.BLOCK_BYTES, B.EXTENT_BLOCKS = 512, 4"
+    lines = f"{small}; {script}"
     command = [sys.executable, "-c", lines, url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "open\n"

@@ -16,9 +16,9 @@ from running import good, refused, run, signals_heard
 from served import Served
 
 from packer import open_pack
-from packer.format import verify_url
+from packer.format import verify
 from packer.stores import open_store
-from packer.stores.layout import Layout
+from packer.stores.blocks import BlockLayout
 
 
 def url_of(folder: Path) -> str:
@@ -126,7 +126,7 @@ def altered(path: Path, place: int) -> None:
 
 
 def test_verify_reads_every_byte_once_and_keeps_nothing(home: Path, server: Served, tmp_path, monkeypatch):
-    monkeypatch.setattr(verify_url, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(verify, "RANGE_BYTES", 1000)
     good("verify", server.url)
     assert not (tmp_path / "cache").exists()
     asked: dict[str, list[tuple[int, int]]] = {}
@@ -139,7 +139,7 @@ def test_verify_reads_every_byte_once_and_keeps_nothing(home: Path, server: Serv
 
 
 def test_verify_lists_what_is_wrong_with_each_object(copied, monkeypatch):
-    monkeypatch.setattr(verify_url, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(verify, "RANGE_BYTES", 1000)
     folder = copied("raw", "tfrecord")
     containers = sorted(folder.glob("*.tfrecord"))
     pack = open_pack(folder)
@@ -264,8 +264,8 @@ def test_the_page_of_a_url(home: Path):
 
 @needs_cache
 def test_a_bench_of_a_url(home: Path, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(Layout, "BLOCK_BYTES", 1 << 20)  # as in the measuring processes
-    monkeypatch.setattr(Layout, "EXTENT_BLOCKS", 8)
+    monkeypatch.setattr(BlockLayout, "BLOCK_BYTES", 1 << 20)  # as in the measuring processes
+    monkeypatch.setattr(BlockLayout, "EXTENT_BLOCKS", 8)
     cache = ("--cache-dir", tmp_path / "cache")  # a process of other tests may measure, which has another environment
     ran = good("bench", url_of(home), *cache, "--rounds", 2, "--seconds", 0.05, "--threads", 1, "--json")
     assert json.loads(ran.out)["rows"][1]["name"] == "1 thread, batches of 16"

@@ -20,11 +20,11 @@ from served import Served, all_of, shuffled
 from packer import open_pack
 from packer.errors import DamagedPack, PackNotFound, StorageError, UsageError
 from packer.format import remote as remote_module
-from packer.stores import objects
-from packer.stores.base import NotReached
+from packer.stores import store as objects
+from packer.stores.blocks import BlockLayout, runs
 from packer.stores.cache import limit_of
-from packer.stores.layout import Layout, runs
 from packer.stores.obstore import ObstoreStore
+from packer.stores.store import NotReached
 
 KINDS = [("raw", "lmdb"), ("ragged", "hdf5"), ("jpeg", "webdataset"), ("copy", "tfrecord"), ("boxes", "parquet")]
 pytestmark = [needs_cache, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
@@ -149,7 +149,7 @@ def test_wrong_bytes_are_fetched_again_and_then_an_error(home: Path, server: Ser
     local, seen = open_pack(home), set()
 
     def first_time(name: str, start: int, stop: int) -> object:
-        first = (name, start) not in seen and name.endswith("tfrecord") and start % Layout.BLOCK_BYTES == 0
+        first = (name, start) not in seen and name.endswith("tfrecord") and start % BlockLayout.BLOCK_BYTES == 0
         seen.add((name, start))
         return fault if first else None
 
@@ -170,7 +170,7 @@ def test_wrong_bytes_are_fetched_again_and_then_an_error(home: Path, server: Ser
 
 
 def test_servers_that_answer_a_range_of_all_bytes_without_one(home: Path, monkeypatch):
-    monkeypatch.setattr(Layout, "BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(BlockLayout, "BLOCK_BYTES", 1 << 20)
     with FaultProxy(home) as server:
         server.faults = [Fault("whole")]
         assert all_of(open_pack(server.url)) == all_of(open_pack(home))
@@ -327,7 +327,7 @@ def test_no_sizes_of_the_cache(given):
 
 
 def test_blocks_and_extents():
-    layout = Layout([0, 1, 512, 513, 512 * 9])
+    layout = BlockLayout([0, 1, 512, 513, 512 * 9])
     assert layout.first_blocks.tolist() == [0, 0, 1, 2, 4, 13]
     assert layout.files.tolist() == [1, 2, 3, 3, *[4] * 9]
     assert layout.extents.tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5]

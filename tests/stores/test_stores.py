@@ -18,10 +18,8 @@ from obstore.exceptions import GenericError
 
 from packer.errors import StorageError, UsageError
 from packer.stores import clean_url, is_url, join_url, obstore, open_store
-from packer.stores.aws import s3_settings
-from packer.stores.base import ABSENT, NoObject, ObjectChanged, Store
-from packer.stores.obstore import ObstoreStore, _text
-from packer.stores.transfer import upload
+from packer.stores.obstore import ObstoreStore, _text, s3_settings
+from packer.stores.store import ABSENT, NoObject, ObjectChanged, Store, upload
 
 CONTENT = bytes(range(256)) * 64
 

@@ -238,6 +238,6 @@ def test_a_shard_that_cannot_be_read_back_is_the_disks_fault(monkeypatch: pytest
 
     place = place_of("hdf5")
     place.clear()
-    monkeypatch.setattr("packer.packing.new_shard.digest_of_written", damaged)
+    monkeypatch.setattr("packer.packing.write_shard.digest_of_written", damaged)
     code, text = Child(lambda: build(place.options())).wait()
     assert code == 3 and "changed after it was written: cannot be closed; check the disk" in text

@@ -16,16 +16,16 @@ from torture_texts import read_masks
 
 from packer.errors import UsageError
 from packer.model.annotation import RawAnnotation
-from packer.sources.lists import columns, layout, lines
+from packer.sources import list_columns, list_header, list_lines
 
 
 def read_columns(data: bytes) -> str:
     """The text of --columns."""
     try:
-        found = columns.parse_columns(data.decode("utf-8", "surrogateescape"))
+        found = list_columns.parse_columns(data.decode("utf-8", "surrogateescape"))
     except UsageError as error:
         return refused(error, "--columns")
-    assert columns.parse_columns(found.text) == found
+    assert list_columns.parse_columns(found.text) == found
     return "read"
 
 
@@ -34,11 +34,11 @@ def read_list_layout(data: bytes) -> str:
     choice, (given, _, text) = data[0] if data else 0, data[1:].partition(b"\0")
     asked = given.decode("utf-8", "surrogateescape") if choice & 1 else None
     try:
-        found = layout.read_layout(lines.Lines(lines.as_lines(text, "a.txt")), FINDER, asked, "a.txt")
+        found = list_header.read_layout(list_lines.Lines(list_lines.as_lines(text, "a.txt")), FINDER, asked, "a.txt")
     except UsageError as error:
         check_named(error, {"a.txt", "--columns"})
         return "refused"
-    assert found.separator in lines.SEPARATORS and columns.parse_columns(found.columns.text)
+    assert found.separator in list_lines.SEPARATORS and list_columns.parse_columns(found.columns.text)
     for note in (*found.notes, *(found.tags or ())):
         note.encode("utf-8", "surrogateescape")
     return "read"
@@ -51,7 +51,7 @@ def read_list_row(data: bytes) -> str:
     if choice & 8:
         asked = replace(asked, negative=bool(choice & 16))
     try:
-        cells = lines.split_line(line, lines.SEPARATORS[choice % 5])
+        cells = list_lines.split_line(line, list_lines.SEPARATORS[choice % 5])
         path = asked.path(cells)
         assert path is None or path in line or b'""' in line
         asked.classes(cells)
@@ -68,9 +68,9 @@ def read_list_blocks(data: bytes) -> str:
     choice, number, text = *(data + bytes(2))[:2], data[2:].replace(b"\r", b"\n").removesuffix(b"\n")
     if not text:
         return "refused"
-    separator, asked = lines.SEPARATORS[choice % 3], COLUMNS[number % len(COLUMNS)]
-    plain = lines._plain_block(0, text.count(b"\n") + 1, text, separator, asked)
-    each = lines._any_block(0, text, separator, asked)
+    separator, asked = list_lines.SEPARATORS[choice % 3], COLUMNS[number % len(COLUMNS)]
+    plain = list_lines._plain_block(0, text.count(b"\n") + 1, text, separator, asked)
+    each = list_lines._any_block(0, text, separator, asked)
     if plain is None:
         return "refused"
     found, expected = (
@@ -92,7 +92,7 @@ WRITTEN = [
     ("path tag*3 split", b"a.jpg\t-1\t1\t-1\ttrain"),
     ("label path text width height", b"x,a.jpg,\xc3\xa9 b,30,40"),
 ]
-COLUMNS = [columns.parse_columns(given) for given, _ in WRITTEN]
+COLUMNS = [list_columns.parse_columns(given) for given, _ in WRITTEN]
 ROWS = [bytes([separator, i]) + line for i, (_, line) in enumerate(WRITTEN) for separator in (0, 1, 2, 13, 29)]
 BLOCKS = [
     b"\1\0a.jpg,cat\nb.jpg,dog\n,x\nc.jpg,",
@@ -103,39 +103,39 @@ BLOCKS = [
 
 
 CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
-    "pts": (Target(texts.read_pts, SEEDS_OF["pts"]), ("sources.pts",)),
-    "widerface": (Target(texts.read_widerface, SEEDS_OF["widerface"]), ("sources.widerface", "sources.by_name")),
-    "yolo": (Target(texts.read_yolo_rows, SEEDS_OF["yolo"]), ("sources.yolo.source",)),
-    "yaml": (Target(texts.read_yolo_config, SEEDS_OF["yaml"]), ("sources.yolo.config", "sources.points")),
+    "pts": (Target(texts.read_pts, SEEDS_OF["pts"]), ("sources.landmarks",)),
+    "widerface": (Target(texts.read_widerface, SEEDS_OF["widerface"]), ("sources.small_formats", "sources.by_name")),
+    "yolo": (Target(texts.read_yolo_rows, SEEDS_OF["yolo"]), ("sources.yolo_source",)),
+    "yaml": (Target(texts.read_yolo_config, SEEDS_OF["yaml"]), ("sources.yolo_config", "sources.paths")),
     "list-layout": (
         Target(read_list_layout, SEEDS_OF["list"]),
-        ("sources.lists.layout", "sources.lists.header", "sources.lists.guess", "sources.lists.lines"),
+        ("sources.list_header", "sources.list_columns", "sources.list_lines"),
     ),
-    "list-columns": (Target(read_columns, [given.encode() for given, _ in WRITTEN]), ("sources.lists.columns",)),
-    "list-row": (Target(read_list_row, ROWS), ("sources.lists.columns", "sources.lists.lines")),
-    "list-blocks": (Target(read_list_blocks, BLOCKS), ("sources.lists.lines",)),
+    "list-columns": (Target(read_columns, [given.encode() for given, _ in WRITTEN]), ("sources.list_columns",)),
+    "list-row": (Target(read_list_row, ROWS), ("sources.list_columns", "sources.list_lines")),
+    "list-blocks": (Target(read_list_blocks, BLOCKS), ("sources.list_lines",)),
     "coco-object": (
         Target(objects.read_coco_object, [*EDITS, *(b"\0" + json.dumps(thing).encode() for thing in objects.COCO)]),
-        ("sources.coco.objects", "sources.coco.rle"),
+        ("sources.coco_objects",),
     ),
-    "coco-map": (Target(objects.read_coco_map, SEEDS_OF["coco"]), ("sources.coco.file", "sources.coco.json_map")),
+    "coco-map": (Target(objects.read_coco_map, SEEDS_OF["coco"]), ("sources.coco_file", "sources.json_map")),
     "labelme": (
         Target(objects.read_labelme, SEEDS_OF["labelme"]),
-        ("sources.labelme", "sources.by_name"),
+        ("sources.small_formats", "sources.by_name"),
     ),
     "createml": (
         Target(objects.read_createml, SEEDS_OF["createml"]),
-        ("sources.createml", "sources.by_name"),
+        ("sources.small_formats", "sources.by_name"),
     ),
-    "vott": (Target(objects.read_vott, SEEDS_OF["vott"]), ("sources.vott", "sources.by_name")),
-    "dlib": (Target(texts.read_dlib, SEEDS_OF["dlib"]), ("sources.dlib_xml",)),
+    "vott": (Target(objects.read_vott, SEEDS_OF["vott"]), ("sources.small_formats", "sources.by_name")),
+    "dlib": (Target(texts.read_dlib, SEEDS_OF["dlib"]), ("sources.landmarks",)),
     "cvat": (Target(texts.read_cvat, SEEDS_OF["cvat"]), ("sources.cvat", "sources.by_name")),
-    "voc": (Target(texts.read_voc, SEEDS_OF["voc"]), ("sources.voc_xml",)),
-    "rle": (Target(read_masks, SEEDS_OF["rle"]), ("sources.coco.rle",)),
-    "selection": (Target(texts.read_selected, SEEDS_OF["selection"]), ("packing.select",)),
+    "voc": (Target(texts.read_voc, SEEDS_OF["voc"]), ("sources.voc",)),
+    "rle": (Target(read_masks, SEEDS_OF["rle"]), ("sources.coco_objects",)),
+    "selection": (Target(texts.read_selected, SEEDS_OF["selection"]), ("packing.input_table",)),
     "config": (
         Target(texts.read_options, SEEDS_OF["config"]),
-        ("packing.recorded", "packing.options", "packing.option_values"),
+        ("packing.recorded", "packing.build_options", "packing.option_table"),
     ),
     "lists": (Target(texts.read_pack_list, SEEDS_OF["lists"]), ("format.lists",)),
     **{

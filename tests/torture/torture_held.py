@@ -18,13 +18,12 @@ from packer.errors import BadLabel, DamagedPack, PackerError, UsageError
 from packer.format import lists
 from packer.format.manifest import FileEntry
 from packer.model.annotation import RawAnnotation
-from packer.packing import recorded, select
-from packer.packing.options import BuildOptions
-from packer.sources import by_name, cvat, dlib_xml, pts, voc_xml, widerface
-from packer.sources.base import Tree
+from packer.packing import input_table, recorded
+from packer.packing.build_options import BuildOptions
+from packer.sources import by_name, cvat, landmarks, small_formats, voc, yolo_config
+from packer.sources import yolo_source as yolo
 from packer.sources.path_finder import PathFinder
-from packer.sources.yolo import config as yolo_config
-from packer.sources.yolo import source as yolo
+from packer.sources.source import Tree
 
 
 class _Bytes(MemoryFile):
@@ -83,7 +82,7 @@ def instead(module: Any, **others: Any) -> Iterator[None]:
                 del names[name]
 
 
-def annotations_of(entries: Iterator[by_name.Entry], name: str) -> str:
+def annotations_of(entries: Iterator[by_name.ImageEntry], name: str) -> str:
     """Make annotations of entries."""
     good = "refused"
     for entry in entries:
@@ -102,7 +101,7 @@ def annotations_of(entries: Iterator[by_name.Entry], name: str) -> str:
 
 def read_pts(data: bytes) -> str:
     try:
-        points = pts.read_points(held(data[1:]), b"a.pts")
+        points = landmarks.read_points(held(data[1:]), b"a.pts")
     except BadLabel as error:
         return refused(error, "a.pts")
     check_finite(RawAnnotation(origin="a.pts", landmarks=points))
@@ -111,7 +110,9 @@ def read_pts(data: bytes) -> str:
 
 def read_widerface(data: bytes) -> str:
     try:
-        return annotations_of(widerface._entries(held(data[1:]), b"wider_face_val_bbx_gt.txt"), "bbx_gt.txt")
+        return annotations_of(
+            small_formats._widerface_entries(held(data[1:]), b"wider_face_val_bbx_gt.txt"), "bbx_gt.txt"
+        )
     except UsageError as error:
         return refused(error, "bbx_gt.txt")
 
@@ -145,7 +146,7 @@ def read_yolo_config(data: bytes) -> str:
 
 def read_dlib(data: bytes) -> str:
     try:
-        found = dlib_xml.read_dlib(held(data[1:]), b"/set/a.xml", "a.xml", AllImages())
+        found = landmarks.read_dlib(held(data[1:]), b"/set/a.xml", "a.xml", AllImages())
     except UsageError as error:
         return refused(error, "a.xml")
     for error in (*found.problems.values(), *found.bad):
@@ -158,16 +159,16 @@ def read_dlib(data: bytes) -> str:
 def read_cvat(data: bytes) -> str:
     Held.data = data[1:]
     try:
-        return annotations_of(cvat._File(FRAMES, b"a.xml").entries(), "a.xml")
+        return annotations_of(cvat._CvatFile(FRAMES, b"a.xml").entries(), "a.xml")
     except UsageError as error:
         return refused(error, "a.xml")
 
 
 def read_voc(data: bytes) -> str:
     try:
-        root = voc_xml.parse_xml(data[1:], b"a.xml")
-        voc_xml.claimed_names(root)
-        check_finite(voc_xml.read_annotation(root, b"a.xml"))
+        root = voc.parse_xml(data[1:], b"a.xml")
+        voc.claimed_names(root)
+        check_finite(voc.read_annotation(root, b"a.xml"))
     except BadLabel as error:
         return refused(error, "a.xml")
     return "read"
@@ -184,17 +185,17 @@ def read_selected(data: bytes) -> str:
     def keys(_: str, wanted: set[bytes]) -> dict[bytes, bytes]:
         return {key: KEYS[key] for key in wanted & KEYS.keys()}
 
-    with instead(select, read_file=lambda *_: text, _paths_of=keys):
+    with instead(input_table, read_file=lambda *_: text, _paths_of=keys):
         try:
-            found = select.read_selection("some.txt", IMAGES, "pack" if choice & 1 else None)
+            found = input_table.read_selection("some.txt", IMAGES, "pack" if choice & 1 else None)
         except UsageError as error:
             return refused(error, "some.txt")
     assert found.images <= set(IMAGES)
     assert not found.unmatched or "some.txt" in found.note
     if not choice & 1 and b"\r" not in text:
         text = found.content
-        with instead(select, read_file=lambda *_: text):
-            assert select.read_selection("some.txt", IMAGES).images == found.images
+        with instead(input_table, read_file=lambda *_: text):
+            assert input_table.read_selection("some.txt", IMAGES).images == found.images
     return "read" if found.images else "refused"
 
 

@@ -455,18 +455,18 @@ def _surroundings(case: Path) -> Iterator[None]:
 
 
 def _outcome(command: Callable[[Path], Any], case: Path) -> str:
-    from packer.cli import errors
+    from packer.cli import error_reports
     from packer.errors import PackerError
 
     seen: list[str] = []
-    report = errors.report
+    report = error_reports.report
 
     def noted(error: BaseException, given: list[str]) -> int:
         seen.append("".join(traceback.format_exception(error)))
         return report(error, given)
 
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    noting = mock.patch.object(errors, "report", noted)
+    noting = mock.patch.object(error_reports, "report", noted)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), noting:
         try:
             code = command(case)

@@ -23,11 +23,11 @@ from packer.errors import BadInput, PackerError, UsageError, printable
 from packer.format import lists
 from packer.images.header import Header
 from packer.model.annotation import Point, Polygon, RawAnnotation
-from packer.packing.convert import rejected
+from packer.packing.make_record import rejected
 from packer.packing.partition import checked_texts
 from packer.packing.resolve import ClassIds, Resolver
-from packer.sources import base, open_source, recognize, tree
-from packer.sources.base import SourceOptions, Tree
+from packer.sources import open_source, recognize, source, tree
+from packer.sources.source import SourceOptions, Tree
 
 TESTS = Path(__file__).resolve().parent.parent
 GOLDEN = TESTS / "golden" / "0.1.0"
@@ -106,7 +106,7 @@ def in_memory() -> None:
     for name in ("list.txt", "class-descriptions.csv"):
         Path(ROOT, name).touch()
     _contents["there"] = b""
-    for module in (base, tree):
+    for module in (source, tree):
         vars(module)["SourceFile"] = MemoryFile
     vars(lists)["open"] = lambda path, mode: io.BytesIO(_contents[os.fsdecode(path)])
 

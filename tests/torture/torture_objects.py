@@ -13,10 +13,8 @@ from torture_seeds import BASES
 
 from packer.errors import BadLabel, UsageError
 from packer.model.annotation import RawAnnotation
-from packer.sources import by_name, createml, labelme, vott
-from packer.sources.coco import file as coco_file
-from packer.sources.coco import json_map
-from packer.sources.coco.objects import Rules, far_off, key_of, shape_of
+from packer.sources import by_name, coco_file, json_map, small_formats
+from packer.sources.coco_objects import Rules, far_off, key_of, shape_of
 from packer.sources.paths import json_text
 
 
@@ -61,7 +59,7 @@ def editor_of(base: Any) -> Callable[[bytes], bytes]:
     return edit
 
 
-def of_json(kind: str, entries: Callable[[Any], Iterator[by_name.Entry]]) -> Callable[[bytes], str]:
+def of_json(kind: str, entries: Callable[[Any], Iterator[by_name.ImageEntry]]) -> Callable[[bytes], str]:
     """Return the core of a source of JSON files."""
     edit = editor_of(BASES[kind])
 
@@ -75,20 +73,23 @@ def of_json(kind: str, entries: Callable[[Any], Iterator[by_name.Entry]]) -> Cal
     return read
 
 
-def of_labelme(tree: Any) -> Iterator[by_name.Entry]:
+def of_labelme(tree: Any) -> Iterator[by_name.ImageEntry]:
     content = by_name.read_json(tree, b"a.json")
     if isinstance(content, dict) and "shapes" in content:
-        source = object.__new__(labelme.LabelMeSource)
+        source = object.__new__(small_formats.LabelMeSource)
         source._names = None
         yield source._entry(b"a.json", content, {b"a"})
 
 
-def of_createml(tree: Any) -> Iterator[by_name.Entry]:
-    return (createml._entry(b"a.json", i, item) for i, item in enumerate(createml._items(tree, b"a.json"), 1))
+def of_createml(tree: Any) -> Iterator[by_name.ImageEntry]:
+    return (
+        small_formats._createml_entry(b"a.json", i, item)
+        for i, item in enumerate(small_formats._createml_items(tree, b"a.json"), 1)
+    )
 
 
-def of_vott(tree: Any) -> Iterator[by_name.Entry]:
-    return vott._entries(tree, b"a.json")
+def of_vott(tree: Any) -> Iterator[by_name.ImageEntry]:
+    return small_formats._vott_entries(tree, b"a.json")
 
 
 read_labelme, read_createml = of_json("labelme", of_labelme), of_json("createml", of_createml)

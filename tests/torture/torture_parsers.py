@@ -44,11 +44,14 @@ from packer.format.index import SCHEMA, read_index  # noqa: E402
 from packer.format.manifest import digest_of, parse_manifest  # noqa: E402
 from packer.images.decode import DECODERS, check_available, decode  # noqa: E402
 from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
-from packer.images.resize import Resize  # noqa: E402
+from packer.images.resize import TargetSize  # noqa: E402
 from packer.model.annotation import Annotation  # noqa: E402
-from packer.model.columns import Annotations, column  # noqa: E402
-from packer.model.ragged import Ragged  # noqa: E402
-from packer.packing.convert import Recipe, Row  # noqa: E402
+from packer.model.annotation_columns import (  # noqa: E402
+    Annotations,
+    Ragged,
+    column,
+)
+from packer.packing.make_record import InputRow, Recipe  # noqa: E402
 
 # -- images
 
@@ -56,7 +59,7 @@ SEEDS = {name: data for name, data in FILES.items() if len(data) <= 4096}
 SEEDS |= {f"{kind} exif": oriented(RGB, kind, 6) for kind in ("JPEG", "PNG", "WEBP", "TIFF")}
 SEEDS["JPEG progressive exif"] = oriented(RGB, "JPEG", 5, progressive=True)
 """A small file of each variant of each format, with and without Exif."""
-RESIZES = (None, Resize(16, 12, "pad"), Resize(8, 8, "stretch"), Resize(64, 64, "crop"))
+RESIZES = (None, TargetSize(16, 12, "pad"), TargetSize(8, 8, "stretch"), TargetSize(64, 64, "crop"))
 MOST_PIXELS = 1 << 20
 
 
@@ -106,7 +109,7 @@ def read_image(data: bytes) -> str:
     resize = None if encode == "copy" or mode == "unchanged" else dice.choice(RESIZES)
     recipe = Recipe(b"/", mode, decoder, MOST_PIXELS, resize, encode, 90)
     try:
-        record, _ = recipe.record("0", Row(b"a", len(data), height, width, header.code), data, Annotation())
+        record, _ = recipe.record("0", InputRow(b"a", len(data), height, width, header.code), data, Annotation())
     except BadImage:  # at a reduced size other parts of a damaged file are read
         assert resize is not None
         return "refused"

@@ -7,7 +7,7 @@ from typing import Any
 
 from drawn import voc_xml
 
-from packer.sources.coco.rle import rle_text
+from packer.sources.coco_objects import rle_text
 
 YOLO = [
     b"\x00" + b"0 0.5 0.5 0.25 0.3\n2 .1 1e-2 +0.3 -0\n",

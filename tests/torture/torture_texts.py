@@ -11,10 +11,10 @@ from packer.errors import DamagedPack, PackerError, UsageError
 from packer.format.lists import KINDS, file_of
 from packer.format.lists import read_list as rows_of_list
 from packer.format.manifest import FileEntry, parse_manifest
-from packer.packing.options import BuildOptions
+from packer.packing.build_options import BuildOptions
+from packer.packing.input_table import read_selection
 from packer.packing.recorded import as_config, options_from, read_config
-from packer.packing.select import read_selection
-from packer.sources.coco.rle import joined, mask_box, mask_of, outline, read_rle, rle_text
+from packer.sources.coco_objects import joined, mask_box, mask_of, outline, read_rle, rle_text
 
 
 def read_masks(data: bytes) -> str:

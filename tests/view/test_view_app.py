@@ -388,7 +388,7 @@ def test_mean_and_std_that_fail_for_any_reason(sixty: Pack, monkeypatch: pytest.
         raise MemoryError("no memory")
 
     client = Client(App(sixty, TOKEN))
-    monkeypatch.setattr("packer.view.pixels.channel_stats", fails)
+    monkeypatch.setattr("packer.view.charts.channel_stats", fails)
     client.get(f"/{TOKEN}/api/pixels?start=1")
     until(lambda: client.get(f"/{TOKEN}/api/pixels").json.get("error") == "MemoryError: no memory", 10)
 

@@ -12,28 +12,28 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from packer.errors import UsageError, option
-from packer.files.stored_entries import StoredEntries
-from packer.files.tfrecord_frames import masked_crc32c
+from packer.files.array_files import StoredEntries
+from packer.files.record_frames import masked_crc32c
 from packer.system.storage import mapped
 
 if TYPE_CHECKING:
-    from packer.repack.formats.base import Format, FormatOptions
+    from packer.repack.formats.format_base import Format, FormatOptions
 
 _HOMES = {
-    "webdataset": "packer.repack.formats.webdataset:WebDataset",
-    "tfrecord": "packer.repack.formats.tfrecord:TFRecord",
-    "parquet": "packer.repack.formats.parquet:Parquet",
-    "arrow": "packer.repack.formats.arrow:Arrow",
-    "lmdb": "packer.repack.formats.lmdb:Lmdb",
-    "hdf5": "packer.repack.formats.hdf5:Hdf5",
-    "mds": "packer.repack.formats.mds:Mds",
-    "litdata": "packer.repack.formats.litdata:LitData",
-    "npy": "packer.repack.formats.npy:Npy",
-    "idx": "packer.repack.formats.idx:Idx",
-    "zarr": "packer.repack.formats.arrays:Zarr",
-    "n5": "packer.repack.formats.arrays:N5",
-    "pth": "packer.repack.formats.arrays:Pth",
-    "recordio": "packer.repack.formats.recordio:RecordIO",
+    "webdataset": "packer.repack.formats.keyed_formats:WebDataset",
+    "tfrecord": "packer.repack.formats.tfrecord_format:TFRecord",
+    "parquet": "packer.repack.formats.arrow_formats:Parquet",
+    "arrow": "packer.repack.formats.arrow_formats:Arrow",
+    "lmdb": "packer.repack.formats.keyed_formats:Lmdb",
+    "hdf5": "packer.repack.formats.hdf5_format:Hdf5",
+    "mds": "packer.repack.formats.chunk_formats:Mds",
+    "litdata": "packer.repack.formats.chunk_formats:LitData",
+    "npy": "packer.repack.formats.array_formats:Npy",
+    "idx": "packer.repack.formats.array_formats:Idx",
+    "zarr": "packer.repack.formats.array_formats:Zarr",
+    "n5": "packer.repack.formats.array_formats:N5",
+    "pth": "packer.repack.formats.array_formats:Pth",
+    "recordio": "packer.repack.formats.keyed_formats:RecordIO",
 }
 FORMATS = tuple(_HOMES)
 READS = {

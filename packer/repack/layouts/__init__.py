@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from packer.errors import option
-from packer.repack.layouts.base import Layout
+from packer.repack.layouts.layout import Layout
 from packer.system.registry import Registry, choose
 
 _HOMES = {
-    "folder": "packer.repack.layouts.folder:FolderLayout",
-    "voc": "packer.repack.layouts.voc:VocLayout",
-    "yolo": "packer.repack.layouts.yolo:YoloLayout",
-    "coco": "packer.repack.layouts.coco:CocoLayout",
-    "list": "packer.repack.layouts.table:ListLayout",
+    "folder": "packer.repack.layouts.builtin:FolderLayout",
+    "voc": "packer.repack.layouts.builtin:VocLayout",
+    "yolo": "packer.repack.layouts.builtin:YoloLayout",
+    "coco": "packer.repack.layouts.builtin:CocoLayout",
+    "list": "packer.repack.layouts.builtin:ListLayout",
 }
 _REGISTRY = Registry(_HOMES, "packer.layouts")
 """Entry points of this group add layouts: a name, and the subclass of `Layout`."""

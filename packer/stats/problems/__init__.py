@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from packer.errors import plural
 from packer.format.pack import Pack
 from packer.stats.duplicates import digests
-from packer.stats.problems.base import CHECK, NOTE, WRONG, Columns, Example, Problem
-from packer.stats.problems.boxes import box_problems
-from packer.stats.problems.classes import class_problems, image_problems
-from packer.stats.problems.files import file_problems
-from packer.stats.problems.points import landmark_problems
+from packer.stats.problems.names import class_problems, file_problems, image_problems
+from packer.stats.problems.problem import CHECK, NOTE, WRONG, DataProblem, Example, ProblemColumns
+from packer.stats.problems.shapes import box_problems, landmark_problems
 
-__all__ = ["CHECK", "NOTE", "WRONG", "Example", "Problem", "Problems", "find_problems"]
+__all__ = ["CHECK", "NOTE", "WRONG", "Example", "DataProblem", "Problems", "find_problems"]
 
 ORDER = (
     *("label-conflict", "leak", "class-ids", "class-names", "box-area", "two-classes"),
@@ -37,7 +35,7 @@ ORDER = (
 class Problems:
     """The problems of a pack, the most serious first."""
 
-    found: tuple[Problem, ...]
+    found: tuple[DataProblem, ...]
     notes: tuple[str, ...]
     """What could not be checked, and why."""
 
@@ -48,7 +46,7 @@ def find_problems(pack: Pack) -> Problems:
     Raises:
         DamagedPack: If an index is damaged.
     """
-    columns = Columns(pack)
+    columns = ProblemColumns(pack)
     found = [
         *file_problems(columns),
         *class_problems(columns),

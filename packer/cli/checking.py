@@ -1,0 +1,382 @@
+"""Commands that check packs or say what is in them: `packer verify`, `info`, `diff` and `hash`."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packer.cli.output import counts_text, echo
+from packer.cli.storing import cache_options
+from packer.cli.values import PackPath
+from packer.errors import DamagedPack, as_options, plural, printable, size_text
+from packer.stores import is_url
+
+if TYPE_CHECKING:
+    from packer.format.manifest import Manifest
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from packer.cli.output import ProgressBar
+
+if TYPE_CHECKING:
+    pass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+import sys
+from typing import TYPE_CHECKING
+
+from packer.cli.output import echo_error, echo_step
+from packer.errors import EXIT_DAMAGED_PACK, EXIT_DIFFERENT
+
+if TYPE_CHECKING:
+    from packer.repack.diff import Differing, DiffReport
+
+
+SHOWN_PROBLEMS = 20
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@click.option("--deep", is_flag=True, help="Also decode every image, and compare all records with the index.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print only problems.")
+def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
+    """Verify every byte of PACK.
+
+    Checks the digests of files, the checksums of records, and containers against indexes. The exit code is 4 if
+    anything is wrong; the affected records are listed. packer repair restores or saves what it can.
+
+    \b
+    Examples:
+      packer verify imgs.lmdb
+      packer verify imgs.lmdb --deep --json
+    """
+    from dataclasses import asdict
+
+    from packer.format.verify import verify as verify_folder
+    from packer.format.verify import verify_url
+    from packer.stores import is_url
+
+    verify_pack = verify_url if is_url(pack) else verify_folder
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = verify_pack(pack, progress, deep)
+    if as_json:
+        echo(json.dumps({**asdict(report), "good": not report.problems}))
+    else:
+        name = printable(pack)
+        for problem in report.problems[:SHOWN_PROBLEMS]:
+            echo_error(f"{name}: {printable(str(problem))}")
+        if len(report.problems) > SHOWN_PROBLEMS:
+            echo_error(f"... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)")
+        if not quiet:
+            for unknown in report.unknown_files:
+                echo_error(f"{name}: {printable(unknown)}: is not part of the pack, but harmless")
+            if not report.problems:
+                echo(f"{name}: good: {plural(report.records, 'record')} in {plural(report.files, 'file')}")
+        if report.problems and not is_url(pack):
+            echo_step(f"packer repair {printable(shlex.quote(pack))}")
+    if report.problems:
+        sys.exit(EXIT_DAMAGED_PACK)
+
+
+@click.command()
+@click.argument("a", type=PackPath())
+@click.argument("b", type=PackPath())
+@click.option("--limit", type=int, default=10, show_default=True, help="Number of records to list in each respect.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@cache_options
+@click.option("--quiet", is_flag=True, help="Print nothing; the exit code says whether they differ.")
+def diff(a: str, b: str, limit: int, as_json: bool, quiet: bool, **cached: Any) -> None:
+    """Show how the packs A and B differ.
+
+    Either may be a URL. Compares classes, records (by path, else by the digest of the source file), labels and
+    pixels. Images are decoded only where their bytes differ. Other containers, options, shards and encodings without
+    loss make no difference. The exit code is 0 if the packs are equal, and 1 if they differ.
+
+    \b
+    Examples:
+      packer diff imgs.lmdb imgs.hdf5
+      packer diff old.lmdb new.lmdb --limit 100 --json
+    """
+    from dataclasses import asdict
+
+    from packer.format.pack import open_pack
+    from packer.repack.diff import diff as compare
+
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = compare(open_pack(a, **cached), open_pack(b, **cached), limit, progress)
+    if as_json:
+        echo(json.dumps({**asdict(report), "equal": report.equal}))
+    elif not quiet:
+        for line in lines(report):
+            echo(printable(line))
+    if not report.equal:
+        sys.exit(EXIT_DIFFERENT)
+
+
+def lines(report: DiffReport) -> Iterator[str]:
+    """Return the lines of the report."""
+    for name, (before, now) in report.options.items():
+        if name in ("include", "exclude"):  # the value is the name of a file in the pack
+            lists = ["none" if value is None else "a list" for value in (before, now)]
+            yield f"option {name}: {lists[0]}, now {'another list' if lists[0] == lists[1] else lists[1]}"
+        else:
+            yield f"option {name}: {_option(before)}, now {_option(now)}"
+    for name, names in report.classes.items():
+        what = "tags" if name.startswith("tags_") else "classes"
+        kind = {"only_a": "only in A", "only_b": "only in B", "order": "in another order in B"}
+        yield f"{what} {kind[name.removeprefix('tags_')]}: {', '.join(names)}"
+    yield from _records(report.only_a, "only in A", lambda row: "")
+    yield from _records(report.only_b, "only in B", lambda row: "")
+    yield from _records(report.moved, "with another path", lambda row: f" -> {row['now']}")
+    yield from _records(report.labels, "with other labels", lambda row: f": {', '.join(row['fields'])}")
+    psnr = "" if report.psnr is None else " (PSNR {:.1f} to {:.1f} dB)".format(*report.psnr)
+    yield from _records(report.pixels, f"with other pixels{psnr}", _pixels)
+    if report.other_bytes:
+        yield f"{plural(report.other_bytes, 'image')} with the same pixels in other bytes"
+    first, second = report.records
+    if report.equal:
+        yield f"equal: {plural(first, 'record')}"
+    else:
+        yield f"different: A has {plural(first, 'record')}, B {second:,}"
+
+
+def _records(found: Differing, what: str, more: Any) -> Iterator[str]:
+    if found.count:
+        yield f"{plural(found.count, 'record')} {what}:"
+        yield from (f"  {row['path']}{more(row)}" for row in found.first)
+        if found.count > len(found.first):
+            yield f"  ... and {found.count - len(found.first):,} more"
+
+
+def _pixels(row: dict[str, Any]) -> str:
+    return ": of another shape" if row["psnr"] is None else f": {row['psnr']:.1f} dB"
+
+
+def _option(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+@click.command(name="hash")
+@click.argument("pack", type=PackPath())
+@click.option("--deep", is_flag=True, help="Read and verify every image, and digest the bytes themselves.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@cache_options
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def hash_command(pack: str, deep: bool, as_json: bool, quiet: bool, **cached: Any) -> None:
+    """Print one digest of the records of PACK, a folder or a URL.
+
+    It is the same in any container: it covers the keys, the stored images, the labels and the names of their
+    classes, and not how they are cut into shards. Without --deep it is computed from the checksums in the indexes,
+    in moments, and is the "content" of packer info --json. The two kinds are not comparable.
+
+    \b
+    Examples:
+      packer hash imgs.lmdb
+      packer hash imgs.lmdb --deep
+    """
+    from packer.format.content import content_digest, deep_digest
+    from packer.format.pack import open_pack
+
+    opened = open_pack(pack, **cached)
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        digest = deep_digest(opened, progress) if deep else content_digest(opened.indexes, opened.manifest)
+    if as_json:
+        echo(json.dumps({"path": pack, "deep": deep, "content": digest, "records": len(opened)}))
+    else:
+        echo(f"{digest}  {printable(pack)}")
+
+
+INFO_CLASSES = 20
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@cache_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--rejected", is_flag=True, help="List the rejected inputs with their reasons.")
+@click.option("--changed", is_flag=True, help="List the boxes that --boxes clipped or dropped, and damaged images.")
+@click.option("--skipped", is_flag=True, help="List the skipped inputs with their reasons.")
+@click.option("--command", is_flag=True, help="Print only the command that made it, with SRC for the source.")
+def info(
+    pack: str, as_json: bool, command: bool, cache_dir: str | None, cache_bytes: str | None, **lists: bool
+) -> None:
+    """Show what PACK, a folder or a URL, holds and how it was built.
+
+    With --json, the indexes of a pack at a URL are fetched into the cache.
+
+    \b
+    Example:
+      packer info imgs.lmdb
+    """
+    from packer.format.lists import as_json as list_as_json
+    from packer.format.lists import read_list
+    from packer.format.pack_objects import manifest_of
+    from packer.packing.recorded import command_of
+
+    manifest = manifest_of(pack)
+    if as_json:
+        asked = {name: list_as_json(read_list(pack, name, manifest)) for name, is_asked in lists.items() if is_asked}
+        command_line = {"command": command_of(manifest, pack)}
+        found = {"missing": missing_files(pack, manifest), "content": content(pack, manifest, cache_dir, cache_bytes)}
+        found |= jpeg_index_facts(pack, manifest)
+        echo(json.dumps({**facts(pack, manifest), **found, **command_line, **asked}))
+        return
+    if command:
+        echo(command_of(manifest, pack))
+        return
+    for name, value in rows(manifest):
+        echo(f"{name:<10} {printable(value)}")
+    for value in jpeg_index_facts(pack, manifest).values():
+        echo(f"JPEG index {value['text']}")
+    for name in missing_files(pack, manifest):
+        step = f"packer repair {printable(pack)} restores what it can"
+        if is_url(pack):
+            step = "restore the object, or push the pack again"
+        if manifest.linked.get(name):  # a file of another tool
+            path = os.path.normpath(manifest.path_of(pack, name))
+            step = f"is not at {printable(path)}; put it back, or adopt it again"
+        echo(f"missing    {printable(name)}: {step}")
+    if lists["rejected"]:
+        for entry in read_list(pack, "rejected", manifest):
+            echo(f"{printable(entry.path)}: {entry.problem}")
+    if lists["changed"]:
+        for entry in read_list(pack, "changed", manifest):
+            after = f" -> {printable(entry.after)}" if entry.after else ""
+            where = printable(entry.path)
+            if entry.box:
+                where += f": {printable(entry.label)}: box {printable(entry.box)}"
+            echo(f"{where}: {printable(entry.change)}: {printable(entry.before)}{after}")
+    if lists["skipped"]:
+        for entry in read_list(pack, "skipped", manifest):
+            echo(f"{printable(entry.path)}: {printable(entry.reason)}")
+
+
+def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
+    """Return the manifest as JSON values, with the size of the pack."""
+    from dataclasses import asdict
+
+    return {"path": pack, "bytes": pack_bytes(manifest), **asdict(manifest)}
+
+
+def content(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: str | None) -> str | None:
+    """Return the digest of what the pack holds, as `packer hash`; None if an index is missing or damaged."""
+    from packer.format.content import content_digest
+    from packer.format.indexes import Indexes, IndexFiles
+    from packer.format.pack import open_pack
+
+    with suppress(DamagedPack):  # this command describes damaged packs, too
+        if is_url(pack):
+            return content_digest(open_pack(pack, cache_dir, cache_bytes).indexes, manifest)
+        return content_digest(Indexes(IndexFiles(pack, manifest.shards, manifest)), manifest)
+    return None
+
+
+def jpeg_index_facts(pack: str, manifest: Manifest) -> dict[str, Any]:
+    """Return what is known of the index of a pack's JPEGs, as JSON values below ``jpeg_index``; nothing if it has none.
+
+    That of a pack at a URL is not looked at.
+    """
+    from packer.cli.making import jpeg_index_facts as facts_of
+    from packer.format.jpeg_index_list import read_jpeg_index_list
+
+    try:
+        found = None if is_url(pack) else read_jpeg_index_list(pack, manifest)
+    except DamagedPack as error:
+        return {"jpeg_index": {"text": as_options(f"{printable(error.problem)}; {printable(error.next_step)}")}}
+    return {} if found is None else {"jpeg_index": facts_of(found, manifest)}
+
+
+def missing_files(pack: str, manifest: Manifest) -> list[str]:
+    """Return the names of missing files."""
+    from packer.format.pack_objects import missing_objects
+    from packer.stores import open_store
+
+    if is_url(pack):
+        return missing_objects(open_store(pack), manifest.files)
+    return [file.name for file in manifest.files if not os.path.isfile(manifest.path_of(pack, file.name))]
+
+
+def pack_bytes(manifest: Manifest) -> int:
+    """Return the size of all shards in bytes."""
+    return sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
+
+
+def rows(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return the name and value of each line."""
+    size = pack_bytes(manifest)
+    each = size_text(size / manifest.records) if manifest.records else "0 bytes"
+    kinds = ", ".join(manifest.options["labels"])
+    found = [
+        ("records", f"{manifest.records:,} in {plural(len(manifest.shards), 'shard')}"),
+        ("container", manifest.container),
+        ("images", _images(manifest)),
+        ("size", f"{size_text(size)} ({each} per record)"),
+        ("labels", _fields(manifest) if _is_written(manifest) else f"{kinds}: {_fields(manifest)}"),
+        ("inputs", counts_text(manifest.counts)),
+    ]
+    if manifest.classes:
+        found.append(("classes", _classes_line(manifest)))
+    if tags := manifest.tags:
+        more = f" and {len(tags) - INFO_CLASSES} more" if len(tags) > INFO_CLASSES else ""
+        found.append(("tags", f"{len(tags)}: {', '.join(map(printable, tags[:INFO_CLASSES]))}{more}"))
+    if manifest.parts:
+        found.append(("parts", manifest.parts_text))
+    found += [("note", note) for note in manifest.notes]
+    if manifest.made_from:
+        found.append(("made from", f"{manifest.made_from[0].command}: {_origins(manifest)}"))
+    found.append(("made by", f"packer {manifest.packer}: {_options(manifest)}"))
+    return found
+
+
+def _fields(manifest: Manifest) -> str:
+    """Return the annotation fields, those of boxes last."""
+    fields = sorted(manifest.fields, key=lambda name: "." in name)
+    return ", ".join(name.removeprefix("box_fields.") for name in fields) or "none"
+
+
+def _images(manifest: Manifest) -> str:
+    if manifest.shape is None:
+        shape = "of different sizes"
+    else:
+        height, width, channels = manifest.shape
+        shape = f"{width}x{height}, {plural(channels, 'channel')}"
+    return f"{shape}, {manifest.dtype or 'uint8 and uint16'}, stored as {manifest.encoding}"
+
+
+def _classes_line(manifest: Manifest) -> str:
+    parts = []
+    for i, name in enumerate(manifest.classes[:INFO_CLASSES]):
+        numbers = [str(counts[i]) for counts in manifest.class_counts.values()]
+        parts.append(f"{printable(name)} ({' / '.join(numbers)})" if numbers else printable(name))
+    more = len(manifest.classes) - INFO_CLASSES
+    unit = {"label": "images", "boxes": "boxes"}
+    of = " / ".join(unit.get(name, printable(name)) for name in manifest.class_counts)
+    if more > 0:
+        parts.append(f"and {more} more")
+    return f"{len(manifest.classes):,}, with {of or 'none used'}: {', '.join(parts)}"
+
+
+def _is_written(manifest: Manifest) -> bool:
+    """Return whether a program has given the labels, which are then of no kind."""
+    return bool(manifest.made_from) and manifest.made_from[0].command == "PackWriter"
+
+
+def _origins(manifest: Manifest) -> str:
+    names = [printable(origin.name) for origin in manifest.made_from]
+    more = f" and {len(names) - INFO_CLASSES} more" if len(names) > INFO_CLASSES else ""
+    return ", ".join(names[:INFO_CLASSES]) + more
+
+
+def _options(manifest: Manifest) -> str:
+    skipped = ("labels", "encode", "max_pixels", "columns", "repack")
+    given = {k: v for k, v in manifest.options.items() if v is not None and k not in skipped}
+    return ", ".join(f"{k} {printable(str(v))}" for k, v in given.items())

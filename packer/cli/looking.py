@@ -1,0 +1,275 @@
+"""`packer stats`: the statistics of a pack."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packer.cli.output import echo
+from packer.cli.storing import cache_options
+from packer.cli.values import PackPath
+from packer.errors import plural, printable
+
+if TYPE_CHECKING:
+    pass
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from packer.cli.output import LocalPath, ProgressBar, as_typed, table_text
+from packer.errors import UsageError
+
+if TYPE_CHECKING:
+    from packer.format.pack import Pack
+    from packer.stats import BoxStats, ClassCounts, PackStats, SizeStats, Spread
+    from packer.stats.problems import Problems
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packer.format.pack import Pack
+
+
+SHOWN_CLASSES = 30
+SHOWN_GROUPS = 10
+SHOWN_EXAMPLES = 3
+MOST_RECORDS = 1000
+TEXT_WIDTH = 96
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@click.option("--against", type=PackPath(), help="Another pack; list the images that are in both.")
+@click.option("--pixels/--no-pixels", default=True, help="Read all images to compute the mean and std of the channels.")
+@click.option("--problems", is_flag=True, help="List what is probably wrong with images and labels, instead.")
+@click.option("--plot", type=LocalPath(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
+@cache_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_json: bool, **given: Any) -> None:
+    """Show the statistics of PACK, a folder or a URL.
+
+    Counts classes, boxes, sizes and duplicates, and computes the mean and std of the channels. Mean and std are
+    exact, over all pixels, and ready to paste. Duplicates are records made from files with the same bytes.
+    --against lists files that are in both packs (a leak of val into train).
+
+    --problems lists equal images with different labels, boxes drawn twice, boxes that are odd for their class,
+    and more, from the index alone. With --against, it looks at both packs together.
+
+    \b
+    Examples:
+      packer stats imgs.lmdb
+      packer stats train.lmdb --against val.lmdb --no-pixels
+      packer stats train.lmdb --against val.lmdb --problems
+    """
+    from dataclasses import asdict
+
+    from packer.format.pack import open_pack
+    from packer.stats import pack_stats
+
+    problems = given.pop("problems")
+    if problems:
+        if plot is not None:
+            raise UsageError("--plot", "has no effect with --problems", "leave one of them out")
+        names = [pack] if against is None else [pack, against]
+        _problems([open_pack(name, **given) for name in names], names, as_json)
+        return
+    if plot is not None:
+        from packer.stats.plots import figure_class
+
+        figure_class("--plot")  # fail before the work, not after it
+    with ProgressBar(hidden=as_json) as progress:
+        opened = open_pack(pack, **given)
+        other = None if against is None else open_pack(against, **given)
+        found = pack_stats(opened, other, pixels, progress)
+    if plot is not None:
+        from packer.stats.plots import plot_stats
+
+        plot_stats(found, plot, opened)
+    if as_json:
+        echo(json.dumps(asdict(found)))
+        return
+    for line in lines(found):
+        echo(as_typed(line, [pack, against or ""]))
+    if plot is not None:
+        echo(f"plot: {printable(plot)}")
+
+
+def _problems(packs: Sequence[Pack], typed: Sequence[str], as_json: bool) -> None:
+    """Print the problems of one or several packs, with their paths as they were typed."""
+    from packer.format.pack import join_packs
+    from packer.stats.problems import find_problems
+
+    found = find_problems(packs[0] if len(packs) == 1 else join_packs(packs))
+    if as_json:
+        listed = [
+            {
+                **vars(one),
+                "count": one.count,
+                "records": one.records[:MOST_RECORDS].tolist(),
+                "examples": [*map(vars, one.examples)],
+            }
+            for one in found.found
+        ]
+        names = [pack.path for pack in packs]
+        echo(json.dumps({"packs": names, "records": sum(map(len, packs)), "problems": listed, "notes": found.notes}))
+        return
+    kinds = plural(len(found.found), "kind of problem", "kinds of problems") if found.found else "no problems found"
+    echo(f"{' and '.join(map(printable, typed))}: {plural(sum(map(len, packs)), 'record')}; {kinds}")
+    for line in problem_lines(found):
+        echo(line)
+    if found.found:
+        echo("")
+        echo(f"see them: packer view {shlex.join(typed)} (tab Problems)")
+
+
+def problem_lines(problems: Problems) -> Iterator[str]:
+    """Return the lines of a list of problems."""
+    for one in problems.found:
+        yield ""
+        count = f"{plural(one.count, 'record')}: " if one.count else ""
+        yield f"{one.level:<6} {count}{one.title}"
+        for line in textwrap.wrap(one.text, TEXT_WIDTH):
+            yield f"       {line}"
+        for example in one.examples[:SHOWN_EXAMPLES]:
+            where = f"{example.pack}: {example.path}" if example.pack else example.path
+            yield f"         {example.key}  {where}" + (f"  {example.detail}" if example.detail else "")
+    for note in problems.notes:
+        yield ""
+        yield f"note   {note}"
+
+
+def lines(found: PackStats) -> Iterator[str]:
+    """Return the lines of the report."""
+    yield f"{printable(found.path)}: {plural(found.records, 'record')}"
+    for counts in found.classes:
+        yield ""
+        yield from _classes(counts)
+    yield ""
+    yield from table_text([HEAD, *_rows(found)], right=range(1, len(HEAD)))
+    yield ""
+    yield from _common(found.sizes)
+    if found.boxes is not None:
+        yield from _boxes(found.boxes)
+    if found.keypoints is not None:
+        values = ", ".join(f"{value:g} ({many:,})" for value, many in found.keypoints.visibility[:SHOWN_GROUPS])
+        yield f"visibility {values} of keypoints; COCO writes 0 not labelled, 1 hidden, 2 visible"
+    for channels in found.channels:
+        images = f"{plural(channels.images, 'image')} of {plural(channels.channels, f'{channels.dtype} channel')}"
+        yield f"pixels     {images}, {plural(channels.pixels, 'pixel')} of equal weight, scaled to 0..1:"
+        yield f"           mean=({_numbers(channels.mean)}), std=({_numbers(channels.std)})"
+    if found.channels and found.padded:
+        yield "           includes the padding of --fit pad"
+    yield from _duplicates(found)
+
+
+HEAD = ("", "count", "lowest", "median", "mean", "highest")
+
+
+def _rows(found: PackStats) -> Iterator[tuple[str, ...]]:
+    sizes = found.sizes
+    yield _row("image width, px", sizes.width)
+    yield _row("image height, px", sizes.height)
+    yield _row("image width / height", sizes.aspect)
+    yield _row("bytes per record", sizes.record_bytes)
+    if (boxes := found.boxes) is not None:
+        yield _row("boxes per image", boxes.per_image)
+        if boxes.boxes:
+            yield _row("box width, px", boxes.width)
+            yield _row("box height, px", boxes.height)
+            yield _row("box width / height", boxes.aspect)
+            yield _row("box area / image area", boxes.area_share)
+    if found.landmarks is not None:
+        yield _row("landmarks per image", found.landmarks)
+    if found.keypoints is not None:
+        yield _row("keypoints per box", found.keypoints.per_box)
+
+
+def _row(name: str, spread: Spread) -> tuple[str, ...]:
+    numbers = (spread.lowest, spread.median, spread.mean, spread.highest)
+    return name, f"{spread.count:,}", *(_number(number) for number in numbers)
+
+
+def _number(number: float) -> str:
+    if number == int(number):
+        return f"{int(number):,}"
+    return f"{number:,.1f}" if abs(number) >= 100 else f"{number:.4g}"
+
+
+def _classes(counts: ClassCounts) -> Iterator[str]:
+    total = sum(counts.counts)
+    order = sorted(range(len(counts.counts)), key=lambda i: (-counts.counts[i], i))
+    rows = [
+        (
+            str(i),
+            printable(counts.names[i]),
+            f"{counts.counts[i]:,}",
+            f"{counts.counts[i] / total:.1%}" if total else "",
+        )
+        for i in order[:SHOWN_CLASSES]
+    ]
+    yield from table_text([("id", "class", counts.of, "share"), *rows], right=(0, 2, 3))
+    if len(order) > SHOWN_CLASSES:
+        yield f"... and {len(order) - SHOWN_CLASSES} more (--json lists all)"
+    parts = [plural(len(counts.names), "class")]
+    if counts.imbalance is not None:
+        parts.append(f"class imbalance {counts.imbalance:,.1f} : 1")
+    if counts.empty:
+        parts.append(f"{len(counts.empty)} without any: {', '.join(map(printable, counts.empty[:SHOWN_GROUPS]))}")
+    if counts.unlabelled:
+        one = "box" if counts.of == "boxes" else "image"
+        parts.append(f"{plural(counts.unlabelled, one)} without class")
+    yield "; ".join(parts)
+
+
+def _common(sizes: SizeStats) -> Iterator[str]:
+    common = ", ".join(f"{width}x{height} ({images:,})" for width, height, images in sizes.common)
+    more = f" and {sizes.distinct - len(sizes.common):,} more" if sizes.distinct > len(sizes.common) else ""
+    yield f"sizes      {common}{more}"
+
+
+def _boxes(boxes: BoxStats) -> Iterator[str]:
+    yield (
+        f"boxes      {boxes.small:,} small (below 32x32 px), {boxes.medium:,} medium, {boxes.large:,} large "
+        f"(96x96 and more), as COCO counts"
+    )
+    if boxes.images_without:
+        yield f"           {plural(boxes.images_without, 'image')} without a box"
+    if boxes.empty:
+        yield f"           {plural(boxes.empty, 'box')} without area"
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    """Return the items of a Python tuple; a single number has a trailing comma."""
+    text = ", ".join(f"{value:.6f}" for value in values)
+    return f"{text}," if len(values) == 1 else text
+
+
+def _duplicates(found: PackStats) -> Iterator[str]:
+    same = found.duplicates
+    if same.groups:
+        repeated = plural(same.groups, "file is", "files are")
+        yield f"duplicates {plural(same.surplus, 'record')} too many: {repeated} packed more than once"
+        for group in same.listed[:SHOWN_GROUPS]:
+            yield f"           {_places(group)}"
+        if same.groups > SHOWN_GROUPS:
+            yield f"           ... and {same.groups - SHOWN_GROUPS:,} more (--json lists {len(same.listed):,})"
+    else:
+        yield "duplicates none: all records are from files with different bytes"
+    if (both := found.leaks) is None:
+        return
+    if found.other_ids:
+        ids = [f"{printable(name)} {here} (there {there})" for name, (here, there) in found.other_ids.items()]
+        more = f" and {len(ids) - SHOWN_GROUPS:,} more" if len(ids) > SHOWN_GROUPS else ""
+        yield f"class ids  differ from those of {printable(both.path)}: {', '.join(ids[:SHOWN_GROUPS])}{more}"
+    yield f"in both    {plural(both.records, 'record is', 'records are')} also in {printable(both.path)}"
+    for ours, theirs in both.listed[:SHOWN_GROUPS]:
+        yield f"           {_places(ours)} = {_places(theirs)}"
+    if len(both.listed) > SHOWN_GROUPS:
+        yield f"           ... and {len(both.listed) - SHOWN_GROUPS:,} more (--json lists {len(both.listed):,})"
+
+
+def _places(group: tuple[Any, ...]) -> str:
+    names = [f"{place.key} ({printable(place.path)})" for place in group[:4]]
+    return ", ".join(names) + (f" and {len(group) - 4} more" if len(group) > 4 else "")

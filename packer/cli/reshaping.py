@@ -1,0 +1,322 @@
+"""Commands that make something of packs: `packer merge`, `split`, `extract`, `repair` and `index`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packer.cli.output import LocalPath, ProgressBar, as_typed, echo
+from packer.cli.values import OneOf, PackPath
+from packer.errors import plural, printable, time_text
+
+if TYPE_CHECKING:
+    from packer.repack.merge import MergeReport
+import os
+import shlex
+import sys
+
+from packer.cli.output import echo_error
+from packer.errors import EXIT_BAD_DATA, UsageError, size_text
+
+
+@click.command()
+@click.argument("packs", type=PackPath(), nargs=-1, required=True)
+@click.option("-o", "--out", type=click.Path(), required=True, help="Path of the new pack.")
+@click.option(
+    "--classes",
+    type=LocalPath(),
+    metavar="FILE",
+    help="Class names in the order of their ids, one per line; or a pack.  [default: those of the first pack, then "
+    "those that the next ones add]",
+)
+@click.option(
+    "--duplicates",
+    default="keep",
+    show_default=True,
+    type=OneOf(("keep", "drop", "fail")),
+    help="Records whose image files have the same bytes as an earlier one.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def merge(packs: tuple[str, ...], quiet: bool, as_json: bool, **given: Any) -> None:
+    """Merge PACKS into one, without copying their images.
+
+    Shards are hard links where the file system allows, and classes are joined by name. New data need no new build of
+    the old: build the new folder, and merge.
+
+    \b
+    Examples:
+      packer build ./new -o new.lmdb
+      packer merge old.lmdb new.lmdb -o all.lmdb
+      packer merge a.lmdb b.lmdb -o all.lmdb --duplicates drop
+    """
+    from packer.repack.merge import merge as merge_packs
+
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = merge_packs(packs, **given, progress=progress)
+        progress.close()
+        for line in _lines(report):
+            progress.note(as_typed(line, [given["out"], *packs]))
+    if as_json:
+        echo(json.dumps(_facts(report)))
+
+
+def _lines(report: MergeReport) -> list[str]:
+    from packer.repack.links import shards_text
+    from packer.repack.merge import duplicates_text
+
+    manifest, found = report.manifest, report.duplicates
+    lines = [f"note: {printable(note)}" for note in report.notes]
+    if found.records:
+        kept = f"{report.dropped:,} dropped" if report.dropped else "kept; --duplicates drop leaves them out"
+        lines += [f"duplicates: {duplicates_text(found)}: {kept}", *(f"duplicate: {text}" for text in found.examples)]
+    relabelled = f", {report.relabelled:,} with other class ids" if report.relabelled else ""
+    return [
+        *lines,
+        f"merged {plural(len(manifest.made_from), 'pack')}: {plural(manifest.records, 'record')}, "
+        f"{plural(len(manifest.classes), 'class')}; {shards_text(report.shards)}{relabelled}; "
+        f"{time_text(report.seconds)}",
+        f'read it: packer.PackedDataset("{printable(report.path)}")',
+    ]
+
+
+def _facts(report: MergeReport) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    manifest = report.manifest
+    return {
+        "path": report.path,
+        "records": manifest.records,
+        "counts": dict(manifest.counts),
+        "classes": list(manifest.classes),
+        "shards": report.shards,
+        "relabelled": report.relabelled,
+        "duplicates": {**asdict(report.duplicates), "dropped": report.dropped},
+        "made_from": [asdict(origin) for origin in manifest.made_from],
+        "notes": list(report.notes),
+        "seconds": round(report.seconds, 3),
+    }
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@click.option("--parts", required=True, metavar="NAME=SHARE,...", help="Names and shares: train=0.8,val=0.2.")
+@click.option("--stratify", is_flag=True, help="Give each part its share of each class.")
+@click.option(
+    "--group",
+    metavar="COLUMN",
+    help="Keep records with an equal value in one part: folder (of the path), source (equal files), or a field of "
+    "extras.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random order.")
+@click.option("-o", "--out", type=click.Path(), metavar="DIR", help="Folder for the parts.  [default: that of PACK]")
+@click.option("--lists", is_flag=True, help="Write lists of paths for packer build --include instead of packs.")
+@click.option("--overwrite", is_flag=True, help="Replace existing parts.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def split(pack: str, out: str | None, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+    """Split PACK into parts without copying its images.
+
+    The parts are called PACK-train and so on. Each record is in one of them. The same options give the same parts, on
+    any machine.
+
+    \b
+    Examples:
+      packer split imgs.lmdb --parts train=0.8,val=0.1,test=0.1 --stratify
+      packer split faces.lmdb --parts train=0.9,val=0.1 --group person
+    """
+    from dataclasses import asdict
+
+    from packer.repack.links import shards_text
+    from packer.repack.split import SplitOptions
+    from packer.repack.split import split as split_pack
+
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = split_pack(pack, SplitOptions(**given), out, overwrite, progress)
+        progress.close()
+        for note in report.notes:
+            progress.note(f"note: {note}")
+        for part in report.parts:
+            shards = f", {shards_text(part.shards)}" if part.shards else ""
+            where = as_typed(printable(part.path), [out or os.path.dirname(pack)])
+            progress.note(f"{printable(part.name)}: {plural(part.records, 'record')}{shards}: {where}")
+    if as_json:
+        echo(json.dumps(asdict(report)))
+
+
+def _layout_names() -> tuple[str, ...]:
+    from packer.repack.layouts import layout_names
+
+    return layout_names()
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@click.argument("out", type=LocalPath())
+@click.option(
+    "--layout",
+    type=OneOf(("folder", "voc", "yolo", "coco", "list"), _layout_names),
+    default="folder",
+    show_default=True,
+    help="Kind of labels.",
+)
+@click.option(
+    "--include",
+    type=LocalPath(),
+    metavar="FILE",
+    help="Extract only the images in FILE: one path, name, glob or key per line.",
+)
+@click.option("--exclude", type=LocalPath(), metavar="FILE", help="Leave out the images in FILE, in the same form.")
+@click.option("--overwrite", is_flag=True, help="Replace a folder that was extracted.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def extract(pack: str, out: str, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+    """Write the images and labels of PACK to the new folder OUT.
+
+    Encoded images are written byte for byte, raw ones as PNG. packer build reads the folder to an equal pack again;
+    the command is printed. What a layout cannot hold is counted. packer export is another name of this command.
+
+    \b
+    Examples:
+      packer extract imgs.lmdb ./imgs
+      packer extract voc.hdf5 ./yolo --layout yolo
+    """
+    from dataclasses import asdict
+
+    from packer.repack.extract import ExtractOptions
+    from packer.repack.extract import extract as extract_pack
+
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = extract_pack(pack, out, ExtractOptions(**given), overwrite, progress)
+        progress.close()
+        for note in report.notes:
+            progress.note(f"note: {note}")
+        for what, count in report.lost.items():
+            progress.note(f"not in {report.layout}: {printable(what)} ({count:,})")
+        renamed = f", {report.renamed:,} of them renamed" if report.renamed else ""
+        where, again = (as_typed(printable(text), [out]) for text in (report.path, shlex.join(report.build)))
+        progress.note(f"{where}: {plural(report.images, 'image')}{renamed}; {time_text(report.seconds)}")
+        progress.note(f"pack it again: {again}")
+    if as_json:
+        echo(json.dumps(asdict(report)))
+
+
+SHOWN_LOST = 20
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@click.option("-o", "--out", type=LocalPath(), help="Path of the new pack, if one is needed.  [default: PACK.repaired]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print only what is lost.")
+def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
+    """Repair PACK, or save what is left of it.
+
+    Files that can be rebuilt byte for byte, as their digests prove, are restored in place. If that is not
+    enough, or with --out, PACK is left unchanged and everything that can be saved goes into a new pack. Lost
+    records are listed, and the exit code is then 1.
+
+    \b
+    Examples:
+      packer repair imgs.lmdb
+      packer repair imgs.lmdb --out /other/disk/imgs.lmdb --json
+    """
+    from dataclasses import asdict
+
+    from packer.format.salvage import repair as repair_pack
+
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = repair_pack(pack, out, progress)
+    if as_json:
+        echo(json.dumps({**asdict(report), "lost_records": report.lost_records}))
+    else:
+        name = printable(pack)
+        for entry in report.lost[:SHOWN_LOST]:
+            echo_error(f"{name}: lost: {printable(str(entry))}")
+        if len(report.lost) > SHOWN_LOST:
+            echo_error(f"... and {len(report.lost) - SHOWN_LOST} more (--json lists all)")
+        if not quiet:
+            for note in report.notes:
+                echo(f"{name}: {printable(note)}")
+            for restored in report.restored:
+                echo(f"{name}: {printable(restored)}: restored byte for byte")
+            if report.out is None:
+                echo(f"{name}: whole: {plural(report.records, 'record')}")
+            else:
+                saved, lost = plural(report.records, "record"), plural(report.lost_records, "record is", "records are")
+                echo(f"{printable(report.out)}: a new pack of {saved}; {lost} lost")
+    if report.lost:
+        sys.exit(EXIT_BAD_DATA)
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@click.option(
+    "--interval",
+    default="row",
+    show_default=True,
+    type=OneOf(("row", "4")),
+    help="An entry per row of blocks, or per four blocks: larger, faster for small crops of large images.",
+)
+@click.option("--remove", is_flag=True, help="Remove the index.")
+@click.option(
+    "--workers", type=int, metavar="N", help="Number of worker processes.  [default: the number of usable cores]"
+)
+@click.option("--quiet", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def index(context: click.Context, /, pack: str, remove: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+    """Make an index of the JPEGs in PACK, for faster crops.
+
+    With it, a crop is decoded without what comes before it in the JPEG. It is in
+    files beside the shards; the pack itself stays as it is. An index that is
+    there is replaced. If it is interrupted, the same command resumes. Needs
+    packer-fast.
+
+    \b
+    Examples:
+      packer index imgs.lmdb
+      packer index imgs.lmdb --interval 4
+      packer index imgs.lmdb --remove
+    """
+    from dataclasses import asdict
+
+    from packer.repack.index_jpegs import index_jpegs, remove_jpeg_index
+
+    if remove and context.get_parameter_source("interval") != click.core.ParameterSource.DEFAULT:
+        raise UsageError("--interval", "is for an index that is made, not for --remove", "leave it out")
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = remove_jpeg_index(pack) if remove else index_jpegs(pack, **given, progress=progress)
+        facts = asdict(report)
+        progress.close()
+        for line in removed_lines(facts) if remove else made_lines(facts):
+            progress.note(line)
+    if as_json:
+        echo(json.dumps(facts))
+
+
+def removed_lines(facts: dict[str, Any]) -> list[str]:
+    """Return what was removed."""
+    if not facts["files"]:
+        return [f"{printable(facts['path'])}: has no index of JPEGs"]
+    return [f"{printable(facts['path'])}: {plural(facts['files'], 'file')} removed, {size_text(facts['bytes'])}"]
+
+
+def made_lines(facts: dict[str, Any]) -> list[str]:
+    """Return what was indexed, and why the rest was not."""
+    records = plural(facts["records"], "record")
+    lines = [
+        f"{printable(facts['path'])}: {facts['indexed']:,} of {records} indexed: {size_text(facts['bytes'])}, "
+        f"{100 * facts['share']:.2g} % of the pack, in {time_text(facts['seconds'])}"
+    ]
+    if facts["ms_per_image"]:
+        lines[0] += f" ({facts['ms_per_image']:.2f} ms per image)"
+    if facts["kept"]:
+        lines.append(f"note: {plural(facts['kept'], 'shard was', 'shards were')} indexed before")
+    if facts["without"]:
+        reasons = ", ".join(f"{count:,} {printable(why)}" for why, count in facts["without"].items())
+        lines.append(f"without an index: {reasons}")
+    return lines

@@ -1,0 +1,338 @@
+"""Converts one input to a record: read, decode, resize, encode, and transform the annotation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from xxhash import xxh3_128_digest
+
+from packer.errors import BadImage, BadInput, NotAnImage, StorageError
+from packer.format.manifest import Rejected
+from packer.images.base import Header, OnAnimation
+from packer.images.decode import Decoder, decode, decode_leniently
+from packer.images.header import IncompleteHeader, Mode, check_header, decoded_shape, read_header, read_header_leniently
+from packer.images.opencv import quiet_opencv
+from packer.images.resize import Encoding, TargetSize, encode
+from packer.model.annotation import Annotation, Image, Record
+from packer.model.fields import FIELDS
+from packer.model.geometry import clip, move
+from packer.sources.archives import FAULT
+from packer.sources.places import OWN_FILE, Archive, Place, SourceFile, held_open
+from packer.sources.store_files import AT_REST, SourceObject, ahead_of, at_once
+from packer.stores import is_url
+from packer.system.child import Decoding, Report, unmarked
+
+HEAD_BYTES = 16 * 1024  # enough for the header of nearly every image; the others are read whole
+READ_WHOLE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderJob:
+    """Some images of a source."""
+
+    root: bytes
+    paths: tuple[bytes, ...]
+    """Relative to `root`."""
+    max_pixels: int
+    on_animation: OnAnimation = "fail"
+    lenient: bool = False
+    threads: int = 0
+    """1 on the second try, after a worker has crashed, so that the counters name the image."""
+    refused: Mapping[int, BadInput] = field(default_factory=dict)
+    """Images whose header crashed a worker twice, by index in `paths`."""
+    archives: tuple[Archive, ...] = ()
+    places: NDArray[np.int64] | None = None
+    """(n, 5): the fields of the `Place` of each image, if there are archives or a store."""
+
+    def place(self, number: int) -> tuple[bytes, Place, tuple[Archive, ...]]:
+        """Return the arguments of `SourceFile` for an image."""
+        place = OWN_FILE if self.places is None else Place(*self.places[number].tolist())
+        return self.root + b"/" + self.paths[number], place, self.archives
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers of the files of a job."""
+
+    facts: NDArray[np.int64]
+    """(n, 4): file size in bytes, stored width and height, `Header.code`; undefined for a bad image."""
+    bad: dict[int, BadInput]
+    """Why an image cannot be packed, by its index in the job."""
+
+    def header(self, number: int) -> Header:
+        """Return the header of a good image."""
+        _, width, height, code = self.facts[number].tolist()
+        return Header.from_code(code, width, height)
+
+
+def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decoding = unmarked) -> Headers:
+    """Read the header of every image of the job, and check that it can be decoded."""
+    with held_open(job.archives) as archives:
+        return _read_headers(replace(job, archives=archives), decoding)
+
+
+def _read_headers(job: HeaderJob, decoding: Decoding) -> Headers:
+    rows: list[tuple[int, int, int, int]] = []
+    bad: dict[int, BadInput] = {}
+    unmarked_read = nullcontext()
+
+    def facts(number: int) -> tuple[int, int, int, int] | BadInput:
+        try:
+            if number in job.refused:
+                raise job.refused[number]
+            with decoding(number) if job.threads else unmarked_read:
+                header, size = _read_file_header(*job.place(number), lenient=job.lenient)
+            check_header(header, job.max_pixels, job.on_animation)
+            return size, header.width, header.height, header.code
+        except BadInput as error:
+            return error
+
+    numbers = range(len(job.paths))
+    waits = is_url(job.root) and not job.threads  # each for the answer of a store
+    for number, found in enumerate(at_once(facts, numbers) if waits else map(facts, numbers)):
+        if isinstance(found, BadInput):
+            bad[number] = found
+        rows.append((0, 0, 0, 0) if isinstance(found, BadInput) else found)
+    return Headers(np.array(rows, np.int64).reshape(-1, 4), bad)
+
+
+def _read_file_header(
+    path: bytes, place: Place = OWN_FILE, archives: Sequence[Archive] = (), lenient: bool = False
+) -> tuple[Header, int]:
+    try:
+        with SourceFile(path, place, archives) as file:
+            try:
+                return _header_of(file), file.size
+            except NotAnImage:
+                raise
+            except BadImage:
+                if not lenient:
+                    raise
+                return read_header_leniently(file.read(file.size)), file.size
+    except OSError as error:
+        raise unreadable(error) from None
+
+
+def _header_of(file: SourceFile) -> Header:
+    size = file.size
+    head = file.read(min(HEAD_BYTES, size))
+    try:
+        return read_header(head, size <= len(head), size)
+    except IncompleteHeader:
+        if size < READ_WHOLE_BYTES:
+            return read_header(file.read(size))
+        # a PNG's orientation may follow its pixels, which are not read from the disk
+        return read_header(cast(bytes, file.view()))
+
+
+def unreadable(error: OSError) -> BadImage:
+    """Return the error for a source file that cannot be opened or read. Raise it if it ends the build."""
+    if isinstance(error, FileNotFoundError):
+        return BadImage("", "vanished while the source was being read", AT_REST)
+    if isinstance(error, StorageError):
+        raise error  # the store cannot be reached: no fault of this image
+    return BadImage("", f"cannot be read: {error.strerror or error}", "check the file's permissions and the disk")
+
+
+FAULTS = ("permission", "vanished", "unreadable")
+"""Reasons of `find_tree` that are faults rather than choices: a folder that cannot be listed."""
+PLACE_SCHEMA = pa.schema([("archive", pa.int32()), ("offset", pa.int64()), ("packed", pa.int64()), ("crc", pa.int64())])
+"""More columns if the images are in archives: `Row.place`."""
+UNREAD = -1
+"""In place of a `Header.code`: the header is read with the image, and width and height are 1."""
+ETAG_SCHEMA = pa.schema([("etag", pa.string())])
+"""One more column if they are objects of a store."""
+
+
+class InputRow(NamedTuple):
+    """The columns of the table of inputs for one image, without its annotation."""
+
+    path: bytes
+    """Relative to the source."""
+    bytes: int
+    """Size of the file."""
+    height: int
+    """Of the upright image."""
+    width: int
+    code: int
+    """`Header.code`, or UNREAD."""
+    archive: int = OWN_FILE.archive
+    """This and the following are the fields of the file's `Place`; the size is `bytes`."""
+    offset: int = 0
+    packed: int = OWN_FILE.packed
+    crc: int = OWN_FILE.crc
+    etag: str | None = None
+    """Of an object of a store."""
+
+    @property
+    def place(self) -> Place:
+        """Where the bytes of the file are."""
+        if self.etag is not None:
+            return Place(size=self.bytes)
+        return Place(self.archive, self.offset, self.bytes, self.packed, self.crc) if self.archive >= 0 else OWN_FILE
+
+    @property
+    def header(self) -> Header:
+        """The header of the file at the time of the scan."""
+        header = Header.from_code(self.code, self.width, self.height)
+        return header if header.orientation < 5 else header._replace(width=self.height, height=self.width)
+
+
+def rows_of(table: Any) -> Iterator[InputRow]:
+    """Yield the rows of a table of inputs; the last columns are those of an archive or a store."""
+    names = [name for name in InputRow._fields if name in table.column_names]
+    for batch in table.select(names).to_batches(max_chunksize=1024):
+        columns = [column.to_pylist() for column in batch.columns]
+        if names[-1] == "etag":
+            yield from (InputRow(*values)._replace(etag=etag) for *values, etag in zip(*columns, strict=True))
+        else:
+            yield from map(InputRow, *columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The conversion of every image of a build."""
+
+    root: bytes
+    mode: Mode
+    decoder: Decoder
+    max_pixels: int
+    resize: TargetSize | None
+    encode: Encoding | Literal["copy"]
+    quality: int
+    archives: tuple[Archive, ...] = ()
+    on_animation: OnAnimation = "fail"
+
+    def with_header(self, row: InputRow, data: bytes) -> InputRow:
+        """Return the row with what the header of the file's bytes says if it was not read before.
+
+        Raises:
+            BadImage: It cannot be packed.
+        """
+        if row.code != UNREAD:
+            return row
+        header = read_header(data)
+        check_header(header, self.max_pixels, self.on_animation)
+        width, height = header.upright_size
+        return row._replace(width=width, height=height, code=header.code)
+
+    def read(self, row: InputRow) -> bytes:
+        """Return the bytes of a source file, which must still have the planned size.
+
+        Raises:
+            BadImage: The file changed, vanished or cannot be read.
+        """
+        path = self.root + b"/" + row.path
+        try:
+            opened = None if row.etag is None else SourceObject(path, row.bytes, row.etag)
+            with SourceFile(path, row.place, self.archives, opened) as file:
+                return file.content(row.bytes)
+        except OSError as error:
+            raise unreadable(error) from None
+
+    def reads(self, rows: Iterator[InputRow]) -> Iterator[tuple[InputRow, Callable[[], bytes]]]:
+        """Yield the rows, each with what returns or raises what `read` does; of a store, they are read ahead."""
+        if not is_url(self.root):
+            yield from ((row, partial(self.read, row)) for row in rows)
+            return
+        for row, future in ahead_of(self.read, rows, lambda row: row.bytes):
+            yield row, future.result
+
+    def image(self, data: bytes, row: InputRow, header: Header) -> tuple[Image, str]:
+        """Return the decoded, resized image of a file's bytes, and its damage if the decoder is lenient, else "".
+
+        Raises:
+            BadImage: It is damaged.
+        """
+        size = (row.width, row.height)
+        at_least = None if self.resize is None else self.resize.at_least(*size)
+        if self.decoder == "lenient":
+            image, damage = decode_leniently(data, self.mode, at_least, self.max_pixels, header)
+        else:
+            image, damage = decode(data, self.mode, self.decoder, at_least, self.max_pixels, header), ""
+        return image if self.resize is None else self.resize.apply(image, size), damage
+
+    def record(self, key: str, row: InputRow, data: bytes, annotation: Annotation) -> tuple[Record, str]:
+        """Return the record of a row whose file holds `data`, and the damage that was accepted, else "".
+
+        Raises:
+            BadImage: The image is damaged, or cannot be stored in the encoding.
+        """
+        header = row.header
+        image, damage = self.image(data, row, header)
+        if self.resize is not None:
+            annotation = resized(annotation, self.resize, (row.width, row.height))
+        stored, encoding = (
+            (data, header.format) if self.encode == "copy" else (encode(image, self.encode, self.quality), self.encode)
+        )
+        height, width, channels = image.shape
+        record = Record(
+            key, stored, encoding, height, width, channels, decoded_shape(header, self.mode)[3],
+            annotation, row.path, xxh3_128_digest(data),
+        )  # fmt: skip
+        return record, damage
+
+
+def resized(annotation: Annotation, resize: TargetSize, size: tuple[int, int]) -> Annotation:
+    """Return the annotation of an image of `size` (width, height) in the frame of the resized image."""
+    if not any(field.moves and getattr(annotation, field.name) is not None for field in FIELDS):
+        return annotation
+    geometry = resize.geometry(*size)
+    moved = move(annotation, geometry)
+    # only a crop puts boxes outside; elsewhere float32 may miss the border by its last digit
+    return clip(moved, geometry.width, geometry.height)
+
+
+def rejected(path: bytes, error: BadInput) -> Rejected:
+    """Return the entry of an input that is rejected with `error`."""
+    name = os.fsdecode(path)
+    about_another_file = error.where and os.fsdecode(error.where) != name
+    problem = error.line if about_another_file else type(error)("", error.problem, error.next_step).line
+    return Rejected(name, error.reason, problem)
+
+
+def refused(path: bytes, reason: str) -> Rejected | None:
+    """Return the entry of a path that `find_tree` skipped although it may hold any number of images; else None."""
+    if reason.partition(":")[0] not in FAULTS:
+        return None
+    if not reason.startswith(FAULT):
+        return rejected(path, BadInput("", f"cannot be read: {reason}", "check its permissions"))
+    return rejected(path, BadInput("", f"cannot be read: {reason.removeprefix(FAULT)}"))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureJob:
+    """A sample of rows, to measure their encoded size."""
+
+    rows: tuple[InputRow, ...]
+    recipe: Recipe
+    threads: int = 1
+    refused: Mapping[int, BadInput] = field(default_factory=dict)
+    """Rows on which the decoder crashes or hangs."""
+
+
+@quiet_opencv(in_worker=True)
+def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[int, int]]:
+    """Return (encoded bytes, pixel bytes) of each good image. Runs in a worker, because a decoder may crash."""
+    sizes = []
+    for number, row in enumerate(job.rows):
+        if number in job.refused:
+            continue
+        assert job.recipe.encode != "copy"
+        try:
+            data = job.recipe.read(row)
+            with decoding(number):
+                known = job.recipe.with_header(row, data)
+                image, _ = job.recipe.image(data, known, known.header)
+                sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
+        except BadInput:
+            continue  # packing will reject it with the reason
+    return sizes

@@ -1,0 +1,319 @@
+"""Arrow and Parquet files of images, as Hugging Face writes them."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packer.errors import BadLabel, UsageError, option, printable
+from packer.files.parquet_pages import binary_places
+from packer.model.annotation import RawAnnotation
+from packer.repack.formats.format_base import ForeignFile, FormatOptions, Known, Rich, Row, class_of
+from packer.sources.parquet_columns import FORMATS, ParquetMeaning, Votes, layout_of, objects_of
+from packer.sources.parquet_file import ParquetFile, columns_of_images, features_of
+from packer.sources.places import SourceFile
+
+ROWS_AT_ONCE = 4096
+
+
+class LabelColumns:
+    """The labels in a table."""
+
+    def __init__(self, table_file: Any, options: FormatOptions) -> None:
+        """Look at the columns of a `ParquetFile`, or of what has its attributes. Raise UsageError if unclear."""
+        if (image := options.columns.get("image")) is not None:
+            if image not in table_file.image_columns:
+                choices = ", ".join(map(printable, table_file.image_columns)) or "none"
+                problem = f"{printable(image)} is not a column of images"
+                raise UsageError(option("columns"), problem, f"those of {printable(table_file.name)} are: {choices}")
+            table_file.image_columns = [image]
+        self.layout: ParquetMeaning = layout_of(table_file, options.columns.get("label"))
+        self._boxes = options.columns.get("boxes")
+        if self._boxes not in (None, *FORMATS):
+            raise UsageError(
+                option("columns"), f"{printable(str(self._boxes))} are no numbers of boxes", f"give {FORMATS}"
+            )
+        self.classes = self.layout.names
+        self.tags = self.layout.tag_names
+        self.notes = list(self.layout.notes)
+
+    def known(self, file: ForeignFile, table: Any) -> Iterator[Known]:
+        """Yield what a table of `self.layout.columns` says of each row."""
+        layout = self.layout
+        votes = Votes()
+        votes.add(table, layout)
+        try:
+            boxes = votes.result(self._boxes)
+        except UsageError as error:
+            choices = " or ".join(option("columns", f'"boxes={words}"') for words in FORMATS)
+            raise UsageError(file.path, error.problem, f"pass {choices}") from None
+        if votes.count:
+            self.notes.append(votes.describe(boxes))
+        only = layout.columns == (() if layout.label is None else (layout.label.column,))
+        for start in range(0, len(table), ROWS_AT_ONCE):
+            rows = table.slice(start, ROWS_AT_ONCE)
+            if only and layout.label is not None:
+                for number, value in enumerate(rows.column(0).to_pylist(), start):
+                    yield self._class(value, f"{file.name} (row {number})")
+                continue
+            for number, values in enumerate(rows.to_pylist() if layout.columns else [{}] * len(rows), start):
+                try:
+                    yield self._row(values, boxes, f"{file.name} (row {number})")
+                except BadLabel as error:
+                    yield error
+
+    def _class(self, value: Any, origin: str) -> Known:
+        label = self.layout.label
+        if label is None or value is None or value == "":
+            return None
+        if label.names is None:
+            return class_of(value, None, origin)
+        try:
+            return label.name_of(value, origin)
+        except BadLabel as error:
+            return error
+
+    def _row(self, values: dict[str, Any], boxes: Any, origin: str) -> Known:
+        layout = self.layout
+        known = None if layout.label is None else self._class(values[layout.label.column], origin)
+        if isinstance(known, BadLabel | Rich):
+            return known
+        size = tuple(values[name] for name in layout.size)
+        objects: dict[str, Any] = {}
+        if layout.objects is not None:
+            objects = objects_of(layout.objects, values[layout.objects.column], boxes, origin)
+        raw = RawAnnotation(
+            origin=origin,
+            tags=layout.tags_of(values, origin),
+            extras={name: layout.plain(name, values[name]) for name in layout.extras},
+            image_size=size if len(size) == 2 and all(size) and layout.objects is not None else None,
+            **objects,
+        )
+        plain = raw.tags is None and not raw.extras and layout.objects is None
+        return known if plain or isinstance(known, Exception) else Rich(known, raw)
+
+
+MAGIC = b"ARROW1"
+SMALL_BYTES = 1 << 20
+"""What the values of a small file may become in any case."""
+AGAIN = "write it again without compression: save_to_disk of Hugging Face's datasets does"
+
+
+class Arrow:
+    """Reads the images of an Arrow file or stream; the roles are image and label."""
+
+    def __init__(self, options: FormatOptions) -> None:
+        self._options = options
+        self.classes: tuple[str, ...] | None = None
+        self.tags: tuple[str, ...] | None = None
+        self.notes: list[str] = []
+
+    def __call__(self, file: ForeignFile) -> Iterator[Row]:
+        try:
+            batches = _batches(file)
+        except UsageError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, IndexError, struct.error) as error:
+            raise file.damaged(f"cannot be read as Arrow: {printable(str(error))}") from None
+        base = pa.py_buffer(file.view).address
+        schema = batches[0].schema if batches else pa.schema([])
+        features = features_of(schema.metadata or {})
+        images = columns_of_images(schema, features)
+        about: Any = SimpleNamespace(name=file.path, schema=schema, features=features, image_columns=images)
+        if not images:
+            columns = ", ".join(map(printable, schema.names))
+            raise UsageError(file.path, f"has no column of images (columns: {columns})", "name it image")
+        about.image = self._options.columns.get("image", images[0])
+        columns_of = LabelColumns(about, self._options)
+        self.classes, self.tags, self.notes = columns_of.classes, columns_of.tags, columns_of.notes
+        number = 0
+        table = pa.Table.from_batches(batches).select(list(columns_of.layout.columns))
+        known: Iterator[Known] = columns_of.known(file, table)
+        for batch in batches:
+            for path, offset, size in _images(file, batch.column(about.image), base):
+                yield path or b"%08d" % number, offset, size, next(known), None
+                number += 1
+
+
+def _batches(file: ForeignFile) -> list[Any]:
+    """Return the record batches, views of the mapped file, checked."""
+    data = pa.py_buffer(file.view)
+    messages = list(_messages(data))
+    if sum(message.body.size for message in messages) > file.size:
+        raise ValueError("its batches overlap")
+    if sum(map(_claimed_bytes, messages)) > max(file.size, SMALL_BYTES):
+        raise UsageError(file.path, "is compressed, and becomes larger than its file", AGAIN)
+    if file.view[:6] == MAGIC:
+        reader = pa.ipc.open_file(data)
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    else:
+        batches = list(pa.ipc.open_stream(data))
+    for batch in batches:
+        batch.validate(full=True)
+    return batches
+
+
+def _messages(data: Any) -> Iterator[Any]:
+    """Yield the messages that the batches of a file or stream are read from, not decompressed."""
+    if data[:6].to_pybytes() != MAGIC:
+        yield from pa.ipc.MessageReader.open_stream(pa.BufferReader(data))
+        return
+    view = memoryview(data)
+    (size,) = struct.unpack("<i", view[-10:-6])
+    footer = view[len(view) - 10 - size : -10]
+    for number in (2, 3):  # dictionaries, and record batches
+        blocks = _follow(footer, _field(footer, _follow(footer, 0), number))
+        if blocks is not None:
+            (count,) = struct.unpack_from("<I", footer, blocks)
+            for place, _, _ in struct.iter_unpack("<qi4xq", footer[blocks + 4 : blocks + 4 + 24 * count]):
+                yield pa.ipc.read_message(data[place:])
+
+
+def _claimed_bytes(message: Any) -> int:
+    """Return what the buffers of a message say that they become, which is allocated before they are read."""
+    about, body = memoryview(message.metadata), message.body
+    root = _follow(about, 0)
+    header = _follow(about, _field(about, root, 2))
+    if message.type == "dictionary":
+        header = _follow(about, _field(about, header, 1))
+    elif message.type != "record batch":
+        return 0
+    buffers = _follow(about, _field(about, header, 2))
+    if buffers is None or _field(about, header, 3) is None:  # not compressed
+        return 0
+    (count,) = struct.unpack_from("<I", about, buffers)
+    places = list(struct.iter_unpack("<qq", about[buffers + 4 : buffers + 4 + 16 * count]))
+    sizes = [struct.unpack_from("<q", body, place)[0] for place, size in places if size >= 8]
+    return sum(max(0, size) for size in sizes)  # -1: it is not compressed
+
+
+def _field(data: memoryview, table: int | None, number: int) -> int | None:
+    """Return where a field of a table of FlatBuffers is; None if it is not there."""
+    if table is None:
+        return None
+    fields = table - struct.unpack_from("<i", data, table)[0]
+    (size,) = struct.unpack_from("<H", data, fields)
+    place = struct.unpack_from("<H", data, fields + 4 + 2 * number)[0] if 4 + 2 * number < size else 0
+    return table + place if place else None
+
+
+def _follow(data: memoryview, place: int | None) -> int | None:
+    """Return where an offset of FlatBuffers leads."""
+    return None if place is None else place + int(struct.unpack_from("<I", data, place)[0])
+
+
+def _images(file: ForeignFile, column: Any, base: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (path, offset, size) of the image in each row of a batch."""
+    there = column.is_valid()
+    paths: list[Any] = [None] * len(column)
+    if pa.types.is_struct(column.type):
+        names = [column.type.field(i).name for i in range(column.type.num_fields)]
+        if "path" in names:
+            paths = column.field(names.index("path")).to_pylist()
+        column = column.field(names.index("bytes"))
+    wide = pa.types.is_large_binary(column.type)
+    if not (wide or pa.types.is_binary(column.type)):
+        raise UsageError(file.path, f"its images are of the type {column.type}, not binary", AGAIN)
+    _, offsets, data = column.buffers()
+    count = len(column)
+    ends = np.frombuffer(offsets, np.int64 if wide else np.int32)[column.offset : column.offset + count + 1]
+    start = 0 if data is None else data.address - base
+    if data is not None and data.size and not 0 <= start <= file.size - data.size:
+        raise UsageError(file.path, "is compressed", AGAIN)
+    usable = (there.to_numpy(zero_copy_only=False) & column.is_valid().to_numpy(zero_copy_only=False)).tolist()
+    bounds = ends.tolist()
+    for row in range(count):
+        path = paths[row].encode("utf-8", "surrogateescape") if isinstance(paths[row], str) else b""
+        yield path, start + bounds[row], bounds[row + 1] - bounds[row] if usable[row] else 0
+
+
+PLAIN = frozenset(("PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"))
+"""Encodings of values that are as they were given, and of levels."""
+PLAIN_PARQUET = (
+    'write the column of images again with compression="none" and use_dictionary=False (pyarrow.parquet.write_table), '
+    "or pack the file: packer build FILE --encode copy"
+)
+
+
+class Parquet:
+    """Reads the images of a Parquet file; the roles are image and label."""
+
+    def __init__(self, options: FormatOptions) -> None:
+        self._options = options
+        self.classes: tuple[str, ...] | None = None
+        self.tags: tuple[str, ...] | None = None
+        self.notes: list[str] = []
+
+    def __call__(self, file: ForeignFile) -> Iterator[Row]:
+        with SourceFile(os.fsencode(file.path)) as source, memoryview(file.view) as view:
+            table_file = ParquetFile(source, file.path)
+            if table_file.rows > file.size:
+                raise file.damaged(f"is damaged: {table_file.rows:,} rows are more than it has bytes")
+            columns = LabelColumns(table_file, self._options)
+            self.classes, self.tags, self.notes = columns.classes, columns.tags, columns.notes
+            number = 0
+            try:
+                chunks = _chunks(file, table_file)
+                table = table_file.read(list(columns.layout.columns)) if columns.layout.columns else None
+                names = table_file.names()
+                known = columns.known(file, _Rows(table_file.rows) if table is None else table)
+                for chunk, levels in chunks:
+                    for offset, size in binary_places(view, chunk, levels):
+                        yield names[number], offset, max(0, size), next(known), None  # null: as without bytes
+                        number += 1
+            except UsageError:
+                raise
+            except (ValueError, LookupError, struct.error, StopIteration) as error:
+                raise file.damaged(f"its column of images cannot be read: {error}") from None
+            if number != table_file.rows:
+                raise file.damaged(f"has {number} images in {table_file.rows} rows")
+
+
+class _Rows:
+    """A table without columns."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.column_names: list[str] = []
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def slice(self, start: int, count: int) -> _Rows:
+        """Return some of the rows."""
+        return _Rows(max(0, min(count, self._rows - start)))
+
+
+def _chunks(file: ForeignFile, table_file: ParquetFile) -> list[tuple[Any, int]]:
+    """Return the metadata of the chunks of the column of images, with its definition levels."""
+    metadata: Any = pq.read_metadata(pa.BufferReader(pa.py_buffer(file.view)))
+    names = (f"{table_file.image}.bytes", table_file.image)
+    found = []
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for number in range(row_group.num_columns):
+            chunk = row_group.column(number)
+            if chunk.path_in_schema in names:
+                if chunk.compression != "UNCOMPRESSED":
+                    column, codec = printable(table_file.image), chunk.compression.lower()
+                    raise UsageError(file.path, f'its column "{column}" is compressed by {codec}', PLAIN_PARQUET)
+                if not PLAIN.issuperset(chunk.encodings):
+                    raise UsageError(
+                        file.path, f'its column "{printable(table_file.image)}" is not stored plainly', PLAIN_PARQUET
+                    )
+                schema = metadata.schema.column(number)
+                if schema.max_repetition_level or schema.physical_type != "BYTE_ARRAY":
+                    raise UsageError(
+                        file.path, f'its column "{printable(table_file.image)}" is not one image a row', PLAIN_PARQUET
+                    )
+                found.append((chunk, schema.max_definition_level))
+    if len(found) != metadata.num_row_groups:
+        raise UsageError(file.path, f'its column "{printable(table_file.image)}" has no bytes of images', PLAIN_PARQUET)
+    return found

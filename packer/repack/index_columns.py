@@ -1,0 +1,112 @@
+"""Whole columns of an index: what pack.json says of them, other class ids, fewer rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.format.index import DTYPES
+from packer.format.manifest import Manifest, ShardEntry
+from packer.model.annotation import Int64
+from packer.model.annotation_columns import Ragged, column, present
+from packer.model.fields import FIELD_NAMES
+
+
+def recount(manifest: Manifest, shards: Iterable[ShardEntry], tables: Iterable[Any]) -> Manifest:
+    """Return `manifest` with these shards, and with what follows from their indexes.
+
+    Args:
+        manifest: Its container, encoding, mode, classes, options, ... stay; so do the counts of inputs that are not
+            in the pack. Its fields must name all that a record may have.
+        shards: The shards of the pack.
+        tables: The index of each shard; read one by one.
+    """
+    shards = tuple(shards)
+    totals = {name: np.zeros(len(manifest.classes), np.int64) for name in ("label", "boxes")}
+    there, shapes, dtypes = set[str](), set[tuple[int, ...]](), set[int]()
+    boxes = 0
+    for table in tables:
+        there.update(name for name in FIELD_NAMES if present(table, name).any())
+        sides = np.stack([np.asarray(column(table, name)) for name in ("height", "width", "channels")], axis=1)
+        if len(shapes) < 2 and len(sides):
+            same = (sides == sides[0]).all()
+            shapes.update([tuple(sides[0].tolist())] if same else map(tuple, np.unique(sides, axis=0)[:2].tolist()))
+        dtypes.update(np.unique(np.asarray(column(table, "dtype"))).tolist())
+        labels: Any = column(table, "label")
+        box_labels: Any = column(table, "box_labels")
+        for name, ids in (("label", labels[labels >= 0]), ("boxes", box_labels.flat())):
+            totals[name] += np.bincount(ids, minlength=len(totals[name]))
+        lists: Any = column(table, "boxes")
+        boxes += len(lists.flat())
+    records = sum(shard.records for shard in shards)
+    counts = dict(manifest.counts)
+    counts.update(packed=records, found=records + counts.get("rejected", 0) + counts.get("skipped", 0))
+    counts.update({"boxes": boxes} if "boxes" in there else {})
+    ((height, width, channels),) = shapes if len(shapes) == 1 else ((0, 0, 0),)
+    return replace(
+        manifest,
+        shards=shards,
+        records=records,
+        dtype=DTYPES[min(dtypes)] if len(dtypes) == 1 else None,
+        shape=(height, width, channels) if height else None,
+        fields=tuple(name for name in manifest.fields if name.partition(".")[0] in there),
+        counts=dict(sorted(counts.items())),
+        class_counts={name: total.tolist() for name, total in totals.items() if total.any()},
+    )
+
+
+def map_ids(ids: NDArray[Any], mapping: Int64) -> Int64:
+    """Return the new class ids, int64 (n,); a negative id, which means none, is -1.
+
+    Args:
+        ids: Class ids, any integers below the number of classes.
+        mapping: New id of each class, int64 (classes,).
+
+    Raises:
+        ValueError: An id is not that of a class.
+    """
+    if len(ids) and int(ids.max()) >= len(mapping):
+        raise ValueError(f"it has the class id {int(ids.max())}, but the pack has {len(mapping)} classes")
+    return np.append(mapping, -1)[np.where(ids < 0, len(mapping), ids)]
+
+
+def relabelled(table: Any, mapping: Int64) -> Any:
+    """Return an index with other class ids, as a record batch."""
+    (batch,) = table.to_batches()
+    lists: Any = column(table, "box_labels")
+    flat = pa.array(map_ids(np.asarray(lists.flat()), mapping), pa.int64())
+    offsets = pa.array(np.asarray(lists.offsets - lists.offsets[0], np.int32))
+    absent = pa.array(~present(table, "box_labels"))
+    batch = _with(batch, "box_labels", pa.ListArray.from_arrays(offsets, flat, mask=absent))
+    return _with(batch, "label", _labels(map_ids(np.asarray(column(table, "label")), mapping)))
+
+
+def selected(batch: Any, rows: Int64) -> Any:
+    """Return some rows of an index (a record batch), in the order of `rows`."""
+    table = pa.Table.from_batches([batch])
+    labels = np.asarray(column(table, "label"))[rows]
+    return _with(batch.take(pa.array(rows)), "label", _labels(labels))
+
+
+def _labels(ids: NDArray[Any]) -> Any:
+    # a null must have the value -1 (packer/format/index.py), which Arrow's own functions do not keep
+    return pa.array(np.asarray(ids, np.int32), pa.int32(), mask=np.asarray(ids) < 0)
+
+
+def _with(batch: Any, name: str, values: Any) -> Any:
+    place = batch.schema.get_field_index(name)
+    arrays = [values if i == place else array for i, array in enumerate(batch.columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def rows_of(lists: Ragged, rows: Int64) -> Ragged:
+    """Return a copy of some rows of a column of lists of numbers."""
+    starts, lengths = np.asarray(lists.offsets[:-1], np.int64)[rows], np.asarray(lists.lengths, np.int64)[rows]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    return Ragged(np.asarray(lists.values)[places], offsets)

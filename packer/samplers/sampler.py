@@ -1,0 +1,357 @@
+"""The base class of samplers: one global order per epoch, divided among ranks, and its state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sized
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from packer.errors import UsageError, plural
+from packer.model.annotation import Int64
+from packer.samplers.clock import (
+    STATE_VERSION,
+    Clock,
+    Iteration,
+    Scalar,
+    check_late,
+    check_state,
+    consumed,
+    dealer,
+    next_iteration,
+    refuse,
+    workers_reader,
+)
+from packer.samplers.order import (
+    PIECE,
+    Records,
+    check_indices,
+    compact,
+    derive,
+    digest_of,
+    in_pieces,
+    pack_of,
+    permutation,
+    shuffled,
+)
+from packer.samplers.ranks import Ranks, as_distributed, check_int, length_of, warn_if_ungrouped
+
+Data = int | Sized
+"""What is sampled: a number of records, a Pack, a PackedDataset, or any object with a length."""
+
+
+class Sampler(ABC):
+    """An order of record numbers as a pure function of (seed, epoch), divided among ranks.
+
+    The order is the same for any number of ranks. With G = batch_size * world_size, global batch b is positions b*G to
+    (b+1)*G - 1 of it, and rank r takes every world_size-th of them, starting with the r-th (`Ranks.first`). So the
+    samples of a global batch do not depend on the number of ranks, and a run may be resumed on another number with
+    the same G. A DataLoader with `sampler=` and `batch_size=` makes the same batches as `rank_batches`. Each iteration
+    reads the next epoch, or that of `set_epoch` (see `Clock`). Samplers can be pickled; iterating is not thread-safe.
+
+    For isinstance a sampler is also a `torch.utils.data.DistributedSampler`, so that other libraries do not divide it
+    again. accelerate's `prepare` divides every DataLoader: there each rank iterates over the whole order.
+
+    Args:
+        data: the number of records, or the pack or dataset.
+        seed: seed of the order, 0 to 2**64 - 1.
+        indices: numbers of the records to sample (default: all), each once; `subset` selects them.
+        drop_last: every rank gets the same number of samples. If False, and world_size does not divide the samples,
+            the first few of the order are repeated at the end: `padded` of them, at most world_size - 1. If True, the
+            end of the order that does not fill one sample per rank (in a DataLoader), or one global batch (in
+            `rank_batches`), is left out: different samples each epoch if the order is shuffled.
+        rank: number of this process. Default: that of torch.distributed when the first sample of an iteration is
+            requested; the process group may be created after the sampler.
+        world_size: number of processes that share the order; default as for `rank`.
+
+    Raises:
+        UsageError: if an argument is out of range, or a rank would get no record.
+    """
+
+    kind: str
+    """Name of the sampler in a state."""
+
+    def __init__(
+        self, data: Data, seed: int = 0, *, indices: ArrayLike | None = None, drop_last: bool = False,
+        rank: int | None = None, world_size: int | None = None,
+    ) -> None:  # fmt: skip
+        self.seed = check_int("seed", seed, 0, (1 << 64) - 1)
+        self.drop_last = bool(drop_last)
+        self._given, self._warned = (rank, world_size), False
+        pack = pack_of(data)
+        self._pack_digest = None if pack is None else pack.manifest.digest
+        self.num_records = length_of(data)
+        """Records of the pack, sampled or not."""
+        self._indices = None if indices is None else check_indices(indices, self.num_records)
+        self.num_indices = self.num_records if self._indices is None else len(self._indices)
+        """Records that are sampled: all, or those of `indices`."""
+        self.num_samples = self.num_indices
+        """Samples per epoch of all ranks together, before padding or dropping; a subclass may set another number."""
+        self.clock = Clock(None if pack is None else getattr(data, "set_epoch", None))
+        self._ranks()
+
+    @abstractmethod
+    def _order(self, epoch: int) -> Records:
+        """Return (num_samples,) numbers from 0 to num_indices - 1, in the order of this epoch."""
+
+    def _numbers(self, epoch: int) -> Callable[[Int64], Records]:
+        """Return the function from positions in `_order` to its numbers; a subclass may do without the whole order."""
+        return self._order(epoch).take
+
+    def _options(self) -> Mapping[str, Scalar]:
+        """Return the options that the order depends on, besides seed, epoch and records."""
+        return {}
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that comes next, or that is being read."""
+        return self.clock.epoch
+
+    @property
+    def rank(self) -> int:
+        """Number of this process: as given, or the current one of torch.distributed."""
+        return Ranks.of(*self._given).rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes: as given, or the current one of torch.distributed."""
+        return Ranks.of(*self._given).world_size
+
+    def _ranks(self) -> Ranks:
+        ranks = Ranks.of(*self._given)
+        if (records := min(self.num_samples, self.num_indices)) < ranks.world_size:
+            few = f"{records} records for {ranks.world_size} ranks: some would get no record"
+            raise UsageError("world_size", few, "use fewer ranks, or give more records")
+        return ranks
+
+    def _begin(self) -> Ranks:
+        """Return the ranks of an iteration, which stay the same until its end. Warn once if they are probably wrong."""
+        ranks = self._ranks()
+        if None in self._given and not self._warned:
+            self._warned = warn_if_ungrouped(ranks)
+        return ranks
+
+    @property
+    def padded(self) -> int:
+        """Samples repeated at the end of an epoch, of all ranks together."""
+        return 0 if self.drop_last else -self.num_samples % self.world_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the next `epoch`. It starts from the beginning, unless a state of this epoch was loaded.
+
+        Raise UsageError if worker processes of a DataLoader have begun to read another one, and would return it.
+        """
+        check_late(self, self.clock, epoch)
+        self.clock.set_epoch(epoch)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """For isinstance also a DistributedSampler: Lightning, Fabric and Ray divide all other samplers again."""
+        return as_distributed(type(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return object.__new__, (type(self),), self.__dict__
+
+    def order(self, epoch: int | None = None) -> Records:
+        """Return the whole `epoch` (default: that of `set_epoch`), all ranks: (num_samples,) record numbers."""
+        order = self._order(self.epoch if epoch is None else check_int("epoch", epoch, 0))
+        return order if self._indices is None else self._indices[order]
+
+    def records_at(self, epoch: int) -> Callable[[Int64], Records]:
+        """Return the function from positions in `epoch` to the record numbers there; it is not thread-safe."""
+        numbers, indices = self._numbers(epoch), self._indices
+        return numbers if indices is None else lambda positions: indices[numbers(positions)]
+
+    def __len__(self) -> int:
+        """Samples of this rank in a whole epoch."""
+        return self._length(self._ranks() if dealer(self._given[1]) is None else Ranks(0, 1))
+
+    def _length(self, ranks: Ranks) -> int:
+        return (self.num_samples + (0 if self.drop_last else ranks.world_size - 1)) // ranks.world_size
+
+    def __iter__(self) -> Iterator[int]:
+        """Return this rank's record numbers of the next epoch; after `load_state_dict` the rest of that epoch."""
+        return _RankNumbers(self)
+
+    def global_batch(self, batch_size: int) -> int:
+        """Return the samples of a batch on all ranks together, `batch_size` on each."""
+        return check_int("batch_size", batch_size, 1) * self.world_size
+
+    def num_batches(self, batch_size: int) -> int:
+        """Return the batches of `batch_size` samples of a rank's epoch. Raise UsageError if drop_last leaves none."""
+        size = self.global_batch(batch_size)
+        if self.drop_last and self.num_samples < size:
+            few = f"{self.num_samples} samples do not fill a batch of {batch_size} on {plural(self.world_size, 'rank')}"
+            raise UsageError("drop_last", few, "use smaller batches, or drop_last=False")
+        return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
+
+    def rank_batches(self, batch_size: int, epoch: int | None = None, start: int = 0) -> Iterator[Int64]:
+        """Return this rank's record numbers of each batch: int64 (batch_size,), the last maybe shorter.
+
+        Args:
+            batch_size: samples of a batch on this rank.
+            epoch: default: that of `set_epoch`.
+            start: the global position to start at, a multiple of the global batch or the end, else UsageError.
+        """
+        ranks, size = self._begin(), self.global_batch(batch_size)
+        end = self.num_batches(batch_size) * size if self.drop_last else self._length(ranks) * ranks.world_size
+        start = self._check_position(start, size)
+        epoch = self.epoch if epoch is None else check_int("epoch", epoch, 0)
+        return (records.astype(np.int64) for records in self._shares(epoch, start, end, size, ranks))
+
+    def _shares(self, epoch: int, start: int, end: int, size: int, ranks: Ranks) -> Iterator[Records]:
+        """Yield a rank's share of the positions from start to end, `size` positions at a time."""
+        if start >= min(end, self.num_samples):
+            return
+        records = self.records_at(epoch)
+        padded = (lambda positions: records(self._repeated(positions))) if end > self.num_samples else records
+        yield from in_pieces(padded, range(start + ranks.first, end, ranks.world_size), size // ranks.world_size)
+
+    def _repeated(self, positions: Int64) -> Int64:
+        """Return `positions`, beyond the end of the order those that are repeated there."""
+        return positions % self.num_samples
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the iteration started last, as a small dict for JSON.
+
+        Raise UsageError while workers of a DataLoader read ahead. torchdata's StatefulDataLoader allows for that.
+        """
+        here = consumed(self.clock)
+        return self.state_at(here.epoch, here.position)
+
+    def state_at(self, epoch: int, position: int, global_batch: int | None = None) -> dict[str, Any]:
+        """Return the state after `position` samples of `epoch`, in batches of `global_batch` of all ranks together."""
+        batch = {} if global_batch is None else {"global_batch": global_batch}
+        position = self._check_position(position, global_batch or 1)
+        return {"version": STATE_VERSION, "epoch": epoch, "position": position, **batch, **self.identity}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from `state_dict`: the next iteration reads the rest of its epoch, or the next epoch.
+
+        Raises:
+            UsageError: as for `check_state`; the sampler is then unchanged.
+        """
+        ranks = self._ranks()
+        self.clock.load(*self.check_state(state_dict), min(self._length(ranks) * ranks.world_size, self.num_samples))
+
+    def check_state(self, state: Any, global_batch: int | None = None) -> tuple[int, int]:
+        """Return (epoch, position) of a `state` of batches of `global_batch` (None: of any).
+
+        Raises:
+            UsageError: if the state has another order or batch size; it names the first difference.
+        """
+        batch = {} if global_batch is None else {"global_batch": global_batch}
+        epoch, position = check_state(state, {**batch, **self.identity})
+        try:
+            return epoch, self._check_position(position, global_batch or self.world_size)
+        except UsageError as error:
+            refuse(str(error))
+
+    def _check_position(self, position: Any, global_batch: int) -> int:
+        """Return a position between two global batches, or at the end. Raise UsageError if it is not one."""
+        number = check_int("position", position, 0, self.num_samples)
+        if number % global_batch and number != self.num_samples:
+            problem = f"must be a multiple of the samples of all ranks at once, {global_batch}, got {number}"
+            raise UsageError("position", problem)
+        return number
+
+    @cached_property
+    def identity(self) -> dict[str, Scalar]:
+        """Return everything that the order depends on except the epoch, which must equal the state's."""
+        return {
+            "kind": self.kind,
+            "seed": self.seed,
+            "num_records": self.num_records,
+            "num_samples": self.num_samples,
+            "drop_last": self.drop_last,
+            "pack": self._pack_digest,
+            "records": None if self._indices is None else digest_of(self._indices),
+            **self._options(),
+        }
+
+    def __repr__(self) -> str:
+        of = f"{self.num_indices} of {self.num_records}" if self._indices is not None else f"{self.num_records}"
+        samples = f", {self.num_samples} samples per epoch" if self.num_samples != self.num_indices else ""
+        return (
+            f"<{type(self).__name__}: {of} records{samples}, seed {self.seed}, rank {self.rank} of {self.world_size}>"
+        )
+
+
+class _RankNumbers(Iterator[int]):
+    """The record numbers of one rank in one epoch. It has a state: torchdata also saves those of iterators."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._told: Iteration | None = None  # the loaded state
+        self._here: Iteration | None = None
+        self._rest: Iterator[int] = iter(())
+        self._step = 1
+
+    def __next__(self) -> int:
+        here = self._here or self._begin()
+        for number in self._rest:
+            here.position = min(here.position + self._step, self._sampler.num_samples)
+            return number
+        here.ended = True
+        raise StopIteration
+
+    def _begin(self) -> Iteration:
+        sampler = self._sampler
+        loader = dealer(sampler._given[1])
+        ranks = sampler._begin() if loader is None else Ranks(0, 1)
+        here = self._here = next_iteration(sampler, sampler.clock, self._told, loader)
+        self._step = ranks.world_size
+        end, size = sampler._length(ranks) * self._step, PIECE * self._step
+        pieces = sampler._shares(here.epoch, here.position, end, size, ranks)
+        self._rest = chain.from_iterable(piece.tolist() for piece in pieces)
+        sampler.clock.begin(here, workers_reader(loader), ahead=loader is not None)
+        return here
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of this iterator."""
+        here = self._here or self._sampler.clock.following(self._told)
+        return self._sampler.state_at(here.epoch, here.position)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from a state; at the end of an epoch nothing is left."""
+        self._told = Iteration(*self._sampler.check_state(state_dict))
+
+
+class SequentialSampler(Sampler):
+    """All records in order, the same in every epoch.
+
+    Use it for evaluation and prediction, where every record is needed once and results are matched to keys. It is the
+    fastest order on any disk. Do not train with it, because neighbors in a folder are similar (one class, one video).
+    With more than one rank, use drop_last=False, the default, and drop the `padded` last results before you compute a
+    metric.
+
+    The order ignores the seed, but a state holds it because crops depend on it. See `Sampler` for the arguments.
+    """
+
+    kind = "sequential"
+
+    def _order(self, epoch: int) -> Records:
+        return np.arange(self.num_indices, dtype=compact(self.num_indices))
+
+
+class ShuffleSampler(Sampler):
+    """All records in random order, a new one each epoch. Its numbers are computed as they are read.
+
+    Use it for training if random reads are as fast as sequential ones: the pack is in memory (in the page cache) or on
+    an SSD. Do not use it for packs larger than memory on spinning disks or network storage, where each record needs a
+    seek (`BlockShuffleSampler`), or for classes so rare that most batches lack them (`BalancedSampler`).
+
+    See `Sampler` for the arguments.
+    """
+
+    kind = "shuffle"
+
+    def _order(self, epoch: int) -> Records:
+        return permutation(self.num_indices, derive(self.seed, epoch))
+
+    def _numbers(self, epoch: int) -> Callable[[Int64], Records]:
+        return shuffled(self.num_indices, derive(self.seed, epoch))

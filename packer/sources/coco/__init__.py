@@ -1,1 +1,0 @@
-"""COCO: JSON files of images, objects and categories."""

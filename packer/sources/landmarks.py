@@ -1,0 +1,476 @@
+"""Landmarks: dlib's XML, as imglab writes it, and PTS, a text file for each image, as of 300-W and Menpo."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from copy import copy
+from xml.sax import SAXException, SAXParseException
+from xml.sax.handler import ContentHandler
+from xml.sax.xmlreader import AttributesImpl, Locator
+
+from defusedxml.common import DefusedXmlException
+from defusedxml.sax import parse
+
+from packer.errors import BadImage, BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
+from packer.model.annotation import Point, RawAnnotation
+from packer.sources.path_finder import FileImages, ImageNames
+from packer.sources.paths import (
+    FolderSplit,
+    as_bytes,
+    as_text,
+    check_count,
+    class_id,
+    extension_of,
+    file_of,
+    flip_index_of,
+    folder_splits,
+    named,
+    number,
+    quoted,
+    spread,
+    stem_of,
+)
+from packer.sources.places import stream_of
+from packer.sources.source import LOOKS, BaseSource, Choice, SourceOptions, Tree
+from packer.sources.tree import MIB, lines_of, read_file, read_head
+from packer.sources.voc import match_by_stem
+
+FLAGS = ("difficult", "truncated", "occluded", "ignore")
+UNNAMED = "object"
+VISIBLE = 2.0  # COCO's value for a labelled and visible point
+PIXEL_CENTER = 0.5
+MOST_LABEL_CHARACTERS = 4096
+MOST_POINTS = 65536
+DEEPEST = 5
+"""Elements that are read lie no deeper."""
+
+
+# Reads dlib's XML from the events of the parser, so that neither the text nor a tree of it is held.
+#
+# Boxes are whole pixels, counted from 0: left, top, width and height cover (left, top, left + width, top + height).
+# Parts are numbers of pixels, counted from 0, so that half a pixel leads to their centers (dlib, rectangle.h and
+# data_io.h).
+
+
+class Entries:
+    """The entries of a file, as flat arrays."""
+
+    def __init__(self) -> None:
+        self.of: dict[bytes, int] = {}
+        """Image -> number of its entry."""
+        self.lines = array("l")
+        self.boxes_end = array("l")
+        """After the last box of each entry; the same for the parts of each box."""
+        self.problems: dict[int, BadLabel] = {}
+        self.bad: list[NoImage | BadLabel] = []
+        self.labels: list[str] = []
+        self.flags = array("B")
+        self.points: tuple[str, ...] = ()
+        """The names of the parts, in order."""
+        self.edges = array("d")
+        self.parts_end = array("l")
+        self.part_names = array("l")
+        self.part_places = array("d")
+
+    def box(self, i: int) -> tuple[float, float, float, float]:
+        """Return box `i`."""
+        left, top, right, bottom = self.edges[4 * i : 4 * i + 4]
+        return left, top, right, bottom
+
+    def keypoints(self, i: int) -> tuple[tuple[float, float, float], ...]:
+        """Return the parts of box `i`, in order; (0, 0, 0) for one that is not there."""
+        points = [(0.0, 0.0, 0.0)] * len(self.points)
+        for part in range(self.parts_end[i - 1] if i else 0, self.parts_end[i]):
+            points[self.part_names[part]] = (self.part_places[2 * part], self.part_places[2 * part + 1], VISIBLE)
+        return tuple(points)
+
+
+class _DlibHandler(ContentHandler):
+    """Fills the entries from the events of the parser."""
+
+    _locator: Locator
+
+    def __init__(self, entries: Entries, name: str, images: FileImages) -> None:
+        super().__init__()
+        self._entries, self._name, self._images = entries, name, images
+        self._path: list[str] = []
+        self._text: list[str] | None = None
+        self.numbers: dict[str, int] = {}
+        """Name of a part -> its number in the order of the file."""
+        self._here: set[int] = set()
+
+    def startElement(self, name: str, attrs: AttributesImpl) -> None:  # noqa: N802  # the names of SAX
+        self._path.append(name)
+        if len(self._path) == 1 and name != "dataset":
+            raise UsageError(
+                self._where(), f"its root is <{printable(name)[:40]}>, not dlib's <dataset>", "name another"
+            )
+        below = self._path[2:] if len(self._path) <= DEEPEST else []
+        try:
+            if below == ["image"]:
+                self._image(attrs)
+            elif below == ["image", "box"]:
+                self._box(attrs)
+            elif below == ["image", "box", "part"]:
+                self._part(attrs)
+            elif below == ["image", "box", "label"]:
+                self._text = []
+        except ValueError as error:
+            self._refuse(str(error))
+
+    def characters(self, content: str) -> None:
+        if self._text is not None:
+            self._text.append(content)
+
+    def endElement(self, name: str) -> None:  # noqa: N802
+        if self._text is not None and self._path[-1] == "label":
+            label = "".join(self._text).strip()
+            self._entries.labels[-1] = label[:MOST_LABEL_CHARACTERS] or UNNAMED
+            self._text = None
+        self._path.pop()
+
+    def _image(self, attrs: AttributesImpl) -> None:
+        entries = self._entries
+        row = len(entries.lines)
+        entries.lines.append(self._line())
+        entries.boxes_end.append(len(entries.labels))
+        written = as_bytes(attrs.get("file", ""))
+        places = self._images.find(written) if written else []
+        if len(places) == 1:
+            first = entries.of.setdefault(places[0], row)
+            if first != row:
+                problem = f"names {printable(written)}, as line {entries.lines[first]} does"
+                entries.problems.setdefault(first, BadLabel(self._where(), problem, "keep one of the entries"))
+        elif places:
+            problem = f"{quoted(written)} fits {len(places)} images equally well: {named(places)}"
+            entries.bad.append(BadLabel(self._where(), problem, "write the folder too"))
+        elif written:
+            step = "add the image, or remove its entry"
+            entries.bad.append(NoImage(self._where(), f"no image {quoted(written)}", step))
+        else:
+            entries.bad.append(BadLabel(self._where(), "an <image> has no file", "add it, or remove the entry"))
+
+    def _box(self, attrs: AttributesImpl) -> None:
+        entries = self._entries
+        entries.boxes_end[-1] += 1
+        entries.labels.append(UNNAMED)
+        marks = [attrs.get(name, "0").strip() not in ("", "0", "false") for name in FLAGS]
+        entries.flags.append(sum(mark << bit for bit, mark in enumerate(marks)))
+        entries.parts_end.append(len(entries.part_names))
+        entries.edges.extend((0.0, 0.0, 0.0, 0.0))
+        self._here.clear()
+        left, top, width, height = (_number(attrs, name) for name in ("left", "top", "width", "height"))
+        if width < 0 or height < 0:
+            raise ValueError(f"the {'width' if width < 0 else 'height'} of a box is below 0")
+        entries.edges[-4:] = array("d", (left, top, left + width, top + height))
+
+    def _part(self, attrs: AttributesImpl) -> None:
+        entries = self._entries
+        name = attrs.get("name", "").strip()
+        if not name:
+            raise ValueError("a <part> has no name")
+        number_of = self.numbers.setdefault(name, len(self.numbers))
+        if len(self.numbers) > MOST_POINTS:
+            raise UsageError(self._where(), f"there are more than {MOST_POINTS} names of parts", "correct them")
+        if number_of in self._here:
+            raise ValueError(f"a box has two parts {quoted(name)}")
+        self._here.add(number_of)
+        x, y = _number(attrs, "x") + PIXEL_CENTER, _number(attrs, "y") + PIXEL_CENTER
+        entries.part_names.append(number_of)
+        entries.part_places.extend((x, y))
+        entries.parts_end[-1] += 1
+
+    def _refuse(self, problem: str) -> None:
+        self._entries.problems.setdefault(
+            len(self._entries.lines) - 1, BadLabel(self._where(), problem, "fix the label")
+        )
+
+    def setDocumentLocator(self, locator: Locator) -> None:  # noqa: N802
+        self._locator = locator
+
+    def _line(self) -> int:
+        return self._locator.getLineNumber() or 1
+
+    def _where(self) -> str:
+        return f"{self._name}:{self._line()}"
+
+
+def _number(attrs: AttributesImpl, name: str) -> float:
+    if name not in attrs:
+        raise ValueError(f"has no {name}")
+    try:
+        return number(attrs[name].strip().encode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
+
+
+def read_dlib(tree: Tree, path: bytes, name: str, images: FileImages) -> Entries:
+    """Read a file.
+
+    Args:
+        tree: The tree of the source.
+        path: The absolute path of the file.
+        name: The file, for messages.
+        images: Finds the images that it names.
+
+    Raises:
+        UsageError: It is not XML of dlib.
+    """
+    entries = Entries()
+    handler = _DlibHandler(entries, name, images)
+    try:
+        with tree.open(path) as file:
+            parse(stream_of(file), handler, forbid_dtd=False, forbid_entities=True, forbid_external=True)
+    except SAXParseException as error:
+        problem = f"is not readable as XML: {error.getMessage()}"
+        raise UsageError(f"{name}:{error.getLineNumber()}", problem, "fix the file") from None
+    except DefusedXmlException:
+        raise UsageError(name, "has entities, which may hide an attack", "remove its <!DOCTYPE") from None
+    except (SAXException, PackerError, ValueError, LookupError) as error:
+        if isinstance(error, BadImage):
+            raise UsageError(name, error.problem, error.next_step) from None
+        if isinstance(error, PackerError):
+            raise
+        raise UsageError(name, f"is not readable as XML: {error}", "fix the file") from None
+    except OSError as error:
+        raise UsageError(name, f"cannot be read: {error.strerror}", "check its name and permissions") from None
+    order = sorted(handler.numbers, key=_in_order)
+    places = {handler.numbers[part]: i for i, part in enumerate(order)}
+    entries.points = tuple(order)
+    entries.part_names = array("l", (places[number_of] for number_of in entries.part_names))
+    return entries
+
+
+def _in_order(name: str) -> tuple[bool, int, str]:
+    """Return the key to sort names of parts: numbers as numbers."""
+    found = class_id(name.encode("utf-8", "surrogatepass"))
+    return found is None, found or 0, name
+
+
+HEAD_BYTES = 4096
+MOST_CANDIDATES = 64
+
+
+class DlibSource(BaseSource):
+    """An XML file of dlib. Images that it does not name are not part of the dataset.
+
+    Raises:
+        UsageError: There is no such file, there are several, or it is not XML.
+    """
+
+    takes_file = "optional"
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        self.classes: tuple[str, ...] | None = None
+        self.notes: list[str] = []
+        self._split = None if options.split is None else FolderSplit(tree, options.split)
+        path = file_of(tree, "dlib", options.file) if options.file else _only(tree)
+        self.label_files = {tree.below(path)}
+        names = ImageNames(tree)
+        self._name = printable(names.told(path))
+        found = names.of_file(path)
+        self._entries = read_dlib(tree, path, self._name, found)
+        points = self._entries.points
+        self.flip_index = flip_index_of(points) if points else None
+        if found.moved is not None:
+            written, image = found.moved
+            what = plural(found.count, "image was", "images were")
+            self.notes.append(f"{self._name}: {what} found elsewhere, e.g. {quoted(written)} at {printable(image)}")
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return the XML files whose root is that of dlib."""
+        found = _candidates(tree)
+        root = as_text(tree.root.rstrip(b"/")) + "/"
+        if len(found) == 1:
+            return [Choice("dlib", f"{printable(found[0])} is an XML file of dlib")]
+        return [Choice(f"dlib:{root}{as_text(path)}", "an XML file of dlib") for path in found]
+
+    @staticmethod
+    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the folders of splits."""
+        return folder_splits(tree)
+
+    def in_split(self, image: bytes) -> bool:
+        """Return whether the image's folder is of the split."""
+        return self._split is None or self._split.in_split(image)
+
+    def left_out(self, image: bytes) -> str | None:
+        """Return why an image is not part of the dataset: the file does not name it."""
+        return None if image in self._entries.of else f"not in {self._name}"
+
+    def annotate(self, image: bytes) -> RawAnnotation:
+        """Return the boxes of the image, with their parts as keypoints.
+
+        Raises:
+            NoLabel: The file does not name the image.
+            BadLabel: Its entry is invalid, or there are several.
+        """
+        entries, row = self._entries, self._entries.of.get(image)
+        if row is None:
+            raise NoLabel(image, f"is not in {self._name}", "add it, or remove the image")
+        origin = f"{self._name}:{entries.lines[row]}"
+        if row in entries.problems:
+            raise entries.problems[row]
+        boxes = range(entries.boxes_end[row - 1] if row else 0, entries.boxes_end[row])
+        try:
+            check_count(len(boxes), len(entries.points))
+        except ValueError as error:
+            raise BadLabel(origin, str(error), "give the parts of all boxes the same names") from None
+        return RawAnnotation(
+            origin=origin,
+            boxes=tuple(entries.box(i) for i in boxes),
+            box_labels=tuple(entries.labels[i] for i in boxes),
+            keypoints=tuple(entries.keypoints(i) for i in boxes) if entries.points else None,
+            box_fields={name: tuple(int(entries.flags[i] >> bit & 1) for i in boxes) for bit, name in enumerate(FLAGS)},
+        )
+
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
+        """Yield the entries that name no image."""
+        return iter(self._entries.bad)
+
+
+def _candidates(tree: Tree) -> list[bytes]:
+    found = sorted((p for p in tree.files if extension_of(p) == b".xml"), key=lambda path: (path.count(b"/"), path))
+    return [path for path in found[:MOST_CANDIDATES] if _is_dlib(tree, path)]
+
+
+def _is_dlib(tree: Tree, path: bytes) -> bool:
+    try:
+        head = read_head(tree, path, HEAD_BYTES)
+    except BadLabel:
+        return False
+    return b"<dataset" in head and b"<image" in head
+
+
+def _only(tree: Tree) -> bytes:
+    found = _candidates(tree)
+    if len(found) != 1:
+        problem = f"{len(found)} XML files of dlib: {named(found)}" if found else "holds no XML file of dlib"
+        raise UsageError(tree.root, problem, "name one: --labels=dlib:FILE")
+    return tree.root.rstrip(b"/") + b"/" + found[0]
+
+
+MOST_BYTES = MIB
+FIRST_CENTER = 0.5
+BLANKS = re.compile(rb"[ \t]+")
+
+
+# PTS: one text file of landmarks per image, as of 300-W and Menpo, matched by stem.
+#
+#     version: 1
+#     n_points: 2
+#     {
+#     30.5 41
+#     50 41.5
+#     }
+#
+# Points count from 1, at the center of the first pixel: "landmarks on a 480x480 image are in the range [1-480]" (menpo,
+# io/input/landmark.py). In packer's frame that center is at 0.5, so that (x, y) becomes (x - 0.5, y - 0.5).
+
+
+class PtsSource(BaseSource):
+    """Landmarks from ``.pts`` files."""
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        self.classes: tuple[str, ...] | None = None
+        self.notes: list[str] = []
+        self._tree = tree
+        self._split = None if options.split is None else FolderSplit(tree, options.split)
+        self._matches = match_by_stem(tree.images, (path for path in tree.files if extension_of(path) == b".pts"))
+        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed}
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return PTS if images have such a file of their name, and a few of those can be read."""
+        files = [path for path in tree.files if extension_of(path) == b".pts"]
+        matches = match_by_stem(tree.images, files) if files else None
+        if matches is None or not (fitting := len(matches.label_of) + len(matches.refused)):
+            return []
+        if not any(_is_readable(tree, path) for path in spread(files, LOOKS)):
+            return []
+        images = plural(len(tree.images), "image has", "images have")
+        return [Choice("pts", f"{fitting} of {images} a .pts file of their name")]
+
+    @staticmethod
+    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the folders of splits."""
+        return folder_splits(tree)
+
+    def in_split(self, image: bytes) -> bool:
+        """Return whether the image is in a folder of the split."""
+        return self._split is None or self._split.in_split(image)
+
+    def annotate(self, image: bytes) -> RawAnnotation:
+        """Return the landmarks of the image.
+
+        Raises:
+            NoLabel: No file fits the image.
+            BadLabel: Several files fit equally well, or the file is invalid.
+        """
+        path = self._matches.of(image)
+        if path is None:
+            raise NoLabel(image, f"has no label file {printable(stem_of(image))}.pts", "add it, or remove the image")
+        return RawAnnotation(origin=as_text(path), landmarks=read_points(self._tree, path))
+
+    def for_images(self, images: Sequence[bytes]) -> PtsSource | None:
+        """Return a copy for a worker, with the label files of these images."""
+        if (tree := self._tree.without_files) is None:
+            return None
+        part = copy(self)
+        part._tree, part._matches, part._split, part.label_files = tree, self._matches.of_images(images), None, set()
+        return part
+
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
+        """Yield the files without an image."""
+        for path in self._matches.unclaimed:
+            if self._split is None or self._split.in_split(path):
+                yield NoImage(path, "has no image", "add the image, or remove the label")
+
+
+def read_points(tree: Tree, path: bytes) -> tuple[Point, ...]:
+    """Return the points of a file, in packer's frame. Raise BadLabel if it is invalid."""
+    lines = [(count, line.strip()) for count, line in enumerate(lines_of(read_file(tree, path, MOST_BYTES)), 1)]
+    at = 0
+    try:
+        expected, body = _header([(count, line) for count, line in lines if line])
+        points = []
+        for at, line in body:  # noqa: B007  # named in the error
+            values = [number(cell) for cell in BLANKS.split(line)]
+            if len(values) != 2:
+                raise ValueError(f"has {plural(len(values), 'number')}, not x and y")
+            points.append((values[0] - FIRST_CENTER, values[1] - FIRST_CENTER))
+    except ValueError as error:
+        where = f"{printable(path)}:{at}" if at else path
+        raise BadLabel(where, str(error), "fix the line" if at else "fix the file") from None
+    if expected is not None and expected != len(points):
+        problem = f"says n_points: {expected}, but has {plural(len(points), 'point')}"
+        raise BadLabel(path, problem, "correct the number, or complete the file")
+    return tuple(points)
+
+
+def _header(lines: list[tuple[int, bytes]]) -> tuple[int | None, list[tuple[int, bytes]]]:
+    """Return the number of points, if it is given, and the lines between the braces."""
+    expected = None
+    for i, (_, line) in enumerate(lines):
+        name, colon, value = line.removesuffix(b"{").partition(b":")
+        if colon and name.strip().lower() == b"n_points":
+            expected = class_id(value.strip())
+            if expected is None:
+                raise ValueError(f"n_points: {quoted(value.strip())} is not a number of points")
+        elif not colon and line != b"{":
+            break
+        if line.endswith(b"{"):
+            if lines[-1][1] != b"}":
+                raise ValueError("does not end with }, so that it may be truncated")
+            return expected, lines[i + 1 : -1]
+    raise ValueError("has no points between { and }, as PTS files have")
+
+
+def _is_readable(tree: Tree, path: bytes) -> bool:
+    try:
+        return bool(read_points(tree, path))
+    except BadLabel:
+        return False

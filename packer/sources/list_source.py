@@ -1,0 +1,316 @@
+"""A list: a text or CSV file with lines for images, its columns given by ``--columns`` or by its header.
+
+Only the place of each line and the number of its image are kept; a line is parsed when its image is annotated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+
+from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
+from packer.model.annotation import RawAnnotation
+from packer.sources.list_columns import ListRow
+from packer.sources.list_header import names_images, read_layout
+from packer.sources.list_lines import COMMA, Lines, ListTable, as_lines, rows_of
+from packer.sources.path_finder import PathFinder
+from packer.sources.paths import (
+    FolderSplit,
+    are_splits,
+    as_bytes,
+    as_text,
+    extension_of,
+    file_of,
+    files_beside,
+    folder_of,
+    folder_splits,
+    in_order,
+    quoted,
+    splits_of,
+    stem_of,
+)
+from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
+from packer.sources.tree import MIB, lines_of, read_file
+from packer.sources.yolo_config import NAME_FILES
+
+MOST_LIST_BYTES = 2048 * MIB
+LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
+MOST_CANDIDATES = 64
+SPLITS = {"train": b"0", "val": b"1", "valid": b"1", "validation": b"1", "test": b"2"}
+"""How CelebA's list_eval_partition numbers the splits."""
+SHOWN_LINES = 3
+MOST_NAMES_BYTES = 16 * MIB
+OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
+DESCRIPTIONS = b"class-descriptions"
+"""In the name of the file in which Open Images gives the names of its classes."""
+
+
+class ListSource(BaseSource):
+    """Labels from a list.
+
+    Raises:
+        UsageError: The file does not exist, its columns are not clear, or none of its paths leads to an image.
+    """
+
+    takes_file = True
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        file = options.file or ""
+        self._name = printable(file.rpartition("/")[2])
+        path = file_of(tree, "list", file)
+        self._lines = Lines(_read(tree, path, file))
+        self.label_files = {tree.below(path)}
+        folder = folder_of(path)
+        finder = PathFinder(tree, folder)
+        self._layout = layout = read_layout(self._lines, finder, options.columns, self._name)
+        self._columns = layout.columns
+        self.notes = list(layout.notes)
+        self.flip_index, self.tags = layout.flip_index, layout.tags
+        try:
+            self._table = ListTable(self._lines, layout.opening.lines, layout.columns, layout.separator, finder)
+        except UsageError as error:
+            raise UsageError(self._name, error.problem, error.next_step) from None
+        self.classes: tuple[str, ...] | None = self._table.classes
+        self._display = self._display_names(tree, folder)
+        self._add_notes()
+        self._selects = not options.by_auto
+        self.has_splits = "split" in self._columns.head
+        self._folders: FolderSplit | None = None
+        if options.split is not None and not self.has_splits and splits_of(tree):
+            with suppress(UsageError):  # no folder is of that split
+                self._folders, self.has_splits = FolderSplit(tree, options.split), True
+        wanted = options.split if self._folders is None else None
+        self._split = None if wanted is None else self._find_split(wanted)
+        self._repeats: dict[bytes, int] = {}
+        """Image -> number of its lines that repeat another one."""
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return the lists near the root that name images with labels."""
+        lists = [
+            path
+            for path in tree.files
+            if path.count(b"/") <= 1
+            and extension_of(path) in LIST_EXTENSIONS
+            and path.rpartition(b"/")[2].lower() not in NAME_FILES
+        ]
+        images = {stem_of(image) for image in tree.images} if lists else set[bytes]()
+        candidates = (path for path in lists if stem_of(path) not in images)
+        found = []
+        finder = PathFinder(tree, tree.root)
+        for path in islice(candidates, MOST_CANDIDATES):
+            folder = tree.root + b"/" + folder_of(path) if b"/" in path else tree.root
+            if names_images(tree, path, finder.at(folder)):
+                file = as_text(tree.root.rstrip(b"/") + b"/" + path)
+                found.append(Choice(f"list:{file}", f"{printable(path)} names images and has labels for them"))
+        return found
+
+    @classmethod
+    def splits(cls, tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+        """Return the values of the column of splits, if all are names of splits; without one, the folders of splits."""
+        source = cls(tree, options)
+        if not source.has_splits:
+            return folder_splits(tree)
+        values = source._split_values()
+        if values and values <= set(SPLITS.values()):
+            return in_order(name for name in ("train", "val", "test") if SPLITS[name] in values)
+        names = [as_text(value) for value in values]
+        return in_order(names) if are_splits(names) else ()
+
+    def in_split(self, image: bytes) -> bool:
+        """Return whether the image is of the chosen split (True for every image without ``--split``).
+
+        A column of the list says so, or else the image's folder.
+        """
+        if self._folders is not None:
+            return self._folders.in_split(image)
+        if self._split is None:
+            return True
+        lines = self._table.lines_of(image)
+        return bool(lines) and self._cell("split", lines[0]) == self._split
+
+    def left_out(self, image: bytes) -> str | None:
+        """Return why an image is not packed that the list does not name; None for all if ``auto`` chose the list."""
+        return f"not in {self._name}" if self._selects and not self._table.lines_of(image) else None
+
+    def annotate(self, image: bytes) -> RawAnnotation:
+        """Return the annotation in the image's lines.
+
+        Raises:
+            NoLabel: The list does not name the image.
+            BadLabel: A line is invalid, or lines contradict one another; the error names file, line and value.
+        """
+        lines = self._table.lines_of(image)
+        if not lines:
+            next_step = "add a line for it, or pass --labels=list:FILE to pack only the images that it names"
+            raise NoLabel(image, f"is not in {self._name}", next_step)
+        row = self._row(lines[0]) if len(lines) == 1 else self._joined(image, lines)
+        label, box_labels = row.label, row.box_labels
+        if self.classes is not None:  # 07 is class 7
+            label = None if label is None else str(int(label))
+            if box_labels is not None:
+                box_labels = tuple(str(int(name)) for name in box_labels)
+        elif self._display:
+            label = None if label is None else self._display[label]
+            if box_labels is not None:
+                box_labels = tuple(self._display[name] for name in box_labels)
+        return RawAnnotation(
+            origin=self._where(lines),
+            label=label,
+            boxes=row.boxes,
+            box_labels=box_labels,
+            landmarks=row.landmarks,
+            tags=row.tags,
+            box_fields=row.box_fields,
+            extras={} if row.text is None else {"text": row.text},
+            relative=self._layout.relative,
+            image_size=row.image_size,
+        )
+
+    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
+        """Yield the lines that name no image of the source; of several with one path, the first."""
+        if self._repeats:
+            what = plural(sum(self._repeats.values()), "line repeats", "lines repeat")
+            self.notes.append(f"{self._name}: {what} another line of the same image; each is counted once")
+        seen = set[bytes]()
+        bad = [index for index in self._table.unplaced() if self._lines[index].strip(b" \t")]
+        found = self._table.found + len(bad)
+        if self._layout.opening.count not in (None, found):
+            says = f"says {plural(self._layout.opening.count or 0, 'image')}, but"
+            problem = f"{says} {plural(found, 'line follows', 'lines follow')}"
+            yield BadLabel(self._where([0]), problem, "correct the number, or complete the list")
+        for index in bad:
+            try:
+                path = self._columns.path(self._table.row(index))
+                if path is None:
+                    raise ValueError("names no image")
+            except ValueError as error:
+                yield BadLabel(self._where([index]), str(error), "fix the line")
+                continue
+            if path not in seen:
+                seen.add(path)
+                yield self._no_image(index, path)
+
+    def _no_image(self, index: int, path: bytes) -> NoImage | BadLabel:
+        where, finder = self._where([index]), self._table.finder
+        if self._table.manner is None and finder.escapes(path):
+            return BadLabel(where, f"{quoted(path)} is outside the source folder", "move it into the source")
+        if self._table.manner is not None and len(alike := finder.alike(path)) > 1:
+            problem = f"{quoted(path)} may be {printable(alike[0])} or {printable(alike[1])}"
+            return BadLabel(where, problem, "write the whole path")
+        return NoImage(where, f"no image {quoted(path)}", "add the image, or remove the line")
+
+    def _where(self, lines: Sequence[int]) -> str:
+        """Return file and line: ``a.csv:7``, ``a.csv:7-9``, or ``a.csv:7,9,12 and 4 more``."""
+        numbers = [index + 1 for index in lines]
+        if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+            return f"{self._name}:{numbers[0]}-{numbers[-1]}"
+        more = f" and {len(numbers) - SHOWN_LINES} more" if len(numbers) > SHOWN_LINES else ""
+        return f"{self._name}:{','.join(map(str, numbers[:SHOWN_LINES]))}{more}"
+
+    def _row(self, index: int) -> ListRow:
+        try:
+            return self._columns.read(self._table.row(index))
+        except ValueError as error:
+            raise BadLabel(self._where([index]), str(error), "fix the line") from None
+
+    def _joined(self, image: bytes, lines: Sequence[int]) -> ListRow:
+        """Return what several lines say of one image: all their boxes, and else the same."""
+        if self._table.is_ambiguous(image):
+            raise BadLabel(image, f"is meant by different paths: {self._where(lines)}", "write whole paths")
+        texts = {self._lines[index]: index for index in reversed(lines)}
+        if len(texts) < len(lines):
+            self._repeats[image] = len(lines) - len(texts)
+        rows = [self._row(index) for index in sorted(texts.values())]
+        first = rows[0]
+        if not self._columns.has_box and len(rows) > 1:
+            raise BadLabel(image, f"appears in several lines: {self._where(lines)}", "keep one")
+        for index, row in zip(sorted(texts.values()), rows, strict=True):
+            for name in ("label", "landmarks", "tags", "text", "image_size"):
+                if getattr(row, name) != getattr(first, name):
+                    problem = f"gives another {name.replace('_', ' ')} than line {lines[0] + 1}"
+                    raise BadLabel(self._where([index]), problem, "fix one of them")
+        if len(rows) == 1:
+            return first
+        return replace(
+            first,
+            boxes=tuple(box for row in rows for box in row.boxes or ()),
+            box_labels=tuple(name for row in rows for name in row.box_labels or ()),
+            box_fields={name: tuple(v for row in rows for v in row.box_fields[name]) for name in first.box_fields},
+        )
+
+    def _add_notes(self) -> None:
+        table = self._table
+        if table.manner is not None:
+            how = f"paths lead to no image as written, and are compared by {table.manner.describe()}"
+            self.notes.append(f"{self._name}: {how}: {table.example}")
+        if table.odd is not None:
+            index, name = table.odd
+            self.notes.append(
+                f"{self._where([index])}: {name} is not a whole number, so that the classes are not numbered by the "
+                "list but by the order of their names"
+            )
+        words = {word for name in table.names for word in re.split(r"[\s|;,]+", name)}
+        if self.classes is None and len(words) < len(table.names):
+            what = "labels seem to be several classes in one cell, and each combination is a class"
+            self.notes.append(
+                f"{self._name}: {what}; for several classes of an image, write a column of 0 and 1 for each"
+            )
+        if self._display:
+            self.notes.append(f"{self._name}: names of classes are from {DESCRIPTIONS.decode()}*.csv")
+
+    def _cell(self, column: str, index: int) -> bytes:
+        try:
+            cells = self._table.row(index)
+        except ValueError:
+            return b""
+        place = self._columns.head.index(column)
+        return cells[place] if place < len(cells) else b""
+
+    def _find_split(self, split: str) -> bytes | None:
+        """Return the value of the split column for ``--split``; None if the list has none."""
+        if "split" not in self._columns.head:
+            self.notes.append(f"{self._name}: has no column of splits; --split {split} does not choose lines")
+            return None
+        values = self._split_values()
+        wanted = as_bytes(split)
+        alike = [value for value in sorted(values) if value.lower() == wanted.lower()]
+        if wanted in values or alike:
+            return wanted if wanted in values else alike[0]
+        if values <= set(SPLITS.values()) and SPLITS.get(split) in values:
+            return SPLITS[split]
+        few = ", ".join(map(printable, sorted(values)[:8]))
+        raise UsageError(self._name, f"has no split {printable(split)}", f"its splits are {few}")
+
+    def _split_values(self) -> set[bytes]:
+        """Return the values of the column of splits."""
+        return {self._cell("split", index) for index in range(self._layout.opening.lines, len(self._lines))} - {b""}
+
+    def _display_names(self, tree: Tree, folder: bytes) -> dict[str, str]:
+        """Return the names of classes that are ids of Open Images, from the file beside the list that has them."""
+        names = self._table.names
+        if self.classes is not None or not names or not all(map(OPEN_IMAGES_ID.fullmatch, names)):
+            return {}
+        found: dict[str, str] = {}
+        for file in files_beside(tree, folder):
+            if DESCRIPTIONS not in file.rpartition(b"/")[2]:
+                continue
+            rows = rows_of(lines_of(read_file(tree, file, MOST_NAMES_BYTES)), COMMA)
+            found |= {as_text(row[0]): as_text(row[1]) for row in rows if len(row) == 2}
+        if found.keys() >= set(names):
+            return found
+        hint = f"put {DESCRIPTIONS.decode()}-boxable.csv beside the list for their names"
+        self.notes.append(f"{self._name}: classes are ids of Open Images; {hint}")
+        return {}
+
+
+def _read(tree: Tree, path: bytes, file: str) -> bytes:
+    """Return the list with LF line ends and in UTF-8."""
+    try:
+        data = read_file(tree, path, MOST_LIST_BYTES)
+    except PackerError as error:
+        raise UsageError(file, error.problem, error.next_step) from None
+    return as_lines(data, file)

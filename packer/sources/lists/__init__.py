@@ -1,1 +1,0 @@
-"""Lists: text or CSV files with lines for images."""

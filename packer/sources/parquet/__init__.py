@@ -1,1 +1,0 @@
-"""Parquet files with images in them, as of Hugging Face."""

@@ -1,0 +1,444 @@
+"""Small formats of labels, each a file for each image or for all: Create ML, VoTT, LabelMe, WIDER FACE, Datumaro's."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from packer.errors import BadLabel, NotInstalled, UsageError, option, printable
+from packer.model.annotation import Point
+from packer.sources.by_name import (
+    ByNameSource,
+    ImageEntry,
+    LabelledObjects,
+    asked_files,
+    files_like,
+    read_json,
+    whole_size,
+)
+from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, named, number, spread, stem_of
+from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
+from packer.sources.tree import MIB, lines_of, read_file, read_head
+from packer.system.machine import install_command
+
+
+class CreateMlSource(ByNameSource):
+    """One or more JSON files of Create ML. The annotations of all images are held in memory."""
+
+    takes_file = "optional"
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        files = asked_files(tree, options, _createml_files(tree), "createml")
+        entries = [
+            _createml_entry(path, i, item) for path in files for i, item in enumerate(_createml_items(tree, path), 1)
+        ]
+        super().__init__(tree, options, entries, files)
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return Create ML if a JSON file begins as its exports do."""
+        files = _createml_files(tree)
+        return [Choice("createml", f"{named(files)} {'has' if len(files) == 1 else 'have'} boxes of Create ML")][
+            : len(files)
+        ]
+
+
+def _createml_files(tree: Tree) -> list[bytes]:
+    return files_like(tree, b".json", b'"image', b'"annotation', b'"coordinates"', b'"label"')
+
+
+def _createml_items(tree: Tree, path: bytes) -> list[Any]:
+    try:
+        items = read_json(tree, path)
+    except BadLabel as error:
+        raise UsageError(path, error.problem, error.next_step) from None
+    if not isinstance(items, list):
+        raise UsageError(path, "is not a list of images", "export it again")
+    return items
+
+
+def _createml_entry(path: bytes, number: int, item: Any) -> ImageEntry:
+    origin = f"{printable(path)}: image {number}"
+    name = b""
+    objects: LabelledObjects | BadLabel = (boxes := LabelledObjects())
+    try:
+        name = as_bytes(item["image"] if "image" in item else item["imagefilename"])
+        for box in item["annotations"] if "annotations" in item else item["annotation"]:
+            place = box["coordinates"]
+            x, y, w, h = (coordinate(place[key]) for key in ("x", "y", "width", "height"))
+            boxes.add(name_in(box["label"]), (x - w / 2, y - h / 2, x + w / 2, y + h / 2))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        objects = BadLabel(origin, f"is not as Create ML writes it: {error!r}", "fix the entry")
+    return ImageEntry(origin, name, objects, folder_of(path))
+
+
+class VottSource(ByNameSource):
+    """One or more JSON exports of VoTT. The annotations of all images are held in memory."""
+
+    takes_file = "optional"
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        files = asked_files(tree, options, _vott_files(tree), "vott")
+        super().__init__(tree, options, [entry for path in files for entry in _vott_entries(tree, path)], files)
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return VoTT if there is a file with the name that it gives to exports."""
+        files = _vott_files(tree)
+        return [Choice("vott", f"{named(files)} {'is an export' if len(files) == 1 else 'are exports'} of VoTT")][
+            : len(files)
+        ]
+
+
+def _vott_files(tree: Tree) -> list[bytes]:
+    return files_like(tree, b"-export.json")
+
+
+def _vott_entries(tree: Tree, path: bytes) -> Iterator[ImageEntry]:
+    try:
+        assets = read_json(tree, path)["assets"].items()
+    except (BadLabel, KeyError, TypeError, AttributeError) as error:
+        problem = error.problem if isinstance(error, BadLabel) else "has no assets, so VoTT did not write it"
+        raise UsageError(path, problem, "export it again") from None
+    for key, item in assets:
+        origin = f"{printable(path)}: asset {printable(key)}"
+        name, size = b"", None
+        objects: LabelledObjects | BadLabel = (regions := LabelledObjects())
+        try:
+            asset = item["asset"]
+            name = as_bytes(asset["name"])
+            size = whole_size(asset.get("size", {}).get("width"), asset.get("size", {}).get("height"))
+            for region in item["regions"]:
+                _add_vott_region(regions, region)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            objects = BadLabel(origin, f"is not as VoTT writes it: {error!r}", "fix the entry")
+        yield ImageEntry(origin, name, objects, folder_of(path), None, size)
+
+
+def _add_vott_region(objects: LabelledObjects, region: dict[str, Any]) -> None:
+    if len(region["tags"]) > 1:
+        raise ValueError(f"a region has several tags: {', '.join(region['tags'])}")
+    name = name_in(region["tags"][0]) if region["tags"] else None
+    if region.get("type", "RECTANGLE") in ("RECTANGLE", "SQUARE"):
+        left, top, width, height = (
+            coordinate(region["boundingBox"][key]) for key in ("left", "top", "width", "height")
+        )
+        objects.add(name, (left, top, left + width, top + height))
+    else:
+        objects.add(name, polygon=[(point["x"], point["y"]) for point in region["points"]])
+
+
+WORDS = (b'"shapes"', b'"imagePath"', b'"imageData"')
+
+
+# LabelMe's JSON, one file per image: polygons, rectangles, points, flags.
+#
+# Single points are the landmarks of the image, in the order of their labels.
+
+
+class LabelMeSource(ByNameSource):
+    """The JSON files that LabelMe writes. The annotations of all images are held in memory."""
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        entries, files = [], []
+        self._names: list[str] | None = None
+        stems = {stem_of(image) for image in tree.images}
+        for path in files_like(tree, b".json"):
+            try:
+                content = read_json(tree, path)
+                if not isinstance(content, dict) or "shapes" not in content:
+                    continue  # package.json, config.json
+                entries.append(self._entry(path, content, stems))
+            except BadLabel as error:
+                entries.append(ImageEntry(printable(path), stem_of(path), error, folder_of(path)))
+            files.append(path)
+        super().__init__(tree, options, entries, files)
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return LabelMe if a few of the JSON files have its keys."""
+        files = files_like(tree, b".json")
+        seen = [path for path in spread(files, LOOKS) if _is_labelme(read_head(tree, path, 4096, 4096))]
+        if not seen:
+            return []
+        return [Choice("labelme", f"JSON files such as {printable(seen[0])} have the keys of LabelMe")]
+
+    def _entry(self, path: bytes, content: dict[str, Any], stems: set[bytes]) -> ImageEntry:
+        # the tool keeps the old name of an image that was renamed together with its file
+        claimed = content.get("imagePath")
+        name = stem_of(path) if stem_of(path) in stems or not isinstance(claimed, str) else as_bytes(claimed)
+        objects: LabelledObjects | BadLabel = (shapes := LabelledObjects())
+        points: dict[str, Point] = {}
+        try:
+            for shape in content["shapes"]:
+                _add_labelme_shape(shapes, shape, points)
+            if points:
+                shapes.landmarks = self._landmarks(points)
+            shapes.labels += [flag for flag, there in (content.get("flags") or {}).items() if there is True]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            objects = BadLabel(path, f"is not as LabelMe writes it: {error!r}", "fix the label")
+        size = whole_size(content.get("imageWidth"), content.get("imageHeight"))
+        return ImageEntry(printable(path), name, objects, folder_of(path), None, size)
+
+    def _landmarks(self, points: dict[str, Point]) -> tuple[Point, ...]:
+        names = sorted(points, key=_natural)
+        self._names = self._names or names
+        if names != self._names:
+            raise ValueError(f"its points are {names}, those of the first file {self._names}")
+        return tuple(points[name] for name in names)
+
+
+def _is_labelme(head: bytes) -> bool:
+    return sum(word in head for word in WORDS) > 1
+
+
+def _add_labelme_shape(objects: LabelledObjects, shape: dict[str, Any], points: dict[str, Point]) -> None:
+    kind, name, corners = name_in(shape.get("shape_type") or "polygon"), name_in(shape["label"]), shape["points"]
+    fields = {}
+    if (group := shape.get("group_id")) is not None:
+        name_in(group)
+        fields = {"group": group}
+    if kind == "polygon":
+        objects.add(name, polygon=corners, fields=fields)
+    elif kind == "rectangle":
+        xs, ys = zip(*corners, strict=True)
+        objects.add(name, (min(xs), min(ys), max(xs), max(ys)), fields=fields)
+    elif kind == "point":
+        if name in points:
+            raise ValueError(f"there are two points {name}")
+        ((x, y),) = corners
+        points[name] = (coordinate(x), coordinate(y))
+    else:
+        objects.no_field[kind] += 1
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts p10 after p9."""
+    return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
+FIELDS = ("blur", "expression", "illumination", "invalid", "occlusion", "pose")
+FACE = "face"
+MOST_BYTES = 256 * MIB
+SPLIT = re.compile(rb"wider_face_([a-z]+)_bbx_gt\.txt")
+
+
+# WIDER FACE's lists: the path of an image, the number of its faces, and a line for each face.
+#
+# ``x y w h blur expression illumination invalid occlusion pose``; an image without faces has one line of zeros.
+
+
+class WiderFaceSource(ByNameSource):
+    """The lists of WIDER FACE. The annotations of all images are held in memory."""
+
+    takes_file = "optional"
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        files = asked_files(tree, options, _widerface_files(tree), "widerface")
+        super().__init__(tree, options, [entry for path in files for entry in _widerface_entries(tree, path)], files)
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return WIDER FACE if there is a list of its name."""
+        files = _widerface_files(tree)
+        return [Choice("widerface", f"{named(files)} {'lists' if len(files) == 1 else 'list'} faces")][: len(files)]
+
+
+def _widerface_files(tree: Tree) -> list[bytes]:
+    return files_like(tree, b"_bbx_gt.txt")
+
+
+def _widerface_entries(tree: Tree, path: bytes) -> Iterator[ImageEntry]:
+    try:
+        lines = lines_of(read_file(tree, path, MOST_BYTES))
+    except BadLabel as error:
+        raise UsageError(path, error.problem, error.next_step) from None
+    match = SPLIT.fullmatch(path.rpartition(b"/")[2])
+    split = match[1].decode() if match else None
+    i = 0
+    while i < len(lines):
+        name, where = lines[i].strip(), f"{printable(path)}:{i + 1}"
+        i += 1
+        if not name:
+            continue
+        count = lines[i].strip() if i < len(lines) else b""
+        if not re.fullmatch(rb"[0-9]{1,6}", count):
+            raise UsageError(f"{printable(path)}:{i + 1}", "is not the number of faces", "fix the list")
+        rows = lines[i + 1 : i + 1 + max(1, int(count))]
+        if int(count) == 0 and rows and b"." in rows[0]:
+            rows = []  # the line of zeros is missing: this is the next image
+        i += 1 + len(rows)
+        objects: LabelledObjects | BadLabel = (faces := LabelledObjects())
+        try:
+            for row in rows[: int(count)]:
+                _add_widerface_row(faces, row)
+        except ValueError as error:
+            objects = BadLabel(where, str(error), "fix the list")
+        yield ImageEntry(where, name, objects, folder_of(path), split)
+
+
+def _add_widerface_row(objects: LabelledObjects, row: bytes) -> None:
+    values = [number(token) for token in row.split()]
+    if len(values) not in (4, 4 + len(FIELDS)):
+        raise ValueError(f"a face has {len(values)} numbers, not 4 or {4 + len(FIELDS)}")
+    x, y, w, h = values[:4]
+    objects.add(FACE, (x, y, x + w, y + h), fields=dict(zip(FIELDS, map(int, values[4:]), strict=False)))
+
+
+FORMATS = {
+    "kitti_detection": ("label_2/",),
+    "open_images": ("-annotations-human-imagelabels.csv",),
+    "lfw": ("annotations/pairs.txt",),
+    "vgg_face2": ("bb_landmark/loose_bb_",),
+    "celeba": ("anno/identity_celeba.txt",),
+    "align_celeba": ("anno/list_landmarks_align_celeba.txt",),
+    "mpii_json": ("mpii_annotations.json",),
+    "imagenet_txt": ("synsets.txt",),
+    "label_me": (),
+    "dota": ("labeltxt/",),
+    "mot_seq": ("gt/gt.txt",),
+    "icdar_text_localization": (),
+}
+"""Name of a Datumaro format -> parts of the lower-case paths of files by which it is recognized."""
+NO_FIELD = {"polyline": "line", "mask": "mask", "caption": "caption", "ellipse": "ellipse", "cuboid_3d": "cuboid"}
+
+
+# Formats that Datumaro reads (``pip install datumaro``), which packer has no source of its own for.
+#
+# Datumaro holds the whole set in memory, and so does this source. Its importers for formats that packer reads itself
+# are not used: some of them lose or move annotations. Those that unpickle files are not used either.
+
+
+class DatumaroSource(ByNameSource):
+    """A dataset that Datumaro reads: ``--labels datumaro:FORMAT``, or ``--labels datumaro`` to let it find the format.
+
+    Raises:
+        NotInstalled: Datumaro is not installed.
+        UsageError: The format is unknown or does not fit, or Datumaro cannot read the set.
+    """
+
+    takes_file = "optional"
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        if tree.members is not None:
+            problem = "cannot be read by Datumaro, which reads no archives and no object stores"
+            raise UsageError(tree.root, problem, "give it as a folder on this machine")
+        name = options.file or _only_format(tree)
+        if name not in FORMATS:
+            choices = ", ".join(sorted(FORMATS))
+            raise UsageError(
+                option("labels", f"datumaro:{name}"), "is not a format for Datumaro", f"choose one of {choices}"
+            )
+        if importlib.util.find_spec("datumaro") is None:
+            step = f"{install_command('datumaro')}, then pass --labels=datumaro:{name}"
+            raise NotInstalled("", f"Datumaro, which reads {name}, is not installed", step)
+        super().__init__(tree, options, _datumaro_entries(tree, name), _files_of(tree, name))
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return the formats whose files are there, by their names."""
+        return [
+            Choice(f"datumaro:{name}", f"{printable(files[0])} is a file of {name}, which Datumaro reads")
+            for name in FORMATS
+            if (files := _files_of(tree, name))
+        ]
+
+
+def _files_of(tree: Tree, name: str) -> list[bytes]:
+    parts = [part.encode() for part in FORMATS[name]]
+    return [path for path in tree.files if any(part in b"/" + path.lower() for part in parts)] if parts else []
+
+
+def _only_format(tree: Tree) -> str:
+    found = [choice.spec.partition(":")[2] for choice in DatumaroSource.recognize(tree)]
+    if len(found) == 1:
+        return found[0]
+    choices = ", ".join(found or sorted(FORMATS))
+    problem = f"{len(found) or 'none'} of its formats fit" if len(found) != 1 else ""
+    raise UsageError(option("labels", "datumaro"), problem, f"name one of them, --labels=datumaro:FORMAT: {choices}")
+
+
+def _datumaro_entries(tree: Tree, name: str) -> Iterator[ImageEntry]:
+    from datumaro import Dataset
+
+    try:
+        dataset = Dataset.import_from(os.fsdecode(tree.root), name)
+        items = list(dataset)
+    except Exception as error:  # its importers raise whatever they meet
+        problem = f"Datumaro cannot read it as {name}: {type(error).__name__}: {printable(str(error))}"
+        raise UsageError(tree.root, problem, "choose another kind of --labels") from None
+    categories = dataset.categories()
+    labels = next((value for key, value in categories.items() if key.name == "label"), ())
+    names = [label.name for label in labels]
+    most = max((sum(a.type.name == "points" for a in item.annotations) for item in items), default=0)
+    for item in items:
+        path = getattr(item.media, "path", None)
+        written = as_bytes(path) if path and os.path.isfile(path) else as_bytes(item.id)
+        origin = f"{name}: {printable(item.id)}"
+        yield ImageEntry(
+            origin, written, _datumaro_objects(item, names, one_set=most == 1), split=_split_of(item.subset)
+        )
+
+
+def _split_of(subset: str | None) -> str | None:
+    return None if subset in (None, "default") else subset
+
+
+def _datumaro_objects(item: Any, names: list[str], one_set: bool) -> LabelledObjects:
+    """Map the annotations of an item.
+
+    A point set is the landmarks of its image if no image has two of them; otherwise it is keypoints, of the box in its
+    group if there is one.
+    """
+    objects = LabelledObjects()
+    annotations = sorted(item.annotations, key=lambda a: a.type.name not in ("points", "skeleton"))
+    points_of = {} if one_set else {a.group: a for a in annotations if a.type.name == "points" and a.group}
+    boxed = {a.group for a in annotations if a.type.name == "bbox" and a.group in points_of}
+    for annotation in annotations:
+        kind, label = annotation.type.name, getattr(annotation, "label", None)
+        name = names[label] if label is not None and label < len(names) else None
+        fields = {key: _plain(value) for key, value in annotation.attributes.items()}
+        if kind == "label":
+            objects.labels.append(name or str(label))
+        elif kind == "bbox":
+            x, y, w, h = annotation.get_bbox()
+            of_box = points_of.get(annotation.group) if annotation.group in boxed else None
+            objects.add(name, (x, y, x + w, y + h), keypoints=_points(of_box), fields=fields)
+        elif kind == "polygon":
+            objects.add(name, polygon=_pairs(annotation.points), fields=fields)
+        elif kind == "rotated_bbox":
+            objects.add(name, polygon=_pairs(annotation.as_polygon()), fields=fields)
+        elif kind == "points" and one_set:
+            objects.landmarks = tuple(_pairs(annotation.points))
+        elif kind == "points":
+            if annotation.group not in boxed:
+                objects.add(name, keypoints=_points(annotation), fields=fields)
+        elif kind == "skeleton":
+            points = [point for element in annotation.elements for point in _points(element)]
+            objects.add(name, keypoints=points, fields=fields)
+        else:
+            objects.no_field[NO_FIELD.get(kind, kind)] += 1
+    objects.extras = {key: _plain(value) for key, value in item.attributes.items()}
+    return objects
+
+
+def _pairs(points: Iterable[float]) -> list[tuple[float, float]]:
+    values = [float(value) for value in points]
+    return list(zip(values[::2], values[1::2], strict=True))
+
+
+def _points(points: Any) -> list[tuple[float, float, float]]:
+    """Return (x, y, visibility) of a point set; Datumaro's visibilities are those of COCO: 0, 1, 2."""
+    if points is None:
+        return []
+    return [(x, y, float(v.value)) for (x, y), v in zip(_pairs(points.points), points.visibility, strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """Return an attribute as JSON can hold it."""
+    if isinstance(value, bool):
+        return int(value)
+    return value if isinstance(value, int | float | str) or value is None else str(value)

@@ -1,1 +1,0 @@
-"""YOLO: a text file for each image, and data.yaml."""
