@@ -20,8 +20,8 @@ from packer.format.pack import Pack
 from packer.loading.crop import RandomResizedCrop, Regions, Resize, parts_inside
 from packer.loading.dataset import PackedDataset
 from packer.loading.decoding import sizes_of
-from packer.loading.encoded import ANTIALIASED, BatchMaker, EncodedBatch, EncodedReader
 from packer.loading.loader import PackedLoader
+from packer.loading.on_device import ANTIALIASED, BatchMaker, EncodedBatch, EncodedReader
 from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.replace import Stats
 from packer.loading.to_device import Normalize

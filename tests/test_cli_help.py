@@ -115,7 +115,7 @@ def test_choices_in_the_help_are_those_that_are_taken() -> None:
         if isinstance(parameter, click.Option) and hasattr(defaults, parameter.name or ""):
             expected = getattr(defaults, parameter.name or "")
             given = parameter.get_default(context)
-            if parameter.name == "decode_timeout":  # a text, since "none" is no number
+            if parameter.name == "decode_timeout":  # a text, since "none" is not a number
                 expected = f"{expected:g}"
             unset = given is None or not isinstance(given, str | int | tuple | list)  # click's own mark
             assert unset or given == expected or tuple(given) == expected, parameter.name

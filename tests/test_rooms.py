@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -134,6 +135,15 @@ def test_a_newcomer_sees_all_rooms_at_once() -> None:
     entries -= {f"{name}.py" for name in ADAPTERS}
     rooms = {name.removesuffix(".py") for name in entries} - {"__init__", "__main__", "py.typed"}
     assert rooms == set(FLOOR)
+
+
+def test_no_two_files_or_classes_have_one_name() -> None:
+    """Whoever looks for `Layout`, or opens a file by its name, finds one."""
+    files = Counter(file.name for file in FILES if file.name != "__init__.py")
+    classes = Counter(
+        node.name for file in FILES for node in ast.walk(parsed(file)) if isinstance(node, ast.ClassDef)
+    )  # fmt: skip
+    assert not [name for name, count in (files | classes).items() if count > 1]
 
 
 @in_every_file

@@ -17,7 +17,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from packer.bench.limits import (
+from packer.bench.measure import Spent, drop_from_page_cache
+from packer.bench.own_loader import CachedBatches, OwnLoader
+from packer.bench.report import MANY_SAMPLES, Job, Measured
+from packer.bench.sample import (
     BareLoop,
     Limit,
     copies,
@@ -26,11 +29,8 @@ from packer.bench.limits import (
     file_decodes,
     packed_decodes,
     pages_in_memory,
+    sample_records,
 )
-from packer.bench.measure import Spent, drop_from_page_cache
-from packer.bench.own_loader import CachedBatches, OwnLoader
-from packer.bench.report import MANY_SAMPLES, Job, Measured
-from packer.bench.sample import sample_records
 from packer.format.pack import open_pack
 from packer.loading.crop import RandomResizedCrop, Resize
 from packer.loading.dataset import PackedDataset

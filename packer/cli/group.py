@@ -7,12 +7,11 @@ import click
 from packer import __version__
 from packer.cli.checking import diff, hash_command, info, verify
 from packer.cli.help import CommandsInSections, completion
-from packer.cli.looking import stats
+from packer.cli.looking import stats, view
 from packer.cli.making import adopt, build, convert, sample
 from packer.cli.measuring import bench, demo, doctor
 from packer.cli.reshaping import extract, index, merge, repair, split
 from packer.cli.storing import cache, clean, pull, push
-from packer.cli.viewing import view
 
 EPILOG = """\b
 Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or

@@ -314,7 +314,7 @@ def demo(context: click.Context, /, folder: str | None, as_json: bool, **given: 
     if given["no_browser"] or not has_screen():
         echo(f"look at it: packer view {show}")
         return
-    from packer.cli.viewing import view
+    from packer.cli.looking import view
 
     context.invoke(view, packs=(summary.path,))
 
@@ -348,7 +348,7 @@ def doctor(as_json: bool) -> None:
       packer doctor
       packer doctor --json
     """
-    from packer.images.decoders import decoder_rates
+    from packer.images.jpeg import decoder_rates
     from packer.system.machine import extra_facts, gpu_facts, machine_facts, version_facts
 
     facts: dict[str, Any] = {"packer": __version__, **machine_facts(), "libraries": version_facts()}

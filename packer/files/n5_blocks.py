@@ -25,7 +25,7 @@ def block_head(shape: tuple[int, ...]) -> bytes:
 
 
 def open_arrays(path: str) -> AbstractContextManager[ArrayFile]:
-    """Open an N5 file. Raise DamagedPack if it is none."""
+    """Open an N5 file. Raise DamagedPack if it is not one."""
     return open_zip(path, METADATA, "an N5 file", _arrays)
 
 

@@ -21,7 +21,7 @@ INDEX_CRC = struct.Struct("<I")
 
 
 def open_arrays(path: str) -> AbstractContextManager[ArrayFile]:
-    """Open a Zarr file. Raise DamagedPack if it is none."""
+    """Open a Zarr file. Raise DamagedPack if it is not one."""
     return open_zip(path, METADATA, "a Zarr file", _arrays)
 
 

@@ -123,7 +123,7 @@ def _member(info: zipfile.ZipInfo, name: bytes, start: int, read: Read) -> Membe
 
 
 def plain_files(read: Read, size: int) -> Files | None:
-    """Return the members of a zip in which nothing is unusual; None if `zipfile` has to look at it.
+    """Return the members of an ordinary zip; None if `zipfile` has to look at it.
 
     For a member zipfile needs ten times as long, more than it takes to pack a small image.
     """

@@ -8,8 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from packer.errors import BadImage, UsageError, option
-from packer.images import jpeg, pillow, png_header, tiff_header
-from packer.images.base import Header, bad
+from packer.images import image_headers, jpeg, pillow, tiff_header
 from packer.images.header import (
     DEFAULT_MAX_PIXELS,
     Mode,
@@ -18,6 +17,7 @@ from packer.images.header import (
     read_header,
     read_header_leniently,
 )
+from packer.images.image_headers import Header, bad
 from packer.images.jpeg import extents, reduction
 from packer.images.opencv import cv2
 from packer.model.annotation import Image
@@ -216,7 +216,7 @@ def _too_many_scans(data: bytes, header: Header) -> bool:
 def _by_opencv(data: bytes, header: Header, mode: Mode) -> Image:
     """Return the stored (not yet upright) image (height, width, channels) of any format but JPEG."""
     if header.format == "png":
-        data = png_header.pixel_chunks(data)
+        data = image_headers.pixel_chunks(data)
     elif header.format == "tiff":
         data = tiff_header.plain(data)
     channels = {"rgb": 3, "gray": 1}.get(mode) or (3 if header.cmyk else header.channels)

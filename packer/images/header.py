@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from packer.errors import BadImage, NotAnImage, SeveralFrames
-from packer.images import jpeg_header, png_header, tiff_header
-from packer.images.base import Header, IncompleteHeader, Mode, OnAnimation, bad
+from packer.images import image_headers, tiff_header
+from packer.images.image_headers import Header, IncompleteHeader, Mode, OnAnimation, bad
 
 __all__ = ["DEFAULT_MAX_PIXELS", "Header", "IncompleteHeader", "Mode", "check_header", "decoded_shape"]
 __all__ += ["losses", "read_header", "read_header_leniently"]
@@ -33,10 +33,10 @@ def read_header(data: bytes, complete: bool = True, file_bytes: int | None = Non
         BadImage: The header is damaged or truncated.
         IncompleteHeader: More bytes are needed: call again with the whole file.
     """
-    if data[:3] == jpeg_header.SIGNATURE:
-        return jpeg_header.read(data, complete, file_bytes or (len(data) if complete else 0))
-    if data[:8] == png_header.SIGNATURE:
-        return png_header.read(data, complete)
+    if data[:3] == image_headers.JPEG_SIGNATURE:
+        return image_headers.read_jpeg(data, complete, file_bytes or (len(data) if complete else 0))
+    if data[:8] == image_headers.PNG_SIGNATURE:
+        return image_headers.read_png(data, complete)
     if data[:4] in tiff_header.SIGNATURES:
         return tiff_header.read(data, complete)
     kind = _format_of(data)
@@ -63,7 +63,7 @@ def read_header_leniently(data: bytes) -> Header:
     except BadImage as strict:
         from packer.images import pillow
 
-        signatures = {jpeg_header.SIGNATURE: "jpeg", png_header.SIGNATURE: "png"}
+        signatures = {image_headers.JPEG_SIGNATURE: "jpeg", image_headers.PNG_SIGNATURE: "png"}
         kind = next((kind for start, kind in signatures.items() if data.startswith(start)), _format_of(data))
         if not kind:  # TIFF: Pillow needs as much of it
             raise

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from packer.errors import PackerError
-from packer.images.base import Header, bad, cut_short, orientation_of
+from packer.images.image_headers import Header, bad, cut_short, orientation_of
 from packer.model.annotation import Image
 
 _CLASSES = {

@@ -11,8 +11,8 @@ import numpy as np
 import simplejpeg
 
 from packer.errors import BadImage, UsageError, option, printable
-from packer.images.base import bad
 from packer.images.header import DEFAULT_MAX_PIXELS
+from packer.images.image_headers import bad
 from packer.images.jpeg import HEADROOM, extents, reduction
 from packer.images.opencv import ANTIALIASED, Interpolation, cv2, resample
 from packer.model.annotation import Image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from packer.images.base import ORIENTATION_TAG, Header, bad, cut_short
+from packer.images.image_headers import ORIENTATION_TAG, Header, bad, cut_short
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 256, 257, 258, 262, 277, 338, 339

@@ -14,10 +14,9 @@ from packer.format.pack import Pack, join_packs
 from packer.loading import options
 from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import PackedDataset
-from packer.loading.encoded import BatchMaker, Decoding
 from packer.loading.fill import ImageFiller
 from packer.loading.handover import Handover, Mixing
-from packer.loading.on_device import DeviceCache, batches_of
+from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Workload
 from packer.loading.replace import Replacer

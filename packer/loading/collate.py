@@ -142,7 +142,9 @@ class Batch(Sequence[LoadedSample]):
 
     __slots__ = ("images", "kind", "targets")
 
-    def __init__(self, images: torch.Tensor, targets: torch.Tensor | list[Any], kind: type[LoadedSample] = LoadedSample) -> None:
+    def __init__(
+        self, images: torch.Tensor, targets: torch.Tensor | list[Any], kind: type[LoadedSample] = LoadedSample
+    ) -> None:
         self.images = images
         self.targets = targets
         self.kind = kind

@@ -54,7 +54,7 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _set_size(crop: Any) -> None:
-    """Store the size as an int or a tuple of ints, as states have it. Raise ValueError if it is none."""
+    """Store the size as an int or a tuple of ints, as states have it. Raise ValueError if it is not a size."""
     sides = crop.size if isinstance(crop.size, Sequence) else [crop.size]
     try:
         numbers = tuple(operator.index(side) for side in sides)

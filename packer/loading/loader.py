@@ -18,8 +18,8 @@ from packer.images.opencv import quiet_opencv
 from packer.loading.assemble import Arguments, Augment, Form, Functions, Order, Reading, assemble
 from packer.loading.crop import STATE, Augmentation, Crop, crop_of, crop_text
 from packer.loading.dataset import PackedDataset
-from packer.loading.encoded import Decoding
 from packer.loading.handover import MIXING_STATE
+from packer.loading.on_device import Decoding
 from packer.loading.options import check_crop, check_same_decoder, refuse_unknown
 from packer.loading.page_cache import InWindows, check_cache
 from packer.loading.replace import Replaced, Stats

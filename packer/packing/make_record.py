@@ -16,9 +16,9 @@ from xxhash import xxh3_128_digest
 
 from packer.errors import BadImage, BadInput, NotAnImage, StorageError
 from packer.format.manifest import Rejected
-from packer.images.base import Header, OnAnimation
 from packer.images.decode import Decoder, decode, decode_leniently
 from packer.images.header import IncompleteHeader, Mode, check_header, decoded_shape, read_header, read_header_leniently
+from packer.images.image_headers import Header, OnAnimation
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Encoding, TargetSize, encode
 from packer.model.annotation import Annotation, Image, Record

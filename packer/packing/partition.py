@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from packer.errors import BadBox, BadInput, BadLabel, NoLabel
 from packer.format.lists import Changed, Skipped
 from packer.format.manifest import Rejected
-from packer.images.base import Header, orientations
 from packer.images.header import Mode, decoded_shape, losses_named
+from packer.images.image_headers import Header, orientations
 from packer.model.annotation import Annotation, RawAnnotation
 from packer.model.fields import FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members, texts_of
 from packer.packing.build_options import BuildOptions

@@ -17,9 +17,9 @@ from packer.containers import open_container
 from packer.containers.container import ShardSpec
 from packer.errors import StorageError, UsageError, as_options, option, plural, printable, size_text
 from packer.format.manifest import PARTIAL_SUFFIX
-from packer.images.base import OnAnimation
 from packer.images.decode import Decoder
 from packer.images.header import Mode
+from packer.images.image_headers import OnAnimation
 from packer.images.resize import Encoding, TargetSize
 from packer.model.fields import FIELD_NAMES
 from packer.packing.build_options import BY_SIZE, DEFAULT_QUALITY, NOT_IN_SPLIT, BuildOptions, not_in_split

@@ -22,9 +22,8 @@ from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, coded
 from packer.format.indexes import overlapping
 from packer.format.lists import Changed
 from packer.format.manifest import Rejected
-from packer.images.base import Header, OnAnimation
 from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header
-from packer.images.jpeg_header import frame_like_last, least_bytes
+from packer.images.image_headers import Header, OnAnimation, frame_like_last, least_bytes
 from packer.model.annotation import Annotation
 from packer.model.fields import BY_NAME, FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members
 from packer.packing.make_record import rejected

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 import packer
-from packer.errors import UsageError
+from packer.errors import NoLabel, UsageError, printable
 from packer.format.index import INDEX_SUFFIX, batch_of, write_index
-from packer.format.lists import MOST_IN_MANIFEST
+from packer.format.lists import MOST_IN_MANIFEST, Skipped
 from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry
-from packer.model.annotation_columns import column
+from packer.model.annotation_columns import column, present
+from packer.model.fields import CLASS_IDS, FIELDS, OBJECTS
 from packer.packing.input_table import Inputs
+from packer.packing.make_record import rejected
+from packer.packing.partition import marked, no_objects, renumbered
 from packer.packing.publish import Output
-from packer.packing.resolve import similar_names
+from packer.packing.resolve import ClassIds, similar_names
 from packer.packing.resume import library_versions
-from packer.repack.adopt_file import FileResult
+from packer.repack.adopt_file import FileJob, FileResult
 from packer.repack.index_columns import recount
+from packer.sources.paths import MOST_CLASSES, as_text
 
 
 def manifest_of(
@@ -96,3 +103,111 @@ def _mode_of(manifest: Manifest) -> str:
     if manifest.dtype != "uint8" or manifest.shape is None or manifest.shape[2] not in (1, 3):
         return "unchanged"
     return "gray" if manifest.shape[2] == 1 else "rgb"
+
+
+def classes_of(
+    results: Sequence[FileResult], jobs: Sequence[FileJob], fixed: bool
+) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    """Return all class names in id order, and for each file the id of each of its class names.
+
+    Numbers stay the ids that they are in the files. Names are sorted by byte, after those that files declare in order.
+
+    Raises:
+        UsageError: Two files number classes differently.
+    """
+    if fixed:
+        classes = jobs[0].classes or ()
+        return classes, [np.array([classes.index(name) for name in result.names], np.int64) for result in results]
+    declared = [result.declared for result in results if result.declared is not None]
+    names = {name for result in results for name in result.names}
+    numbers = all(name.isascii() and name.isdigit() and str(int(name)) == name for name in names)
+    if numbers and not declared:
+        titled = (number for result in results for number in result.titles)
+        highest = max((*map(int, names), *titled), default=-1)
+        order = {str(number): number for number in range(min(highest + 1, MOST_CLASSES))}
+        classes = _titled(results, jobs, len(order))
+    else:
+        known = ClassIds()
+        for name in sorted(names):
+            known.id_of(name, jobs[0].path)
+        classes, _ = known.final(declared)
+        order = {name: number for number, name in enumerate(classes)}
+    return classes, [np.array([order[name] for name in result.names], np.int64) for result in results]
+
+
+def _titled(results: Sequence[FileResult], jobs: Sequence[FileJob], count: int) -> tuple[str, ...]:
+    """Return the names of `count` numbered classes: those in the files, else their numbers."""
+    titles: dict[int, str] = {}
+    for result, job in zip(results, jobs, strict=True):
+        for number, name in result.titles.items():
+            if titles.setdefault(number, name) != name:
+                problem = f"class {number} is {printable(name)}, but {printable(titles[number])} in another file"
+                raise UsageError(job.path, problem, "pass --classes=FILE, or --columns=label=FIELD")
+    classes: list[str] = []
+    seen: set[str] = set()
+    for number in range(count):
+        name = titles.get(number, str(number))
+        classes.append(name if name not in seen else f"{name} ({number})")  # ImageNet has two cranes
+        seen.add(classes[-1])
+    return tuple(classes)
+
+
+def final_tables(
+    results: Sequence[FileResult], jobs: Sequence[FileJob], ids: Sequence[Any], inputs: Inputs, missing: str
+) -> Iterator[Any]:
+    """Yield the table of each file with the final class ids, without the images that lack a label if others have one.
+
+    Args:
+        results: What was found in each file.
+        jobs: The files.
+        ids: For each file, the final id of each of its classes.
+        inputs: Receives the images that are left out.
+        missing: What becomes of an image without a label: error, empty or skip.
+    """
+    labels = [f.name for f in FIELDS if f.says and any(f.name in result.fields for result in results)]
+    for job, of_file in zip(jobs, ids, strict=True):
+        table = _numbered(job.table, of_file)
+        there = _labeled(table, labels) if labels and len(table) else None
+        if there is not None and not there.all():
+            table = _without_labels(table, there, missing, inputs, "boxes" in labels)
+        yield table
+
+
+def _numbered(path: str, ids: NDArray[np.int64]) -> Any:
+    """Return the table that a worker wrote, with the final class ids."""
+    with pa.memory_map(os.fsencode(path)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    table = table.combine_chunks()
+    for name in CLASS_IDS:
+        place = table.schema.get_field_index(name)
+        if len(table) and table.column(name).null_count < len(table):
+            array = renumbered(table.column(name).chunk(0), ids)
+            table = table.set_column(place, table.schema.field(place), array)
+    return table
+
+
+def _labeled(table: Any, fields: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which images have one of these fields, bool (n,)."""
+    flags = [present(table, name) for name in fields]
+    return np.asarray(np.logical_or.reduce(flags))
+
+
+def _without_labels(table: Any, there: NDArray[np.bool_], policy: str, inputs: Inputs, boxes: bool) -> Any:
+    """Return the table without the images that have no label (or with no objects in them), which are listed."""
+    missing = ~there
+    inputs.counts["missing_labels"] += int(missing.sum()) if policy == "empty" else 0
+    if policy == "empty":
+        for name in OBJECTS if boxes else ():
+            place = table.schema.get_field_index(name)
+            table = table.set_column(
+                place, table.schema.field(place), no_objects(table.column(name).combine_chunks(), missing)
+            )
+        return table
+    paths: Any = column(table, "path")
+    for row in np.flatnonzero(missing).tolist():
+        path = bytes(paths[row])
+        if policy == "skip":
+            inputs.skipped.add(Skipped(as_text(path), "no label"))
+        else:
+            inputs.rejected.add(rejected(path, NoLabel("", "has no label", "add it, or pass --missing-labels=skip")))
+    return marked(table.filter(pa.array(there)).combine_chunks())

@@ -16,8 +16,8 @@ from packer.containers.container import EXTENSIONS, ShardSpec
 from packer.errors import AnyPath, BadImage, BadLabel, UsageError, option, plural, printable
 from packer.format.index import read_index
 from packer.format.manifest import Manifest, Origin, ShardEntry
-from packer.images.base import Header
 from packer.images.header import check_header, decoded_shape, read_header
+from packer.images.image_headers import Header
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Encoding, encode
 from packer.model.annotation import RawAnnotation, Record
@@ -334,7 +334,7 @@ def _names(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _pixels(image: Any) -> Any:
-    """Return an array (height, width, channels) of pixels in C order. Raise BadImage if it is none."""
+    """Return an array (height, width, channels) of pixels in C order. Raise BadImage for anything else."""
     pixels = np.asarray(image)
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]

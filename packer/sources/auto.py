@@ -326,7 +326,7 @@ def _refuse_a_wrapper(tree: Tree, folder: SourceType) -> None:
         if inside is not None and (found := folder.recognize(inside)):
             source, top = printable(inside.root), quoted(tree.below(inside.root) + b"/")
             others = ", ".join(quoted(other + b"/") for other in sorted(parts - {part}))
-            problem = f"its images are all below {top}" if len(parts) == 1 else f"{top} and {others} are no classes"
+            problem = f"its images are all below {top}" if len(parts) == 1 else f"{top} and {others} are not classes"
             choices = f"{source} as the source ({found[0].why}), --labels=folder, or --labels=none (no labels)"
             raise UsageError(tree.root, problem, f"choose one: {choices}")
 

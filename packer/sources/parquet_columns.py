@@ -265,7 +265,7 @@ class BoxFormat(NamedTuple):
     """Whether they are fractions of width and height."""
 
     def box(self, numbers: Sequence[float]) -> Box:
-        """Return a box as xyxy. Raise ValueError if it is none."""
+        """Return a box as xyxy. Raise ValueError if it is not a box."""
         if len(numbers) != 4:
             raise ValueError(f"has {len(numbers)} numbers, not 4")
         a, b, c, d = numbers

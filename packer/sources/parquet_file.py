@@ -226,7 +226,7 @@ def parquet_members(file: SourceFile, name: str, target: str) -> Iterator[Member
 
 
 def class_names(feature: Any) -> tuple[str, ...] | None:
-    """Return the names of a feature of classes, also of a list of them; None if it is none.
+    """Return the names of a feature of classes, also of a list of them; None if it is not one.
 
     Raises:
         ValueError: They are not names, or two are equal.

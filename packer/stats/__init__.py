@@ -14,17 +14,20 @@ from packer.model.annotation import Progress
 from packer.stats.columns import (
     BoxStats,
     ClassCounts,
+    Duplicates,
     KeypointStats,
+    Leaks,
     SizeStats,
     Spread,
     box_stats,
     class_counts,
+    duplicates,
     keypoint_stats,
+    leaks,
     other_ids,
     points_stats,
     size_stats,
 )
-from packer.stats.duplicates import Duplicates, Leaks, duplicates, leaks
 from packer.stats.pixels import ChannelStats, channel_stats
 from packer.system import callable_module
 

@@ -70,7 +70,7 @@ def _own_root() -> str:
 
 
 def limit_of(cache_bytes: Any) -> int | None:
-    """Return a number of bytes, which may be text: ``500GB``. Raise UsageError if it is none."""
+    """Return a number of bytes, which may be text: ``500GB``. Raise UsageError if it is not one."""
     if cache_bytes is None:
         return None
     text = str(cache_bytes).strip().upper().removesuffix("B").strip()
@@ -142,7 +142,7 @@ def _make_private(root: str) -> None:
 
 
 def origin_of(folder: str) -> dict[str, Any] | None:
-    """Return what a folder of the cache says of itself: {"url", "files": [[name, bytes], ...]}; None: it is none."""
+    """Return what a folder of the cache says of itself: {"url", "files": [[name, bytes], ...]}; None: it says nothing."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         with open_regular(os.path.join(folder, ORIGIN)) as file:
             origin = json.load(file)

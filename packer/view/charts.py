@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from packer.errors import PackerError, printable, size_text
 from packer.format.pack import Pack
 from packer.model.annotation import Progress
-from packer.stats.columns import MEDIUM, SMALL, class_counts
-from packer.stats.duplicates import digests, equal_files
+from packer.stats.columns import MEDIUM, SMALL, class_counts, digests, equal_files
 from packer.stats.pixels import ChannelStats, channel_stats
 from packer.view.catalog import Catalog
 from packer.view.facts import numbers

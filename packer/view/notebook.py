@@ -53,7 +53,7 @@ def view(
             raise UsageError("seed", "needs sheet", "add sheet=True, or leave it out")
         if token is not None and not isinstance(token, str):
             raise UsageError("token", f"must be text, got {token!r}", "leave it out for a random one")
-        from packer.view.server import MOST_PORT
+        from packer.view.app import MOST_PORT
 
         return View(_opened(pack), height, check_int("port", port, 0, MOST_PORT), token)
     for name, given in (("port", port != 0), ("token", token is not None)):
@@ -100,7 +100,7 @@ class View:
     """
 
     def __init__(self, pack: Pack, height: int = 720, port: int = 0, token: str | None = None) -> None:
-        from packer.view.server import Server
+        from packer.view.app import Server
 
         self._server = Server(pack, port, token, framed=True)
         self._height = int(height)

@@ -15,9 +15,9 @@ from xxhash import xxh3_128_digest
 
 from packer.errors import AnyPath, DamagedPack, PackerError, UsageError, option, printable
 from packer.format.pack import Pack
-from packer.images.base import Header
 from packer.images.decode import decode, decode_leniently
 from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, read_header
+from packer.images.image_headers import Header
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import TargetSize, encode
 from packer.model.annotation import Image

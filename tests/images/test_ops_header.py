@@ -20,8 +20,8 @@ from ops_images import FILES, GRAY, HEIGHT, RGB, RGBA, WIDTH, bmp, oriented, sav
 from PIL import Image
 
 from packer.errors import BadImage, NotAnImage, PackerError
-from packer.images.base import orientation_of
 from packer.images.header import Header, IncompleteHeader, check_header, losses, read_header
+from packer.images.image_headers import orientation_of
 
 
 @pytest.mark.parametrize("name", sorted(FILES))

@@ -169,8 +169,8 @@ def mark_box(image: np.ndarray, box: tuple[int, int, int, int]) -> None:
 def check_mark(image: np.ndarray, annotation: Annotation, blur: tuple[float, float], inner: bool = True) -> None:
     """The bright pixels are those under the box, up to `blur` output pixels (x, y) at its edges.
 
-    Their center is that of the box, if it is an `inner` one: at the border of an image a filter is one-sided, by 1/24 of
-    a pixel of the source.
+    Their center is that of the box, if it is an `inner` one: at the border of an image a filter is one-sided, by 1/24
+    of a pixel of the source.
     """
     printable = image[..., 0].astype(float)
     height, width = printable.shape

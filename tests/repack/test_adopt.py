@@ -30,7 +30,7 @@ from packer.images.decode import decode
 from packer.model.annotation_columns import column
 from packer.model.fields import label_arrays
 from packer.packing.input_table import Inputs
-from packer.repack.adopt_classes import _without_labels
+from packer.repack.adopt_pack import _without_labels
 
 
 @pytest.fixture

@@ -284,7 +284,7 @@ def test_parts_of_a_dataset_are_no_classes(make_tree, parts):
 def test_classes_below_the_parts_of_a_dataset_are_named(make_tree, parts):
     images = (f"{part}/{part}/{name}/{i}.jpg" for part in parts for name in ("ant", "bee") for i in range(2))
     first = "seg_train/seg_train" if "seg_train" in parts else "images_part_1/images_part_1"
-    with pytest.raises(UsageError, match=rf'"{first}/" and .* are no classes; .*/{first} as the source'):
+    with pytest.raises(UsageError, match=rf'"{first}/" and .* are not classes; .*/{first} as the source'):
         recognize(make_tree(dict.fromkeys(images, "")), SourceOptions())
 
 

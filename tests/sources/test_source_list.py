@@ -193,7 +193,7 @@ def test_a_bad_first_line_is_no_header(source_of):
     ("version 2 list\na.jpg 10\nb.jpg 2\n", "path label"), ("\n# id,label\na.jpg,10\nb.jpg,2\n", None),
 ])  # fmt: skip
 def test_an_unknown_header_is_a_header(source_of, text, columns):
-    """Its words are no classes: whole-number labels keep their numbers."""
+    """Its words are not classes: whole-number labels keep their numbers."""
     source = source_of(text, columns)
     assert source.classes == tuple(str(i) for i in range(11)) and list(source.unmatched_labels()) == []
     assert source.annotate(b"a.jpg").label == "10" and any("is taken as a header" in note for note in source.notes)

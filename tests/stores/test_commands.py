@@ -247,7 +247,7 @@ def test_listing_a_folder_that_is_not_there(tmp_path):
 
 @needs_cache
 def test_the_page_of_a_url(home: Path):
-    from packer.view.server import Server
+    from packer.view.app import Server
 
     with Server(open_pack(url_of(home)), 0) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

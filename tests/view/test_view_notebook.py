@@ -109,7 +109,7 @@ def test_only_a_page_in_a_notebook_may_be_framed(pack: Path) -> None:
         assert answer.headers["X-Frame-Options"] == "DENY"
 
 
-@pytest.mark.parametrize("first", ["", "import packer.view.server"])
+@pytest.mark.parametrize("first", ["", "import packer.view.app"])
 def test_the_module_stays_a_module(pack: Path, first: str) -> None:
     """It can be called and imported from, in whatever order, and its call has a signature."""
     program = f"""
@@ -118,11 +118,11 @@ import inspect
 import packer
 with packer.view({str(pack)!r}) as shown:
     assert shown.url
-import packer.view.server
+import packer.view.app
 from packer import view
 from packer.view.app import App
 assert view is packer.view
-assert packer.view.server.Server and packer.view.app.App is App
+assert packer.view.app.Server and packer.view.app.App is App
 assert list(inspect.signature(packer.view).parameters)[:2] == ["pack", "height"]
 assert "contact sheet" in packer.view.__call__.__doc__
 import pydoc

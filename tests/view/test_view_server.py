@@ -17,7 +17,7 @@ import pytest
 from drawn import draw_plain
 from running import good, killed_at_last, refused, start
 
-from packer.view.server import opened_in_browser
+from packer.view.app import opened_in_browser
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ class Npy:
 
 
 def header_of(head: bytes) -> tuple[tuple[int, ...], bool, Any, int]:
-    """Return shape, order, dtype and first byte of an array. Raise ValueError if it is none, or has objects."""
+    """Return shape, order, dtype and first byte of an array. Raise ValueError if it is not an array, or has objects."""
     stream = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(stream)

@@ -154,7 +154,7 @@ def class_of(value: Any, name: Any, origin: str) -> Known:
 
 
 def json_of(text: bytes) -> Any:
-    """Return JSON. Raise ValueError if it is none, or holds numbers that are none."""
+    """Return JSON. Raise ValueError for other text, and for NaN and Infinity."""
     if len(text) > MOST_TEXT_BYTES:
         raise ValueError(f"it has {len(text)} bytes")
     try:
@@ -164,7 +164,7 @@ def json_of(text: bytes) -> Any:
 
 
 def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def packer_rows(entries: Iterable[Entry], file: ForeignFile) -> Iterator[Row]:

@@ -142,7 +142,7 @@ def _flags(data: memoryview, features: Mapping[bytes, Feature], count: int) -> d
 
 
 def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]:
-    """Return the place of the values of each feature of an Example. Raise ValueError or IndexError if it is none.
+    """Return the place of the values of each feature of an Example. Raise ValueError or IndexError if it is not one.
 
     The usual encoding is read here, byte by byte and without a call for each number; the rest by `fields_of`.
     """

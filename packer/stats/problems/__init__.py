@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from packer.errors import plural
 from packer.format.pack import Pack
-from packer.stats.duplicates import digests
+from packer.stats.columns import digests
 from packer.stats.problems.names import class_problems, file_problems, image_problems
 from packer.stats.problems.problem import CHECK, NOTE, WRONG, DataProblem, Example, ProblemColumns
 from packer.stats.problems.shapes import box_problems, landmark_problems
 
-__all__ = ["CHECK", "NOTE", "WRONG", "Example", "DataProblem", "Problems", "find_problems"]
+__all__ = ["CHECK", "NOTE", "WRONG", "DataProblem", "Example", "Problems", "find_problems"]
 
 ORDER = (
     *("label-conflict", "leak", "class-ids", "class-names", "box-area", "two-classes"),

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from packer.errors import plural, printable
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import LISTS, Field
-from packer.stats.columns import other_ids
-from packer.stats.duplicates import EqualFiles, digests, equal_files
+from packer.stats.columns import EqualFiles, digests, equal_files, other_ids
 from packer.stats.problems.problem import (
     CHECK,
     EXAMPLES,
