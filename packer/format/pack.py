@@ -8,10 +8,12 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
 
 import numpy as np
@@ -20,24 +22,18 @@ from packer.errors import AnyPath, BadImage, DamagedPack, UsageError, plural, pr
 from packer.format.annotation_table import annotation_table
 from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE
-from packer.format.manifest import Manifest
+from packer.format.manifest import Manifest, Origin
 from packer.format.pack_files import open_files
 from packer.format.records import Records
 from packer.model.annotation import Annotation, Image, Int64, Sample
 from packer.model.annotation_columns import Ragged
-from packer.model.fields import CLASS_IDS, with_class_ids
+from packer.model.fields import CLASS_IDS, FLIPS, WHOLE, with_class_ids
 
 if TYPE_CHECKING:
     from packer.images.decode import Decoder
     from packer.images.header import Mode
 
 __all__ = ["RESTORE", "Pack", "open_pack"]
-from collections import Counter
-from collections.abc import Mapping
-from itertools import chain
-
-from packer.format.manifest import Origin
-from packer.model.fields import FLIPS, WHOLE
 
 
 def open_pack(path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> Pack:

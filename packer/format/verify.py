@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections import Counter
@@ -14,14 +15,18 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
 
 from packer.containers import open_container
-from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural
+from packer.errors import AnyPath, DamagedPack, PackerError, StorageError, UsageError, option, plural
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import read_index
 from packer.format.indexes import value_problems
+from packer.format.jpeg_index_list import JPEG_INDEX_NAME
 from packer.format.make_jpeg_index import find_list, index_problems
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
+from packer.format.pack_objects import jpeg_index_at, manifest_at, objects_in
 from packer.format.verify_records import (
     DecodeJob,
     IndexRows,
@@ -36,20 +41,12 @@ from packer.format.verify_records import (
 from packer.model.annotation import Progress
 from packer.model.annotation_columns import column
 from packer.model.record_json import annotation_json
-from packer.system import usable_cores
-
-__all__ = ["Problem", "VerifyReport", "verify"]
-import hashlib
-
-from crc32c import crc32c
-from numpy.typing import NDArray
-
-from packer.errors import DamagedPack, option
-from packer.format.jpeg_index_list import JPEG_INDEX_NAME
-from packer.format.pack_objects import jpeg_index_at, manifest_at, objects_in
 from packer.stores import open_store
 from packer.stores.store import NoObject, PackObjects, Store
 from packer.stores.waiting import all_of, pool
+from packer.system import usable_cores
+
+__all__ = ["Problem", "VerifyReport", "verify"]
 
 MOST_THREADS = 4
 ALTERED = "was altered: its digest does not match the manifest"

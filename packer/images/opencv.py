@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, get_args
 
 import cv2
-
-from packer.system import at_fork
-
-__all__ = ["cv2", "quiet_opencv"]
-import math
-from typing import Literal, get_args
-
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.model.annotation import Image
+from packer.system import at_fork
+
+__all__ = ["cv2", "quiet_opencv"]
 
 REST_S = 0.005
 """Time in which OpenCV's threads fall asleep after their work: they look for more for about 1 ms."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from packer.errors import AnyPath, UsageError, WorkerDied, option, plural, printable
+from packer.format.manifest import INDEX_SUFFIX, names_a_pack
 from packer.model.annotation import Progress
+from packer.repack.formats import recognize
 from packer.system import usable_cores
 
 if TYPE_CHECKING:
@@ -19,10 +21,6 @@ if TYPE_CHECKING:
     from packer.repack.adopt_file import FileJob, FileResult
 
 __all__ = ["AdoptOptions", "AdoptReport", "adopt"]
-from collections.abc import Iterator
-
-from packer.format.manifest import INDEX_SUFFIX, names_a_pack
-from packer.repack.formats import recognize
 
 ROLES = ("image", "label", "text", "boxes")
 READ_HERE_BYTES = 16 << 20

@@ -291,7 +291,7 @@ MOST_FOLDERS, MOST_SIBLINGS = 10_000, 8
 
 
 def masks(tree: Tree) -> str | None:
-    """Describe second pictures of the images, such as masks, or folders that are not classes; None if there are none."""
+    """Name second pictures of the images, such as masks, or folders that are not classes; None if there are none."""
     return _paired_folders(tree) or _masks_beside(tree) or _odd_folders(tree)
 
 

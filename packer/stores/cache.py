@@ -142,7 +142,7 @@ def _make_private(root: str) -> None:
 
 
 def origin_of(folder: str) -> dict[str, Any] | None:
-    """Return what a folder of the cache says of itself: {"url", "files": [[name, bytes], ...]}; None: it says nothing."""
+    """Return what a folder of the cache says of itself: {"url", "files": [[name, bytes], ...]}, if it does."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         with open_regular(os.path.join(folder, ORIGIN)) as file:
             origin = json.load(file)

@@ -38,7 +38,9 @@ class LabelColumns:
         self._boxes = options.columns.get("boxes")
         if self._boxes not in (None, *FORMATS):
             raise UsageError(
-                option("columns"), f"{printable(str(self._boxes))} do not say what the numbers of a box are", f"give {FORMATS}"
+                option("columns"),
+                f"{printable(str(self._boxes))} do not say what the numbers of a box are",
+                f"give {FORMATS}",
             )
         self.classes = self.layout.names
         self.tags = self.layout.tag_names

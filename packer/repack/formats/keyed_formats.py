@@ -245,7 +245,7 @@ class Lmdb:
 
 
 def _datum(value: memoryview) -> tuple[int, int, int | None, bool] | None:
-    """Return (start, size) of the image in a Datum of Caffe, its label, and whether it is raw; None if it is not a Datum.
+    """Return (start, size) of the image in a Datum of Caffe, its label, and whether it is raw; None for others.
 
     Its fields: 1 channels, 2 height, 3 width, 4 data, 5 label, 6 float data, 7 encoded.
     """
