@@ -28,7 +28,7 @@ def flip(path: Path, offset: int) -> None:
 def forge(pack: Pack, folder: Path) -> None:
     """Change five bytes of each record of a pack in the files of a folder, so that its checksum stays right."""
     for record, offset in enumerate(pack.column("offset").tolist()):
-        path = folder / pack.shards[pack.locate(record)[0]].container.name
+        path = folder / pack.reader.shards[pack.reader.locate(record)[0]].container.name
         data = bytearray(path.read_bytes())
         for place, bits in enumerate(MULTIPLE, offset):
             data[place] ^= bits

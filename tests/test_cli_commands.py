@@ -201,9 +201,9 @@ def test_verify_names_what_is_damaged(tmp_path: Path, format: str) -> None:
     draw_plain(tmp_path / "src", 3)
     good("build", tmp_path / "src", "-o", tmp_path / "p", "--format", format)
     pack = open_pack(tmp_path / "p")
-    file = tmp_path / "p" / pack.shards[0].container.name
+    file = tmp_path / "p" / pack.reader.shards[0].container.name
     data = bytearray(file.read_bytes())
-    data[pack.span(1)[0] + 5] ^= 1
+    data[pack.reader.span(1)[0] + 5] ^= 1
     file.write_bytes(data)
     ran = run("verify", tmp_path / "p")
     assert ran.code == 4 and ran.out == ""

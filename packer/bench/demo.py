@@ -185,8 +185,8 @@ def _flip(pack: str, copy: str, chance: random.Random) -> Step:
     opened = open_pack(pack)
     record = chance.randrange(len(opened))
     key, size = opened.key(record), int(opened.column("size")[record])
-    shard, _ = opened.locate(record)
-    offset = opened.indexes.value("offset", shard, record)
+    shard, _ = opened.reader.locate(record)
+    offset = opened.reader.indexes.value("offset", shard, record)
     byte, bit = chance.randrange(size), chance.randrange(8)
     name = opened.manifest.shards[shard].container.name
     with open(os.path.join(copy, name), "r+b") as file:

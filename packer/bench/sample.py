@@ -128,7 +128,7 @@ def indexed_sample(pack: Pack, folder: str, options: BenchOptions) -> tuple[str,
     source, plain, indexed = (os.path.join(folder, name) for name in ("images", "plain", "indexed"))
     os.makedirs(source)
     for record in sample_records(pack, count).tolist():
-        if pack.encoding_of(record) == "jpeg":
+        if pack.reader.encoding_of(record) == "jpeg":
             with open(os.path.join(source, f"{record}.jpg"), "xb") as file:
                 file.write(pack.record(record))
     if len(os.listdir(source)) < LEAST_IMAGES:
@@ -248,7 +248,7 @@ class Limit:
 def copies(job: Job) -> BareLoop:
     """Copy the raw images of a pack from one array in memory to batches, in random order."""
     pack = open_pack(job.pack, job.cache_dir)
-    size = pack.record_bytes
+    size = pack.reader.record_bytes
     if size is None:
         raise DamagedPack(job.pack, "is not of raw images of one shape")
     records = sample_records(pack, job.images)
@@ -281,8 +281,8 @@ def packed_decodes(job: Job) -> BareLoop:
         factors = [1] * len(files)
     else:
         least = HEADROOM * job.size[0], HEADROOM * job.size[1]
-        factors = [reduction(pack.shape_of(i)[1::-1], least) for i in records]
-    return _decodes(files, factors, "GRAY" if pack.shape_of(records[0])[2] == 1 else "RGB")
+        factors = [reduction(pack.reader.shape_of(i)[1::-1], least) for i in records]
+    return _decodes(files, factors, "GRAY" if pack.reader.shape_of(records[0])[2] == 1 else "RGB")
 
 
 def file_decodes(job: Job) -> BareLoop:
@@ -335,8 +335,8 @@ def disk_pack(job: Job) -> BareLoop:
     """Read the containers of a pack; of a large one as many bytes as the measured records take."""
     pack = open_pack(job.pack, job.cache_dir)
     images = len(sample_records(pack, job.images))
-    files = [os.path.join(job.pack, shard.container.name) for shard in pack.shards]
-    return _reads(files, [shard.container.bytes * images // len(pack) for shard in pack.shards], images)
+    files = [os.path.join(job.pack, shard.container.name) for shard in pack.reader.shards]
+    return _reads(files, [shard.container.bytes * images // len(pack) for shard in pack.reader.shards], images)
 
 
 def _reads(files: Sequence[str], sizes: Sequence[int], images: int) -> BareLoop:

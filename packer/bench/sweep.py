@@ -447,7 +447,7 @@ def _thread_counts(most: int) -> list[int]:
 def _opened(path: str, options: BenchOptions, progress: Progress) -> Pack:
     """Open a pack; of one at a URL, fetch the records that are measured."""
     pack = open_pack(path, options.cache_dir)
-    if pack.remote is not None:
+    if pack.reader.remote is not None:
         if options.cold:
             step = f"packer pull {pack.path} PACK, and measure that"
             raise UsageError(option("cold"), "measures a disk, but the pack is at a URL", step)
@@ -455,7 +455,7 @@ def _opened(path: str, options: BenchOptions, progress: Progress) -> Pack:
         progress.stage("fetching", len(records), "records")
         for start in range(0, len(records), FETCHED_RECORDS):
             part = records[start : start + FETCHED_RECORDS]
-            with pack.held(part):
+            with pack.reader.held(part):
                 progress.advance(len(part))
     return pack
 
@@ -479,7 +479,7 @@ def _job_of(pack: Pack, options: BenchOptions) -> Job:
 
 def _limit_of(pack: Pack, job: Job) -> list[Row]:
     """Return the row of this job's limit, if there is one."""
-    if job.device != "cpu" or (not job.cold and pack.manifest.encoding == "raw" and pack.record_bytes is None):
+    if job.device != "cpu" or (not job.cold and pack.manifest.encoding == "raw" and pack.reader.record_bytes is None):
         return []
     kind, what = "decode-packed", "decode"
     if job.cold:
@@ -491,5 +491,5 @@ def _limit_of(pack: Pack, job: Job) -> list[Row]:
 
 def _row_of(pack: Pack, name: str, job: Job, limit: Iterable[Row] = ()) -> Row:
     stored = float(np.asarray(pack.column("size")).sum()) / len(pack)
-    size = sum(shard.container.bytes + shard.index.bytes for shard in pack.shards)
+    size = sum(shard.container.bytes + shard.index.bytes for shard in pack.reader.shards)
     return Row(name, job, stored, next((row.name for row in limit), None), size)

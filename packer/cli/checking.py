@@ -188,7 +188,7 @@ def hash_command(pack: str, deep: bool, as_json: bool, quiet: bool, **cached: An
 
     opened = open_pack(pack, **cached)
     with ProgressBar(hidden=quiet or as_json) as progress:
-        digest = deep_digest(opened, progress) if deep else content_digest(opened.indexes, opened.manifest)
+        digest = deep_digest(opened, progress) if deep else content_digest(opened.reader.indexes, opened.manifest)
     if as_json:
         echo(json.dumps({"path": pack, "deep": deep, "content": digest, "records": len(opened)}))
     else:
@@ -275,7 +275,7 @@ def content(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: s
 
     with suppress(DamagedPack):  # this command describes damaged packs, too
         if is_url(pack):
-            return content_digest(open_pack(pack, cache_dir, cache_bytes).indexes, manifest)
+            return content_digest(open_pack(pack, cache_dir, cache_bytes).reader.indexes, manifest)
         return content_digest(Indexes(IndexFiles(pack, manifest.shards, manifest)), manifest)
     return None
 

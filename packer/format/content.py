@@ -60,7 +60,7 @@ def deep_digest(pack: Pack, progress: Progress | None = None) -> str:
     facts = tuple(name for name in FACTS if name != "crc32c")
     names = sorted(pack.manifest.parts)
     facts += tuple(column_of(name, what) for name in names for what in ("size", "encoding"))
-    digests = _of_columns(pack.indexes, pack.manifest, facts)
+    digests = _of_columns(pack.reader.indexes, pack.manifest, facts)
     images, parts = hashlib.sha256(), {name: hashlib.sha256() for name in names}
     progress.stage("reading", len(pack), "records")
     for number in range(len(pack)):

@@ -52,16 +52,16 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
         StorageError: A file cannot be opened or fetched.
     """
     while True:
-        texts = [None if one.remote else list_text(one.folder) for one in pack.files]
+        texts = [None if one.remote else list_text(one.folder) for one in pack.reader.files]
         problem, found = None, None
         try:
-            listed = [_listed(*each) for each in zip(pack.files, texts, strict=True)]
+            listed = [_listed(*each) for each in zip(pack.reader.files, texts, strict=True)]
             if any(listed):
                 found = JpegIndexes(pack, listed)
         except DamagedPack as error:
             problem = error
         # whoever replaces an index removes its list before its files
-        if texts == [None if one.remote else list_text(one.folder) for one in pack.files]:
+        if texts == [None if one.remote else list_text(one.folder) for one in pack.reader.files]:
             if problem is not None:
                 raise problem
             return found
@@ -109,7 +109,7 @@ class JpegIndexes:
         self._pack, self._listed = pack, listed
         self._entries: list[IndexEntry | None] = []
         self._files: list[tuple[str, int]] = []
-        for files, its in zip(pack.files, listed, strict=True):
+        for files, its in zip(pack.reader.files, listed, strict=True):
             entries = [None] * len(files.shards) if its is None else [shard.index for shard in its.shards]
             paths = [(os.path.join(files.folder, one.name), one.bytes) if one else ("", 0) for one in entries]
             if files.remote is None:
@@ -120,21 +120,21 @@ class JpegIndexes:
                     raise self._damage(files, name, error.problem) from None
             self._entries += entries
             self._files += paths
-        self._mapped = all(files.folder for files in pack.files) and not PORTABLE
+        self._mapped = all(files.folder for files in pack.reader.files) and not PORTABLE
         if self._mapped:
             self._region, self._starts = map_files(self._files, late=True, check=False)
             for number in range(len(self._files) if len(self._files) <= MANY_FILES else 0):
-                if pack.files_of(number).remote is None:
+                if pack.reader.files_of(number).remote is None:
                     # the maps stay those of the files that were there when another index replaces them
                     self._region.map(number)
         else:
-            local = [path if pack.files_of(n).remote is None else ("", 0) for n, path in enumerate(self._files)]
+            local = [path if pack.reader.files_of(n).remote is None else ("", 0) for n, path in enumerate(self._files)]
             self._maps, self._places = map_files(local, check=False)
             self._region, self._starts = in_memory([size for _, size in self._files])
         self._bytes = self._region.parts[0]
         self._base = self._bytes.ctypes.data
         self._bounds = self._bytes.view(np.int64)
-        counts = [shard.records for shard in pack.shards]
+        counts = [shard.records for shard in pack.reader.shards]
         self._firsts = np.cumsum([0, *counts], dtype=np.int64)
         self._ends = self._firsts[1:].view(np.uint64)  # a negative number, as an unsigned one, is beyond them
         self._has = np.array([entry is not None for entry in self._entries])
@@ -183,7 +183,7 @@ class JpegIndexes:
         return addresses.view(np.uint64), sizes.view(np.uint64)
 
     def _open_new(self, numbers: list[int]) -> None:
-        if not self._pack.is_remote or len(numbers) == 1:
+        if not self._pack.reader.is_remote or len(numbers) == 1:
             for number in numbers:
                 self._verify(number)
         else:
@@ -193,7 +193,7 @@ class JpegIndexes:
     def _content(self, number: int, again: bool) -> NDArray[np.uint8]:
         """Return the content of the file of a shard, which is fetched `again` if it came wrong."""
         size, start = self._files[number][1], int(self._starts[number])
-        fetched, files, entry = None, self._pack.files_of(number), self._entries[number]
+        fetched, files, entry = None, self._pack.reader.files_of(number), self._entries[number]
         assert entry is not None
         if files.remote is not None:
             lock = len(files.shards) + number - files.first_shard
@@ -214,7 +214,7 @@ class JpegIndexes:
 
     def _verify(self, number: int) -> None:
         """Verify the file of a shard, and note where its column is."""
-        path, entry, files = self._files[number][0], self._entries[number], self._pack.files_of(number)
+        path, entry, files = self._files[number][0], self._entries[number], self._pack.reader.files_of(number)
         assert entry is not None
         data = self._content(number, again=False)
         if crc32c(data) != entry.crc32c and files.remote is not None:
@@ -225,7 +225,7 @@ class JpegIndexes:
             column = index_column(path, data)
         except DamagedPack as error:
             raise self._damage(files, entry.name, error.problem) from None
-        rows = self._pack.shards[number].records
+        rows = self._pack.reader.shards[number].records
         if len(column) != rows:
             raise self._damage(files, entry.name, f"has {len(column):,} rows, but the pack says {rows:,}")
         _, bounds, values = column.buffers()

@@ -17,17 +17,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import AnyPath, BadImage, DamagedPack, UsageError, plural, printable
 from packer.format.annotation_table import annotation_table
-from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE
 from packer.format.manifest import Manifest, Origin
 from packer.format.pack_files import open_files
 from packer.format.records import Records
 from packer.model.annotation import Annotation, Image, Int64, Sample
 from packer.model.annotation_columns import Ragged
-from packer.model.fields import CLASS_IDS, FLIPS, WHOLE, with_class_ids
+from packer.model.fields import FLIPS, WHOLE
 
 if TYPE_CHECKING:
     from packer.images.decode import Decoder
@@ -54,7 +54,7 @@ def open_pack(path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int 
     return Pack(path, cache_dir, cache_bytes)
 
 
-class Pack(Records):
+class Pack:
     """An open pack. Records are numbered from 0 in packing order.
 
     It is a sequence of samples: ``pack[0].image``, ``pack[-1].annotation``, ``for image, annotation in pack``.
@@ -70,23 +70,30 @@ class Pack(Records):
 
     def __init__(self, path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> None:
         files = open_files(path, cache_dir, cache_bytes)
-        super().__init__([files], files.manifest)
-        self._packs: tuple[Pack, ...] = ()  # not itself: a cycle would keep the maps until the collector comes by
+        self._set(Records([files], files.manifest), ())
+
+    def _set(self, reader: Records, packs: tuple[Pack, ...]) -> None:
+        self.reader = reader
+        """What loaders, samplers and commands ask: where records lie, whether they are intact, whole columns."""
+        self.path, self.manifest = reader.path, reader.manifest
+        self._packs = packs  # not itself: a cycle would keep the maps until the collector comes by
 
     @classmethod
     def _joined(cls, packs: Sequence[Pack], manifest: Manifest) -> Pack:
         """Return the packs as one, whose manifest is this (`packer.join_packs`)."""
         pack, ids = cls.__new__(cls), {name: number for number, name in enumerate(manifest.classes)}
         files, shard, record = [], 0, 0
-        for [one], classes in ((its.files, its.classes) for its in packs):
+        for [one], classes in ((its.reader.files, its.classes) for its in packs):
             class_ids = np.array([*(ids[name] for name in classes), -1])  # -1 picks the last one: none
             own = None if classes == list(manifest.classes[: len(classes)]) else class_ids
             remote = None if one.remote is None else one.remote.for_another()
             files.append(replace(one, remote=remote, first_shard=shard, first_record=record, class_ids=own))
             shard, record = shard + len(one.shards), record + one.manifest.records
-        Records.__init__(pack, files, manifest)
-        pack._packs = tuple(packs)
+        pack._set(Records(files, manifest), tuple(packs))
         return pack
+
+    def __len__(self) -> int:
+        return self.manifest.records
 
     def __repr__(self) -> str:
         if len(self.packs) > 1:
@@ -97,7 +104,7 @@ class Pack(Records):
     def __reduce__(self) -> tuple[Any, ...]:
         if len(self.packs) > 1:
             return self._joined, (self.packs, self.manifest)
-        return _reopen, (self.path, self.manifest.digest, *self.cache_options)
+        return _reopen, (self.path, self.manifest.digest, *self.reader.cache_options)
 
     # -- as a sequence of samples
 
@@ -176,33 +183,33 @@ class Pack(Records):
 
     def part_of(self, i: int) -> tuple[int, int]:
         """Return (number of the pack in `packs`, number of the record in it) of record `i`."""
-        number = self._of[self.locate(i)[0]]
-        return number, i - self.files[number].first_record
+        number = self.reader.pack_at(i)
+        return number, i - self.reader.files[number].first_record
 
-    def shape_of(self, i: int) -> tuple[int, int, int]:
-        """Return (height, width, channels) of the decoded image of record `i`."""
-        self._require(i)
-        if self.manifest.shape is not None:
-            return self.manifest.shape
-        height, width, channels = (self._value(name, i) for name in ("height", "width", "channels"))
-        return height, width, channels
+    def record(self, i: int) -> memoryview:
+        """Return the bytes of record `i`, mapped and read-only.
 
-    def dtype_of(self, i: int) -> str:
-        """Return the dtype of the decoded image of record `i`, uint8 or uint16."""
-        self._require(i)
-        return self.manifest.dtype or self._named("dtype", DTYPES, i)
+        Raises:
+            DamagedPack: They do not match their checksum, which is verified when this process first reads the record.
+        """
+        return self.reader.record(i)
 
-    def encoding_of(self, i: int) -> str:
-        """Return the encoding of record `i`: raw, or the format of an image file."""
-        self._require(i)
-        encoding = self.manifest.encoding
-        return encoding if encoding != "copy" else self._named("encoding", ENCODINGS, i)
+    def part(self, i: int, name: str) -> bytes | None:
+        """Return the bytes of a part of record `i`; None if it lacks that part.
 
-    def _named(self, name: str, names: tuple[str, ...], i: int) -> str:
-        code = self._value(name, i)
-        if not 0 <= code < len(names):
-            self._damaged(i, f"has no valid {name} in the index")
-        return names[code]
+        Args:
+            i: Number of the record.
+            name: One of `Manifest.parts`.
+
+        Raises:
+            DamagedPack: They do not match their checksum, which is verified when this process first reads them.
+            UsageError: The pack has no such part.
+        """
+        return self.reader.part(i, name)
+
+    def key(self, i: int) -> str:
+        """Return the key of record `i`: ``00000042``."""
+        return self.reader.key(i)
 
     def image(self, i: int, decoder: str = "auto") -> Image:
         """Return the image of record `i`, (height, width, channels); a read-only view if it is stored raw.
@@ -214,25 +221,26 @@ class Pack(Records):
         Raises:
             DamagedPack: The record does not match its checksum or its row in the index.
         """
-        data, shape, dtype = self.record(i), self.shape_of(i), self.dtype_of(i)
-        if self.encoding_of(i) != "raw":
+        reader = self.reader
+        data, shape, dtype = reader.record(i), reader.shape_of(i), reader.dtype_of(i)
+        if reader.encoding_of(i) != "raw":
             return self._decoded(i, bytes(data), shape, decoder)
         if min(shape) < 1 or len(data) != np.dtype(dtype).itemsize * shape[0] * shape[1] * shape[2]:
-            self._damaged(i, f"has {len(data)} bytes, which is not {dtype} pixels of shape {shape}")
+            self.reader.raise_damaged(i, f"has {len(data)} bytes, which is not {dtype} pixels of shape {shape}")
         return np.frombuffer(data, dtype).reshape(shape)
 
     def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
         from packer.images.decode import decode
         from packer.images.opencv import quiet_opencv
 
-        is_lenient = self.files_of(self.locate(i)[0]).manifest.lenient
+        is_lenient = self.reader.files_of(self.reader.locate(i)[0]).manifest.lenient
         mode, decoder = cast("Mode", self.manifest.mode), "lenient" if is_lenient else decoder
         try:
             # the build has already limited the number of pixels
             with quiet_opencv():
                 return decode(data, mode, cast("Decoder", decoder), max_pixels=shape[0] * shape[1])
         except BadImage as error:
-            self._damaged(i, f"matches its checksum, but cannot be decoded: {error.problem}")
+            self.reader.raise_damaged(i, f"matches its checksum, but cannot be decoded: {error.problem}")
 
     def sample(self, i: int, decoder: str = "auto") -> Sample:
         """Return image and annotation of record `i`; `decoder` as in `image`."""
@@ -242,32 +250,18 @@ class Pack(Records):
 
     def annotation(self, i: int) -> Annotation:
         """Return the annotation of record `i`; its arrays are read-only views of the index."""
-        shard, row = self.locate(i)
-        files = self.files_of(shard)
-        try:
-            found = self.indexes.annotations(shard)[row]
-        except DamagedPack as error:
-            error.with_location(files.path, self.shards[shard].container.name, self.key(i))
-            raise
-        return found if files.class_ids is None else with_class_ids(found, files.class_ids)
+        return self.reader.annotation(i)
 
-    def shard_columns(self, name: str) -> Iterator[Any]:
-        """Yield the column `name` of each shard, not copied."""
-        return self.indexes.parts(name)
+    def column(self, name: str) -> NDArray[Any] | Ragged:
+        """Return the column `name` of the index over all shards, without reading images.
 
-    def rows(self, names: Sequence[str], records: Int64) -> list[list[Any]]:
-        """Return the rows of `records` in each column of lists in `names` (boxes, ...), not copied."""
-        shards, found = self._shards_of(records), []
-        places = list(zip(shards.tolist(), (records - self._firsts[shards]).tolist(), strict=True))
-        for name in names:
-            parts: dict[int, Any] = {shard: self.indexes.part(name, shard) for shard, _ in places}
-            # not parts[shard][row], whose checks would be half of the time
-            cut = {shard: (part.values, part.offsets) for shard, part in parts.items()}
-            rows = [cut[s][0][cut[s][1][row] : cut[s][1][row + 1]] for s, row in places]
-            if name in CLASS_IDS and len(self.files) > 1:
-                rows = [self.indexes.with_class_ids(name, s, row) for (s, _), row in zip(places, rows, strict=True)]
-            found.append(rows)
-        return found
+        It is joined once, and read-only. docs/formats.md lists the columns.
+
+        Returns:
+            Numbers: array (n,); `label` is -1 if an image has none. Lists (boxes, box_labels, ...): Ragged, in which
+            row i is the array of record i.
+        """
+        return self.reader.column(name)
 
     @cached_property
     def keys(self) -> list[str]:
@@ -292,7 +286,7 @@ class Pack(Records):
             `dtype` and `encoding`, and those of the annotation fields that the pack has (docs/formats.md); with
             `label` also `label_name`. What an image lacks is null; JSON objects are text.
         """
-        return annotation_table(self.indexes, self.manifest)
+        return annotation_table(self.reader.indexes, self.manifest)
 
     @property
     def classes(self) -> list[str]:

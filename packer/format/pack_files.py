@@ -288,6 +288,10 @@ class PackPlaces:
         files = self.files_of(number)
         files.region.map(number - files.first_shard)
 
+    def pack_at(self, i: int) -> int:
+        """Return which of `files` record `i` is in."""
+        return self._of[self.locate(i)[0]]
+
     def files_of(self, number: int) -> PackFiles:
         """Return the files of the pack that a shard is from."""
         return self.files[self._of[number]]
@@ -320,10 +324,6 @@ class PackPlaces:
     def column(self, name: str) -> NDArray[Any] | Ragged:
         """Return the column `name` of the index over all shards, without reading images.
 
-        It is joined once, and read-only. docs/formats.md lists the columns.
-
-        Returns:
-            Numbers: array (n,); `label` is -1 if an image has none. Lists (boxes, box_labels, landmarks, ...): Ragged,
-            in which row i is the array of record i.
+        See `Pack.column`.
         """
         return self.indexes.column(name)

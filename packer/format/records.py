@@ -11,10 +11,12 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, UsageError, printable
+from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE
 from packer.format.manifest import Manifest
 from packer.format.pack_files import PackFiles, PackPlaces
-from packer.model.annotation import IMAGE, Int64, column_of, key_of
+from packer.model.annotation import IMAGE, Annotation, Int64, column_of, key_of
+from packer.model.fields import CLASS_IDS, with_class_ids
 from packer.system.locks import Locked
 
 if TYPE_CHECKING:
@@ -270,11 +272,65 @@ class Records(PackPlaces):
             if self._matches(i, name, self.region.data[start:stop]):
                 return
         what = "does not match its checksum"
-        self._damaged(i, what if name == IMAGE else f"has a {name} that {what}")
+        self.raise_damaged(i, what if name == IMAGE else f"has a {name} that {what}")
 
     def _matches(self, i: int, name: str, data: Any) -> bool:
         wanted = self._value(column_of(name, "crc32c"), i)
         return bool(crc32c(data, crc32c(key_of(self._key(i), name))) == wanted)
+
+    def shape_of(self, i: int) -> tuple[int, int, int]:
+        """Return (height, width, channels) of the decoded image of record `i`."""
+        self._require(i)
+        if self.manifest.shape is not None:
+            return self.manifest.shape
+        height, width, channels = (self._value(name, i) for name in ("height", "width", "channels"))
+        return height, width, channels
+
+    def dtype_of(self, i: int) -> str:
+        """Return the dtype of the decoded image of record `i`, uint8 or uint16."""
+        self._require(i)
+        return self.manifest.dtype or self._named("dtype", DTYPES, i)
+
+    def encoding_of(self, i: int) -> str:
+        """Return the encoding of record `i`: raw, or the format of an image file."""
+        self._require(i)
+        encoding = self.manifest.encoding
+        return encoding if encoding != "copy" else self._named("encoding", ENCODINGS, i)
+
+    def _named(self, name: str, names: tuple[str, ...], i: int) -> str:
+        code = self._value(name, i)
+        if not 0 <= code < len(names):
+            self.raise_damaged(i, f"has no valid {name} in the index")
+        return names[code]
+
+    def annotation(self, i: int) -> Annotation:
+        """Return the annotation of record `i`; its arrays are read-only views of the index."""
+        shard, row = self.locate(i)
+        files = self.files_of(shard)
+        try:
+            found = self.indexes.annotations(shard)[row]
+        except DamagedPack as error:
+            error.with_location(files.path, self.shards[shard].container.name, self.key(i))
+            raise
+        return found if files.class_ids is None else with_class_ids(found, files.class_ids)
+
+    def shard_columns(self, name: str) -> Iterator[Any]:
+        """Yield the column `name` of each shard, not copied."""
+        return self.indexes.parts(name)
+
+    def rows(self, names: Sequence[str], records: Int64) -> list[list[Any]]:
+        """Return the rows of `records` in each column of lists in `names` (boxes, ...), not copied."""
+        shards, found = self._shards_of(records), []
+        places = list(zip(shards.tolist(), (records - self._firsts[shards]).tolist(), strict=True))
+        for name in names:
+            parts: dict[int, Any] = {shard: self.indexes.part(name, shard) for shard, _ in places}
+            # not parts[shard][row], whose checks would be half of the time
+            cut = {shard: (part.values, part.offsets) for shard, part in parts.items()}
+            rows = [cut[s][0][cut[s][1][row] : cut[s][1][row + 1]] for s, row in places]
+            if name in CLASS_IDS and len(self.files) > 1:
+                rows = [self.indexes.with_class_ids(name, s, row) for (s, _), row in zip(places, rows, strict=True)]
+            found.append(rows)
+        return found
 
     def damage(self, i: int, problem: str) -> DamagedPack:
         """Return the error that record `i` has this `problem`."""
@@ -283,7 +339,8 @@ class Records(PackPlaces):
         error = DamagedPack(files.file(shard), f"record {key} (row {row}) {problem}", RESTORE)
         return error.with_location(files.path, shard, key)
 
-    def _damaged(self, i: int, problem: str) -> NoReturn:
+    def raise_damaged(self, i: int, problem: str) -> NoReturn:
+        """Raise that error."""
         raise self.damage(i, problem)
 
     def _key(self, i: int) -> memoryview:

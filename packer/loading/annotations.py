@@ -212,11 +212,11 @@ def read_annotations(pack: Pack, records: Int64, fields: Sequence[str], points: 
     with_members = [field.name for field in kinds.values() if field.has_members]
     names += ["boxes"] if with_members and "boxes" not in names else []
     try:
-        rows = dict(zip(names, pack.rows(names, records) if names else (), strict=True))
+        rows = dict(zip(names, pack.reader.rows(names, records) if names else (), strict=True))
         members = {name: _box_fields(rows[name], rows["boxes"]) for name in with_members}
         for name, field in kinds.items():
             if isinstance(field.kind, Number):
-                batch.images[name] = pack.values(name, records).tolist()
+                batch.images[name] = pack.reader.values(name, records).tolist()
             elif field.has_members:
                 _add_field(batch, name.partition(".")[2], members[field.name])
             elif isinstance(field.kind, Members):
@@ -228,7 +228,7 @@ def read_annotations(pack: Pack, records: Int64, fields: Sequence[str], points: 
             pack.annotation(record)  # names the one that is damaged
         for place in range(len(records)) if len(records) > 1 else ():
             read_annotations(pack, records[place : place + 1], fields)
-        raise pack.damage(int(records[0]), f"has an annotation that is damaged: {error}") from error
+        raise pack.reader.damage(int(records[0]), f"has an annotation that is damaged: {error}") from error
     return batch
 
 

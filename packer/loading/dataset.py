@@ -160,20 +160,20 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def _images(self, records: NDArray[np.int64]) -> torch.Tensor:
         """Return the images of records, which are all of one shape."""
         pack, n = self.pack, len(records)
-        height, width, channels = pack.shape_of(0)
+        height, width, channels = pack.reader.shape_of(0)
         row_bytes = height * width * channels * self._dtype.itemsize
         # images that are changed do not leave the worker
         is_sent = is_in_worker() and not self.functions.of_images
         memory = shared_pool() if is_sent else self._memory
         pixels = memory.take(n * row_bytes).view(n, row_bytes)
-        if pack.record_bytes is None:
-            rows = pixels.numpy().view(pack.dtype_of(0)).reshape(n, height, width, channels)
+        if pack.reader.record_bytes is None:
+            rows = pixels.numpy().view(pack.reader.dtype_of(0)).reshape(n, height, width, channels)
             for row, i in zip(rows, records.tolist(), strict=True):
                 row[:] = self._decoded(i, row.shape)
         else:
-            with pack.held(records), on_one_core():
-                pack.check(records)
-                self._gather(pack.places(records)[0], pixels)
+            with pack.reader.held(records), on_one_core():
+                pack.reader.check(records)
+                self._gather(pack.reader.places(records)[0], pixels)
         # one call for view and permute: channels first in shape, last in memory
         return torch.as_strided(
             pixels if self._dtype == torch.uint8 else pixels.view(self._dtype),
@@ -184,7 +184,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def _decoded(self, i: int, shape: tuple[int, ...]) -> Image:
         image = self.pack.image(i, self.decoder)
         if image.shape != shape:
-            raise self.pack.damage(i, f"decodes to shape {image.shape}, which is not {shape}")
+            raise self.pack.reader.damage(i, f"decodes to shape {image.shape}, which is not {shape}")
         return image
 
     @cached_property
@@ -202,7 +202,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def _dtype(self) -> torch.dtype:
-        return torch.uint16 if self.pack.dtype_of(0) == "uint16" else torch.uint8
+        return torch.uint16 if self.pack.reader.dtype_of(0) == "uint16" else torch.uint8
 
     @cached_property
     def _targets(self) -> Targets:

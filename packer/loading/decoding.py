@@ -35,13 +35,13 @@ def sizes_of(pack: Pack, records: Int64) -> Sizes:
     shape = pack.manifest.shape
     if shape is not None:
         return np.full(len(records), float(shape[1])), np.full(len(records), float(shape[0]))
-    widths, heights = (pack.values(name, records) for name in ("width", "height"))
+    widths, heights = (pack.reader.values(name, records) for name in ("width", "height"))
     return widths.astype(np.float64), heights.astype(np.float64)
 
 
 def data_of(pack: Pack, records: Int64) -> list[memoryview]:
     """Return the bytes of each record, mapped."""
-    region, (starts, sizes) = pack.region.data, pack.places(records)
+    region, (starts, sizes) = pack.reader.region.data, pack.reader.places(records)
     return [region[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
 
 
@@ -201,10 +201,10 @@ class RowDecoder:
         places = places[in_whole_pixels(parts[places], (sizes[0][places], sizes[1][places]))]
         if not len(places):
             return done
-        starts, lengths = self.pack.places(records[places])
+        starts, lengths = self.pack.reader.places(records[places])
         indexes = () if self._indexes is None else self._indexes.places(records[places])
         batch = self._native.Batch(
-            self.pack.region.addresses(starts),
+            self.pack.reader.region.addresses(starts),
             lengths.astype(np.uint64),
             np.stack(sizes, axis=1)[places].astype(np.int32),
             parts[places].astype(np.int32),
@@ -216,7 +216,7 @@ class RowDecoder:
         verify = self._may_be_damaged(records[places], indexes)
         errors = self._native.decode_batch(batch, into, filter=self._interpolation, verify=verify, headroom=HEADROOM)
         for record in records[places[errors == self._native.Error.WRONG_INDEX]].tolist():
-            error = self.pack.damage(record, "has an index of its JPEG that was made of other bytes")
+            error = self.pack.reader.damage(record, "has an index of its JPEG that was made of other bytes")
             error.next_step = make_again(error.pack or self.pack.path)
             raise error
         good = errors == self._native.Error.OK
@@ -269,7 +269,7 @@ class RowDecoder:
         try:
             decode_into(data, image, factor)
         except BadImage as error:
-            raise self.pack.damage(record, f"cannot be decoded: {error.problem}") from None
+            raise self.pack.reader.damage(record, f"cannot be decoded: {error.problem}") from None
         return image
 
     def _decode_parts(self, records: Int64, regions: Regions, rows: list[Image]) -> None:
@@ -303,17 +303,19 @@ class RowDecoder:
     def _decode_any(self, record: int, part: list[float] | None, row: Image) -> None:
         """Decode an image by what its header says, and resize a part of it into the row."""
         # of joined packs, some may have raw images
-        image = self.pack.image(record) if self.pack.encoding_of(record) == "raw" else self._decoded(record, part)
+        image = (
+            self.pack.image(record) if self.pack.reader.encoding_of(record) == "raw" else self._decoded(record, part)
+        )
         if part is None:
             row[:] = image
         else:
-            height, width, _ = self.pack.shape_of(record)
+            height, width, _ = self.pack.reader.shape_of(record)
             factor = reduced_by((height, width), image)
             sides = width / factor, height / factor
             resize_into(image, [edge / factor for edge in part], row, self._interpolation, sides)
 
     def _decoded(self, record: int, part: list[float] | None) -> Image:
-        height, width, _ = self.pack.shape_of(record)
+        height, width, _ = self.pack.reader.shape_of(record)
         data = bytes(data_of(self.pack, np.array([record]))[0])
         at_least = None if part is None else self._at_least(part, width, height)
         header = self._header(record, data)
@@ -321,11 +323,11 @@ class RowDecoder:
             decoder = "lenient" if self.pack.manifest.lenient else self._decoder
             return decode(data, self._mode, decoder, at_least, header=header)
         except BadImage as error:
-            raise self.pack.damage(record, f"cannot be decoded: {error.problem}") from None
+            raise self.pack.reader.damage(record, f"cannot be decoded: {error.problem}") from None
 
     def _header(self, record: int, data: bytes) -> Header:
         """Return the header of an image. Raise DamagedPack if its row says another shape."""
-        height, width, _ = self.pack.shape_of(record)
+        height, width, _ = self.pack.reader.shape_of(record)
         try:
             header = read_header_leniently(data) if self.pack.manifest.lenient else read_header(data)
             # the build has already limited the number of pixels, and decided about animations
@@ -335,7 +337,7 @@ class RowDecoder:
                 raise BadImage("", f"decodes to shape {found}, but the index says {expected}")
             return header
         except BadImage as error:
-            raise self.pack.damage(record, f"cannot be decoded: {error.problem}") from None
+            raise self.pack.reader.damage(record, f"cannot be decoded: {error.problem}") from None
 
     def _at_least(self, part: list[float], width: int, height: int) -> tuple[int, int]:
         """Return the smallest (width, height) at which to decode the whole image without visible loss in this part."""

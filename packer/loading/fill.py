@@ -46,8 +46,8 @@ class Gather:
 
 def gather_of(pack: Pack) -> Gather:
     """Return the gather for a pack of raw images of one shape."""
-    assert pack.record_bytes is not None
-    return Gather(pack.region, pack.record_bytes)
+    assert pack.reader.record_bytes is not None
+    return Gather(pack.reader.region, pack.reader.record_bytes)
 
 
 def overlapping_rows(mapped: NDArray[np.uint8], record_bytes: int) -> torch.Tensor:
@@ -111,7 +111,7 @@ class ImageFiller:
 
     def _found(self, name: str) -> list[int]:
         """Return the different values in a column of numbers."""
-        return sorted({number for part in self.pack.shard_columns(name) for number in np.unique(part).tolist()})
+        return sorted({number for part in self.pack.reader.shard_columns(name) for number in np.unique(part).tolist()})
 
     @property
     def row_shape(self) -> tuple[int, int, int]:
@@ -123,7 +123,7 @@ class ImageFiller:
         """uint8 or uint16."""
         if self.pack.manifest.dtype is None and len(self._found("dtype")) != 1:
             raise ValueError(f"{self.pack.path}: 8-bit and 16-bit images cannot be in one batch")
-        return np.dtype(self.pack.dtype_of(0))
+        return np.dtype(self.pack.reader.dtype_of(0))
 
     def params(self, records: Int64, epoch: int) -> CropParams:
         """Return crop and flip of each record: they depend on (seed, epoch, record) alone."""
@@ -131,18 +131,18 @@ class ImageFiller:
 
     def fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
         """Write the image of each record to its row. Raise DamagedPack, naming the record, if one cannot be read."""
-        with self.pack.held(records):
+        with self.pack.reader.held(records):
             self._fill(records, params, rows)
 
     def _fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
         if self.verify:
-            self.pack.check(records)
+            self.pack.reader.check(records)
         if self.pack.manifest.encoding != "raw":
             self._decoder.decode(records, params, rows)
             return
         if params.regions is None:
             out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
-            self._gather(self.pack.places(records)[0], out)
+            self._gather(self.pack.reader.places(records)[0], out)
         else:
             self._cut(records, params.regions, rows)
         if params.flipped is not None:
@@ -165,11 +165,11 @@ class ImageFiller:
         """Resize parts of raw images, reading only those parts from the map."""
         pack = self.pack
         widths, heights = sizes_of(pack, records)
-        stored = pack.places(records)[1]
+        stored = pack.reader.places(records)[1]
         wrong = np.flatnonzero(stored != widths * heights * self.channels * self.dtype.itemsize)
         for i in wrong.tolist():
             problem = f"has {stored[i]} bytes, which is not a {widths[i]:.0f}x{heights[i]:.0f} image"
-            raise pack.damage(int(records[i]), problem)
+            raise pack.reader.damage(int(records[i]), problem)
         sizes = zip(heights.astype(int).tolist(), widths.astype(int).tolist(), strict=True)
         images = (
             np.frombuffer(data, self.dtype).reshape(height, width, self.channels)

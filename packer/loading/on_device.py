@@ -84,7 +84,7 @@ class EncodedReader:
         self.host = host
         self.pack: Pack = host.filler.pack
         self._known = [ENCODINGS.index(encoding) for encoding in encodings]
-        codes = {code for part in self.pack.shard_columns("encoding") for code in np.unique(part).tolist()}
+        codes = {code for part in self.pack.reader.shard_columns("encoding") for code in np.unique(part).tolist()}
         self.unknown = sorted(ENCODINGS[code] for code in codes - {*self._known})
         """The encodings that the decoder does not know."""
         if self.pack.manifest.encoding == "raw":
@@ -103,7 +103,7 @@ class EncodedReader:
 
     def known(self, records: Int64) -> NDArray[np.bool_]:
         """Return whether the decoder knows the encoding of each of `records`, bool (n,)."""
-        return np.isin(self.pack.values("encoding", records), self._known)
+        return np.isin(self.pack.reader.values("encoding", records), self._known)
 
     def _refuse(self, problem: str, next_step: str) -> None:
         raise UsageError(self.pack.path, problem, next_step)
@@ -115,8 +115,8 @@ class EncodedReader:
                 yield EncodedBatch(records, self.host.filler.params(records, epoch))
                 continue
             try:
-                with self.pack.held(records):
-                    self.pack.check(records)
+                with self.pack.reader.held(records):
+                    self.pack.reader.check(records)
             except DamagedPack as error:
                 yield self.replaced(records, epoch, error)
             else:
@@ -131,10 +131,10 @@ class EncodedReader:
 
     def data(self, records: Int64) -> Iterator[memoryview]:
         """Yield the bytes of each record, mapped, not copied; a remote record as a copy, because it may be evicted."""
-        if self.pack.is_remote:
+        if self.pack.reader.is_remote:
             yield from map(self.pack.record, records.tolist())
             return
-        region, places = self.pack.region.data, self.pack.places(records)
+        region, places = self.pack.reader.region.data, self.pack.reader.places(records)
         for start, size in zip(*(numbers.tolist() for numbers in places), strict=True):
             yield region[start : start + size]
 
@@ -178,11 +178,11 @@ class DeviceCache:
         if host.transforms.of_images:
             name = "transform" if host.transforms.transform else "transforms"
             raise UsageError(name, 'runs on the host, where cache="device" makes nothing', "leave out one")
-        if pack.record_bytes is None:
+        if pack.reader.record_bytes is None:
             raise UsageError(pack.path, 'cache="device" needs raw images of one shape', "pack with --resize and raw")
         if filler.dtype != np.uint8:
             raise UsageError(pack.path, f'cache="device" needs 8-bit images, but these are {filler.dtype}')
-        need, free = pack.record_bytes * len(pack), _free_bytes(device)
+        need, free = pack.reader.record_bytes * len(pack), _free_bytes(device)
         if need > free * HEADROOM:
             raise UsageError(
                 pack.path, f"has {size_text(need)} of images, but {device} has only {size_text(free)} free",
@@ -190,9 +190,9 @@ class DeviceCache:
             )  # fmt: skip
         self.host = host
         self.device = device
-        self._whole = CropParams(None, None, pack.shape_of(0)[:2])
+        self._whole = CropParams(None, None, pack.reader.shape_of(0)[:2])
         self._bad = np.zeros(len(pack), np.bool_)
-        self._images = self._copied(pack.record_bytes)
+        self._images = self._copied(pack.reader.record_bytes)
 
     def with_host(self, host: Pipeline) -> DeviceCache:
         """Return one for another host, with other crops of the same images."""
@@ -209,7 +209,7 @@ class DeviceCache:
         parts = (np.arange(start, min(start + step, len(pack))) for start in range(0, len(pack), step))
         for records in announced(parts, pack):
             part = host[: len(records)]
-            rows = part.numpy().reshape(len(records), *pack.shape_of(0))
+            rows = part.numpy().reshape(len(records), *pack.reader.shape_of(0))
             try:
                 self.host.filler.fill(records, self._whole, rows)
             except DamagedPack:
@@ -247,7 +247,7 @@ class DeviceCache:
         """Return images (n, channels, height, width), channels last in memory."""
         numbers = torch.from_numpy(records).to(self.device, non_blocking=True)
         rows = torch.index_select(self._images, 0, numbers)
-        return rows.view(len(records), *self.host.filler.pack.shape_of(0)).permute(0, 3, 1, 2)
+        return rows.view(len(records), *self.host.filler.pack.reader.shape_of(0)).permute(0, 3, 1, 2)
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -374,7 +374,7 @@ class DeviceDecode:
         with warnings.catch_warnings():
             # torch has no read-only tensors and says so; nothing here writes
             warnings.simplefilter("ignore", UserWarning)
-            self._mapped = [torch.from_numpy(part) for part in host.filler.pack.region.parts]
+            self._mapped = [torch.from_numpy(part) for part in host.filler.pack.reader.region.parts]
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
         """Yield one batch for each array of record numbers, in order; images uint8 on the device."""
@@ -410,19 +410,19 @@ class DeviceDecode:
         for row, image in enumerate(images):
             if image is None:
                 images[row] = self._on_host(int(records[row]))
-            elif image.shape[1:] != (shape := self.reader.pack.shape_of(int(records[row])))[:2]:
+            elif image.shape[1:] != (shape := self.reader.pack.reader.shape_of(int(records[row])))[:2]:
                 found = f"decodes to {image.shape[2]}x{image.shape[1]} pixels, its index says {shape[1]}x{shape[0]}"
-                raise self.reader.pack.damage(int(records[row]), found)
+                raise self.reader.pack.reader.damage(int(records[row]), found)
         return images
 
     def _bytes_of(self, records: Int64) -> list[torch.Tensor]:
         """Return the bytes of each record, mapped, not copied; a remote record as a copy, because it may be evicted."""
         pack = self.reader.pack
-        if pack.is_remote:
+        if pack.reader.is_remote:
             return [torch.from_numpy(np.frombuffer(data, np.uint8).copy()) for data in self.reader.data(records)]
         data: list[Any] = [None] * len(records)
-        rows, (starts, sizes) = np.arange(len(records)), pack.places(records)
-        for number, chosen, places in pack.region.by_part(starts):
+        rows, (starts, sizes) = np.arange(len(records)), pack.reader.places(records)
+        for number, chosen, places in pack.reader.region.by_part(starts):
             for row, start, size in zip(rows[chosen].tolist(), places.tolist(), sizes[chosen].tolist(), strict=True):
                 data[row] = self._mapped[number][start : start + size]
         return data

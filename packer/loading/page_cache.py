@@ -141,16 +141,16 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
     def ask(records: Int64, later: bool = False) -> tuple[int, list[Closable]]:
         """Ask for records; return their bytes, and what holds them."""
         size, held = 0, list[Closable]()
-        for files, its in pack.by_files(records):
+        for files, its in pack.reader.by_files(records):
             if not later or ahead_of[files].takes_windows:
-                places = pack.own_places(its)
+                places = pack.reader.own_places(its)
                 size += int(places[1].sum())
                 held += ahead_of[files].ask(*places, later)
         return size, held
 
     windows = batches.ahead(lambda records: ask(records, later=True)[1]) if isinstance(batches, InWindows) else None
     try:
-        for one in pack.files:
+        for one in pack.reader.files:
             ahead_of[one] = _Ahead(pack, one)
         if all(each.has_nothing_to_do for each in ahead_of.values()):
             yield from source
@@ -189,7 +189,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
 
 def _share_in_memory(pack: Pack, files: PackFiles) -> float:
     """Return the approximate share of the records in `files` that is in memory."""
-    return files.region.share_in_memory(pack.own_places(_sample(files))[0])
+    return files.region.share_in_memory(pack.reader.own_places(_sample(files))[0])
 
 
 def _sample(files: PackFiles) -> Int64:
@@ -225,7 +225,7 @@ class _Ahead:
     def look(self) -> None:
         """Look whether the pack is on this machine now, and if it is, once whether it is in memory."""
         if self._remote is not None:
-            self._is_here = self._everything is not None and self._pack.note_whole(self._files)
+            self._is_here = self._everything is not None and self._pack.reader.note_whole(self._files)
         if self._is_here and self._is_cold is None:
             self._is_cold = _share_in_memory(self._pack, self._files) < WARM
 
@@ -255,16 +255,16 @@ class _Ahead:
 
 def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
     """Raise UsageError if the cache of remote packs cannot hold what an order needs at once: of several, all."""
-    remotes = [one.remote for one in pack.files if one.remote is not None and one.remote.limit]
+    remotes = [one.remote for one in pack.reader.files if one.remote is not None and one.remote.limit]
     total = sum(sum(remote.blocks.layout.sizes) for remote in remotes)
     room = int(min((remote.room() for remote in remotes), default=0))
     if total <= room or not remotes:
         return
-    if pack.remote is None:
+    if pack.reader.remote is None:
         problem = f"leaves {size_text(max(0, room))} for images, but these packs have {size_text(total)}"
         raise UsageError("cache_bytes", problem, f"pass cache_bytes={total + (remotes[0].limit or 0) - room} or more")
-    remote = pack.remote
-    each = int(pack.about(_sample(pack.files[0])[:, None] + np.arange(2))[1].mean())
+    remote = pack.reader.remote
+    each = int(pack.reader.about(_sample(pack.reader.files[0])[:, None] + np.arange(2))[1].mean())
     batches = 2 * (LEAD_BATCHES + BEHIND_BATCHES) * batch_size * each
     span = 2 * AHEAD_BYTES + batches
     if (need := _needed(pack, remote, sampler, span)) > room:
@@ -298,7 +298,7 @@ def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
         near = np.append(read, 0)[np.searchsorted(starts, stops)] <= span
         places, extents = places[:, near], list(compress(extents, near))
         for start, stop, runs in begun:
-            where = pack.about(runs)
+            where = pack.reader.about(runs)
             extents.append(remote.extents_of(remote.blocks_of(*where)))
             places = np.append(places, [[start], [stop], [int(where[1].sum())]], axis=1)
         most = max(most, int(extent_bytes[np.unique(np.concatenate(extents))].sum()))
@@ -320,17 +320,17 @@ class RamCache:
     """
 
     def __init__(self, pack: Pack) -> None:
-        need, free = sum(len(one.region) for one in pack.packs), available_bytes()
+        need, free = sum(len(one.reader.region) for one in pack.packs), available_bytes()
         if need > free:
             raise UsageError(
                 pack.path, f"has {size_text(need)}, but only {size_text(free)} of memory is free",
                 'leave out cache="ram": the page cache keeps what fits',
             )  # fmt: skip
-        if any(one.remote is not None and not one.remote.fits() for one in pack.packs):
+        if any(one.reader.remote is not None and not one.reader.remote.fits() for one in pack.packs):
             raise UsageError("cache_bytes", f"is less than the {size_text(need)} of the pack", 'leave out cache="ram"')
         stop: SimpleQueue[None] = SimpleQueue()
         self._read = threading.Event()
-        arguments = [(one.region, one.remote) for one in pack.packs], stop, self._read
+        arguments = [(one.reader.region, one.reader.remote) for one in pack.packs], stop, self._read
         self._thread = threading.Thread(target=_keep, args=arguments, name="packer-ram", daemon=True)
         self._thread.start()
         # no lock and no join: the garbage collector may call this in the same thread, or while a lock is held

@@ -76,7 +76,7 @@ class Targets(Sequence[Target]):
         """Whether targets have as many rows as the image has objects, or points, so that a batch cannot be stacked."""
         if not STACKABLE.issuperset(self._fields):
             return True
-        columns = self._pack.shard_columns("landmarks") if "landmarks" in self._fields else ()
+        columns = self._pack.reader.shard_columns("landmarks") if "landmarks" in self._fields else ()
         return len({length for column in columns for length in np.unique(column.lengths).tolist()}) > 1
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ class Targets(Sequence[Target]):
     def of(self, records: Int64, params: CropParams | None = None) -> NDArray[Any] | BatchAnnotations:
         """Return the targets of some records after the crops and flips of `params`. `join_targets` combines them."""
         if self.are_labels:
-            return self._pack.values("label", records).astype(np.int64)
+            return self._pack.reader.values("label", records).astype(np.int64)
         tags = _tags(self._pack, records) if self._has_tags else None
         if tags is not None and self.is_array:
             return tags
@@ -176,19 +176,19 @@ def check_flip_index(flip_index: Sequence[int], points: dict[str, int]) -> Int64
 
 def _tags(pack: Pack, records: Int64) -> NDArray[np.float32]:
     """Return the tags of `records`, float32 (n, k); an image without tags has none of them."""
-    (rows,) = pack.rows(["tags"], records)
+    (rows,) = pack.reader.rows(["tags"], records)
     found = np.zeros((len(rows), len(pack.manifest.tags)), np.float32)
     for record, flags, row in zip(records.tolist(), found, rows, strict=True):
         if len(row) == len(flags):
             flags[:] = row
         elif len(row):
-            raise pack.damage(record, f"has {len(row)} tags, not {len(flags)}")
+            raise pack.reader.damage(record, f"has {len(row)} tags, not {len(flags)}")
     return found
 
 
 def _points_each(pack: Pack, name: str) -> int:
     """Return the landmarks of the first image, or the keypoints of the first object, that has any."""
-    for rows in pack.shard_columns(name):
+    for rows in pack.reader.shard_columns(name):
         points: Any = rows.flat() if BY_NAME[name].per_box else rows
         assert isinstance(points, Ragged)
         lengths = points.lengths

@@ -57,12 +57,12 @@ def imread(file: ImageFile, flags: int = cv2.IMREAD_COLOR) -> Image:
         uint8 (height, width, channels), writable.
     """
     pack, record = file.pack, file.record
-    encoding, data = pack.encoding_of(record), pack.record(record)
+    encoding, data = pack.reader.encoding_of(record), pack.record(record)
     # OpenCV turns JPEG files upright in every version, others not
     # those that OpenCV does not read, or with other colors, are left to packer
     if pack.manifest.mode != "gray" and not pack.manifest.lenient and (encoding == "jpeg" or _is_plain(encoding, data)):
         image: Image | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-        if image is not None and image.shape[:2] == pack.shape_of(record)[:2]:
+        if image is not None and image.shape[:2] == pack.reader.shape_of(record)[:2]:
             return _high_bytes(image if image.ndim == 3 else image[..., None])
     image = _high_bytes(pack.image(record, "opencv"))
     if image.shape[2] == 2:
@@ -120,7 +120,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
         return shapes
 
     def _sizes(self, records: Int64) -> Any:
-        return np.stack([self.pack.values(name, records) for name in ("width", "height")], axis=1)
+        return np.stack([self.pack.reader.values(name, records) for name in ("width", "height")], axis=1)
 
     def _of(self, records: Int64) -> Iterator[dict[str, Any]]:
         sizes = self._sizes(records).astype(np.float64)

@@ -211,8 +211,10 @@ class _Diff:
 
     def _psnr(self, i: int, j: int) -> tuple[float | None, bool]:
         """Return the PSNR of two images (None: of other shapes), and whether their bytes are the same."""
-        same_kind = self.a.encoding_of(i) == self.b.encoding_of(j)
-        if self.a.shape_of(i) != self.b.shape_of(j) or self.a.dtype_of(i) != self.b.dtype_of(j):
+        same_kind = self.a.reader.encoding_of(i) == self.b.reader.encoding_of(j)
+        if self.a.reader.shape_of(i) != self.b.reader.shape_of(j) or self.a.reader.dtype_of(
+            i
+        ) != self.b.reader.dtype_of(j):
             return None, False
         if same_kind and self.a.record(i) == self.b.record(j):
             return LOSSLESS, True
@@ -268,8 +270,8 @@ def _part_column(pack: Pack, name: str, what: str, rows: Any) -> Any:
 def _annotations(pack: Pack, rows: Any) -> Any:
     """Return the columns of annotations for these records."""
     tables = []
-    for number in range(len(pack.shards)):
-        table = pack.indexes[number]
+    for number in range(len(pack.reader.shards)):
+        table = pack.reader.indexes[number]
         columns = {
             field.name: table.column(field.name)
             if field.name in table.column_names

@@ -117,8 +117,8 @@ def extract(
 
 
 def _write(pack: Pack, record: int, layout: Layout, names: Names) -> None:
-    annotation, (height, width, _) = pack.annotation(record), pack.shape_of(record)
-    encoding = pack.encoding_of(record)
+    annotation, (height, width, _) = pack.annotation(record), pack.reader.shape_of(record)
+    encoding = pack.reader.encoding_of(record)
     path = bytes(pack.column("path")[record])
     wanted = layout.place(safe(path, EXTENSIONS["png" if encoding == "raw" else encoding]), annotation)
     item = Item(names.free(wanted, wanted != path and not wanted.endswith(b"/" + path)), annotation, width, height)

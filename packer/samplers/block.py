@@ -88,7 +88,7 @@ class BlockShuffleSampler(Sampler):
         world_size: int | None = None, local_world_size: int | None = None,
     ) -> None:  # fmt: skip
         pack = pack_of(data)
-        shards = [shard.records for shard in pack.shards] if pack else _counts(data)
+        shards = [shard.records for shard in pack.reader.shards] if pack else _counts(data)
         records = pack or sum(shards)
         self.nodes = None if nodes is None else check_int("nodes", nodes, 1)
         self._local_world_size, self._warned_of_nodes = local_world_size, False
@@ -109,7 +109,7 @@ class BlockShuffleSampler(Sampler):
     def _warn_if_sorted(self, pack: Pack) -> None:
         sample = runs_of_neighbors(self.num_indices)
         records = sample if self._indices is None else self._indices[sample]
-        labels = pack.values("label", records.ravel().astype(np.int64))
+        labels = pack.reader.values("label", records.ravel().astype(np.int64))
         if is_sorted_by_class(labels.reshape(sample.shape)):
             of_window = f"windows of {self.window} blocks hold few classes; build it with --shuffle SEED, use "
             of_window += "ShuffleSampler, or make the window larger and the block smaller"

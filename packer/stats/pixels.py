@@ -94,9 +94,9 @@ def channel_stats(
     parts = (np.arange(start, min(start + images, len(pack))) for start in range(0, len(pack), images))
 
     def work(records: NDArray[np.int64]) -> dict[Kind, Sums]:
-        with pack.held(records):
+        with pack.reader.held(records):
             if verify:
-                pack.check(records)
+                pack.reader.check(records)
             return _of_images(pack, records) if size is None else _of_raw_images(pack, records, size)
 
     progress = progress or Progress()
@@ -128,21 +128,21 @@ def _mapped(pool: ThreadPoolExecutor, work: Any, parts: Iterator[Any]) -> Iterat
 
 def _one_size(pack: Pack) -> int | None:
     """Return the bytes per record if all are raw 8-bit images of one shape."""
-    return pack.record_bytes if pack.manifest.dtype == "uint8" else None
+    return pack.reader.record_bytes if pack.manifest.dtype == "uint8" else None
 
 
 def _of_raw_images(pack: Pack, records: NDArray[np.int64], size: int) -> dict[Kind, Sums]:
     """Sum raw images of one shape; small ones are copied into blocks, as rows of one image."""
     shape = pack.manifest.shape
     assert shape is not None
-    sums, offsets = Sums(shape[2]), pack.places(records)[0]
+    sums, offsets = Sums(shape[2]), pack.reader.places(records)[0]
     together = BLOCK_BYTES // size
     if together < 2:
         for offset in offsets.tolist():
-            _add_pixels(sums, np.frombuffer(pack.region.data[offset : offset + size], np.uint8).reshape(shape))
+            _add_pixels(sums, np.frombuffer(pack.reader.region.data[offset : offset + size], np.uint8).reshape(shape))
     else:
         for start in range(0, len(offsets), together):
-            block = pack.region.gather(offsets[start : start + together], size)
+            block = pack.reader.region.gather(offsets[start : start + together], size)
             _add_pixels(sums, block.reshape(-1, shape[0] * shape[1], shape[2]))
     sums.images = len(records)
     return {(shape[2], "uint8"): sums}

@@ -125,10 +125,10 @@ def code_of(pack: Pack, asked: BatchQuery) -> str:
 
 def _opening(pack: Pack) -> str:
     path, cached = pack.path, ""
-    if pack.remote is None:
+    if pack.reader.remote is None:
         path = os.path.abspath(path)
     else:
-        folder, most = pack.cache_options
+        folder, most = pack.reader.cache_options
         cached = "" if folder is None else f", cache_dir={os.fsdecode(folder)!r}"
         cached += "" if most is None else f", cache_bytes={most!r}"
     return f"packer.open_pack({path!r}{cached})"

@@ -37,7 +37,7 @@ def chart_facts(pack: Pack, catalog: Catalog) -> dict[str, Any]:
     equal = equal_files(digests(pack))
     facts: dict[str, Any] = {
         "images": len(pack),
-        "bytes": size_text(sum(shard.container.bytes + shard.index.bytes for shard in pack.shards)),
+        "bytes": size_text(sum(shard.container.bytes + shard.index.bytes for shard in pack.reader.shards)),
         "equal": len(equal.records) - equal.groups,
         "image_sizes": _image_sizes(catalog),
     }

@@ -46,7 +46,7 @@ _MARGIN = 0.1
 def pack_facts(pack: Pack) -> dict[str, Any]:
     """Return name, size, classes and fields of the pack, and the number of rejected inputs."""
     manifest = pack.manifest
-    size = sum(shard.container.bytes + shard.index.bytes for shard in pack.shards)
+    size = sum(shard.container.bytes + shard.index.bytes for shard in pack.reader.shards)
     names = [printable(os.path.basename(part.path.rstrip("/")) or part.path) for part in pack.packs]
     return {
         "name": " + ".join(names),
@@ -81,7 +81,7 @@ def rejected_facts(pack: Pack) -> dict[str, Any]:
 
 def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
     """Return the content of a record's tile, without its picture; raise DamagedPack if its row is damaged."""
-    height, width, _ = pack.shape_of(record)
+    height, width, _ = pack.reader.shape_of(record)
     return {
         "record": record,
         "key": printable(pack.key(record)),
@@ -98,7 +98,7 @@ def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], tuple
     Raises:
         DamagedPack: The row is damaged.
     """
-    height, width, _ = pack.shape_of(record)
+    height, width, _ = pack.reader.shape_of(record)
     annotation = pack.annotation(record)
     annotation = only_boxes(annotation, np.arange(0 if annotation.boxes is None else len(annotation.boxes)) == box)
     x1, y1, x2, y2 = map(float, np.nan_to_num(annotation.boxes[0])) if annotation.boxes is not None else (0.0,) * 4
@@ -144,16 +144,19 @@ def drawn_boxes(facts: Mapping[str, Any], boxes: Sequence[int]) -> dict[str, Any
 def record_facts(pack: Pack, record: int) -> dict[str, Any]:
     """Return all fields of a record, its position and its source; raise DamagedPack if its row is damaged."""
     annotation = pack.annotation(record)
-    shard, row = pack.locate(record)
-    height, width, channels = pack.shape_of(record)
+    shard, row = pack.reader.locate(record)
+    height, width, channels = pack.reader.shape_of(record)
     path = pack.column("path")[record]
     stored = [
         ("key", pack.key(record)),
         ("record", f"{record:,} of {len(pack):,}"),
         ("source", printable(bytes(path))),
-        ("image", f"{width} x {height}, {channels} x {pack.dtype_of(record)}"),
-        ("stored as", f"{pack.encoding_of(record)}, {size_text(int(pack.places(np.array([record]))[1][0]))}"),
-        ("shard", f"{pack.shards[shard].container.name}, row {row:,}"),
+        ("image", f"{width} x {height}, {channels} x {pack.reader.dtype_of(record)}"),
+        (
+            "stored as",
+            f"{pack.reader.encoding_of(record)}, {size_text(int(pack.reader.places(np.array([record]))[1][0]))}",
+        ),
+        ("shard", f"{pack.reader.shards[shard].container.name}, row {row:,}"),
         ("source XXH3", bytes(np.asarray(pack.column("source_xxh3")[record])).hex()),
     ]
     if len(pack.packs) > 1:

@@ -62,7 +62,7 @@ class Pictures:
         except DamagedPack:
             raise
         except PackerError as error:
-            raise self._pack.damage(record, f"cannot be shown: {error.problem}") from None
+            raise self._pack.reader.damage(record, f"cannot be shown: {error.problem}") from None
         with self._lock:
             if name not in self._cached:
                 self._cached[name] = made
@@ -89,15 +89,15 @@ class Pictures:
         except DamagedPack:
             raise
         except PackerError as error:
-            raise self._pack.damage(record, f"cannot be shown: {error.problem}") from None
+            raise self._pack.reader.damage(record, f"cannot be shown: {error.problem}") from None
 
     @quiet_opencv()
     def _small(self, record: int, side: int) -> Image:
-        height, width, _ = self._pack.shape_of(record)
+        height, width, _ = self._pack.reader.shape_of(record)
         if max(height, width) <= side:
             return self._pack.image(record)
         resize = shrink(height, width, side)
-        if self._pack.encoding_of(record) != "jpeg" or self._pack.manifest.lenient:
+        if self._pack.reader.encoding_of(record) != "jpeg" or self._pack.manifest.lenient:
             return resize.apply(self._pack.image(record))
         data, mode = bytes(self._pack.record(record)), cast("Mode", self._pack.manifest.mode)
         image = decode(data, mode, max_pixels=height * width, at_least=resize.at_least(width, height))
@@ -105,7 +105,7 @@ class Pictures:
             return resize.apply(image, (width, height))
         except ValueError:
             problem = f"decodes to {image.shape[1]}x{image.shape[0]} pixels, but its row says {width}x{height}"
-            raise self._pack.damage(record, problem) from None
+            raise self._pack.reader.damage(record, problem) from None
 
 
 def shrink(height: int, width: int, side: int) -> TargetSize:
@@ -247,7 +247,7 @@ def _decoded(pack: Pack, data: bytes, header: Header, max_pixels: int) -> Image:
 
 def _place(pack: Pack, record: int, width: int, height: int) -> tuple[list[float], bool]:
     """Return where an original of this size is in the packed image, and whether the pack's options say so."""
-    packed_height, packed_width, _ = pack.shape_of(record)
+    packed_height, packed_width, _ = pack.reader.shape_of(record)
     options = pack.manifest.options
     geometry = Geometry.identity(width, height)
     if options.get("resize") is not None:

@@ -296,6 +296,7 @@ class Reader:
         self._setting, self._files = setting, files
         self.starts, self.layout = files.starts, files.layout
         self.blocks, self.remote, self.files = self, self, (self,)
+        self.reader = self
         self._known, self._opened = known, np.zeros(setting.shards, np.bool_)
         self._new: list[int] = []
         self._asked: list[Asked] = []

@@ -22,8 +22,8 @@ def check(pack: Pack) -> pa.Table:
     for i, row in enumerate(rows):
         annotation = pack.annotation(i)
         assert (row["key"], row["path"]) == (pack.key(i), pack.paths[i])
-        assert (row["height"], row["width"], row["channels"]) == pack.shape_of(i)
-        assert (row["dtype"], row["encoding"]) == (pack.dtype_of(i), pack.encoding_of(i))
+        assert (row["height"], row["width"], row["channels"]) == pack.reader.shape_of(i)
+        assert (row["dtype"], row["encoding"]) == (pack.reader.dtype_of(i), pack.reader.encoding_of(i))
         assert row.get("label") == annotation.label
         if "label" in row:
             assert row["label_name"] == (None if annotation.label is None else pack.classes[annotation.label])
@@ -65,7 +65,7 @@ def test_class_ids_that_another_pack_numbers_differently(
     monkeypatch.setattr(pack_files, "MANY_RECORDS", most)
     joined = join_packs(numbered_differently(tmp_path))
     table = check(joined)
-    assert joined.values("label", np.array([3, 2, 0, 1])).tolist() == [0, 2, 0, 1]
+    assert joined.reader.values("label", np.array([3, 2, 0, 1])).tolist() == [0, 2, 0, 1]
     assert table.column("label").to_pylist() == [0, 1, 2, 0]
     assert table.column("label_name").to_pylist() == ["bee", "zebra", "ant", "bee"]
 

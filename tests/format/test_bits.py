@@ -92,11 +92,11 @@ def test_a_child_does_not_wait_for_threads_that_set_bits_while_it_was_forked() -
 def test_a_child_reads_records_that_threads_verified_while_it_was_forked(make_pack: Callable[..., Path]) -> None:
     pack = open_pack(make_pack("raw", "tfrecord"))
     expected, records = bytes(pack.record(7)), np.arange(len(pack))
-    pack.places(records)  # before Python 3.12, a cached property has a lock, which a child may inherit
+    pack.reader.places(records)  # before Python 3.12, a cached property has a lock, which a child may inherit
 
     def verify() -> None:
-        pack._checked["image"].clear(records)
-        pack.check(records)
+        pack.reader._checked["image"].clear(records)
+        pack.reader.check(records)
 
     with in_threads(verify, verify):
         for _ in range(10):

@@ -14,12 +14,14 @@ from packs import MakePack
 from packer import join_packs, open_pack
 from packer.format.mmap import MANY_FILES
 from packer.format.pack import Pack
+from packer.format.records import Records
 from packer.model.annotation_columns import Ragged
 from packer.system import PORTABLE
 
 ONE_OF_ITS_OWN = {
     "by_files", "cache_options", "classes", "files", "files_of", "folder", "indexes", "is_remote", "manifest",
-    "note_whole", "open_all", "own_places", "packs", "part_of", "path", "record_bytes", "region", "remote", "shards",
+    "note_whole", "open_all", "own_places", "pack_at", "packs", "part_of", "path", "raise_damaged", "record_bytes",
+    "region", "remote", "shards",
 }  # fmt: skip
 """What a test of its own shows."""
 OF_A_RECORD = {
@@ -34,15 +36,27 @@ def joined(request: pytest.FixtureRequest, make_pack: Callable[[str, str], Path]
     return join_packs([make_pack(request.param, "tfrecord"), make_pack(request.param, "lmdb")])
 
 
-def public(pack: Pack) -> set[str]:
+def public(pack: Pack | Records) -> set[str]:
     return {name for name in {*dir(type(pack)), *vars(pack)} if not name.startswith("_")}
 
 
+def of(pack: Pack, name: str) -> Any:
+    """What a pack, or its reader, has under this name."""
+    return getattr(pack if hasattr(pack, name) else pack.reader, name)
+
+
+def test_a_pack_has_few_names(joined: Pack) -> None:
+    assert public(joined) == public(joined.packs[0]) == {
+        "annotation", "classes", "column", "image", "key", "keys", "manifest", "packs", "part", "part_of", "path",
+        "paths", "reader", "record", "sample", "to_arrow", "where",
+    }  # fmt: skip
+
+
 def test_all_that_a_pack_has_is_here(joined: Pack) -> None:
-    of_a_pack = public(joined.packs[0])
+    of_a_pack = (public(joined.packs[0]) | public(joined.packs[0].reader)) - {"reader"}
     shown = ONE_OF_ITS_OWN | OF_A_RECORD | OF_RECORDS | COLUMNS | {"part", "where"}
     assert of_a_pack == shown  # anything new belongs in a test here
-    assert public(joined) == of_a_pack
+    assert public(joined.reader) == public(joined.packs[0].reader)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -68,42 +82,45 @@ def test_a_record_is_that_of_its_pack(joined: Pack) -> None:
         pack = joined.packs[number]
         for name in OF_A_RECORD - {"locate", "span"}:
             given = arguments.get(name, ())
-            assert same(getattr(joined, name)(i, *given), getattr(pack, name)(inside, *given)), name
-        shard, row = joined.locate(i)
-        assert joined.shards[shard] is pack.shards[pack.locate(inside)[0]] and row == pack.locate(inside)[1]
-        start, stop = joined.span(i)
-        assert bytes(joined.region.data[start:stop]) == bytes(pack.record(inside))
+            assert same(of(joined, name)(i, *given), of(pack, name)(inside, *given)), name
+        shard, row = joined.reader.locate(i)
+        assert (
+            joined.reader.shards[shard] is pack.reader.shards[pack.reader.locate(inside)[0]]
+            and row == pack.reader.locate(inside)[1]
+        )
+        start, stop = joined.reader.span(i)
+        assert bytes(joined.reader.region.data[start:stop]) == bytes(pack.record(inside))
     for name in OF_A_RECORD:
         for outside in (-1, len(joined)):
             with pytest.raises(IndexError, match=f"record {outside} of {len(joined)}"):
-                getattr(joined, name)(outside, *arguments.get(name, ()))
+                of(joined, name)(outside, *arguments.get(name, ()))
 
 
 def test_records_are_those_of_their_packs(joined: Pack) -> None:
     records = np.random.default_rng(0).permutation(len(joined))
-    joined.check(records)
-    starts, sizes = joined.places(records)
-    with joined.held(records):
+    joined.reader.check(records)
+    starts, sizes = joined.reader.places(records)
+    with joined.reader.held(records):
         for i, start, size in zip(records.tolist(), starts.tolist(), sizes.tolist(), strict=True):
-            assert bytes(joined.region.data[start : start + size]) == bytes(joined.record(i))
+            assert bytes(joined.reader.region.data[start : start + size]) == bytes(joined.record(i))
     for name in ("label", "height", "crc32c"):
-        assert same(joined.values(name, records), np.asarray(joined.column(name))[records])
+        assert same(joined.reader.values(name, records), np.asarray(joined.column(name))[records])
     if "boxes" in joined.manifest.fields:
-        boxes, tags = joined.rows(["boxes", "box_labels"], records)
+        boxes, tags = joined.reader.rows(["boxes", "box_labels"], records)
         for i, found, labels in zip(records.tolist(), boxes, tags, strict=True):
             assert same(found, joined.annotation(i).boxes) and same(labels, joined.annotation(i).box_labels)
     none = np.zeros(0, np.int64)
-    assert same(joined.places(none), (none, none)) and not len(joined.values("label", none))
-    joined.check(none)
+    assert same(joined.reader.places(none), (none, none)) and not len(joined.reader.values("label", none))
+    joined.reader.check(none)
     for outside in (-1, len(joined)):
         with pytest.raises(IndexError, match=f"record {outside} of {len(joined)}"):
-            joined.own_places(np.array([0, outside]))
+            joined.reader.own_places(np.array([0, outside]))
 
 
 def test_runs_are_those_of_their_packs(joined: Pack) -> None:
     middle = len(joined.packs[0])
     runs = np.array([[middle, middle + 1], [middle - 1, middle], [0, 1], [middle + 1, middle + 2]])
-    assert same(joined.about(runs), joined.places(runs[:, 0]))
+    assert same(joined.reader.about(runs), joined.reader.places(runs[:, 0]))
 
 
 def test_columns_are_those_of_all_packs(joined: Pack) -> None:
@@ -113,7 +130,7 @@ def test_columns_are_those_of_all_packs(joined: Pack) -> None:
         column = joined.column(name)
         rows = [row for pack in joined.packs for row in pack.column(name)]
         assert len(column) == len(joined) and all(map(same, list(column), rows))
-        assert sum(len(part) for part in joined.shard_columns(name)) == len(joined)
+        assert sum(len(part) for part in joined.reader.shard_columns(name)) == len(joined)
         assert joined.column(name) is column
     labels = joined.column("label")
     assert isinstance(labels, np.ndarray) and not labels.flags.writeable
@@ -122,30 +139,33 @@ def test_columns_are_those_of_all_packs(joined: Pack) -> None:
 def test_what_it_is(joined: Pack) -> None:
     first, second = joined.packs
     assert len(joined) == joined.manifest.records == 2 * len(first)
-    assert joined.path == f"{first.path} + {second.path}" and joined.shards == first.shards + second.shards
-    assert joined.record_bytes == first.record_bytes == second.record_bytes
-    assert joined.remote is None and not joined.is_remote and not joined.folder
+    assert (
+        joined.path == f"{first.path} + {second.path}"
+        and joined.reader.shards == first.reader.shards + second.reader.shards
+    )
+    assert joined.reader.record_bytes == first.reader.record_bytes == second.reader.record_bytes
+    assert joined.reader.remote is None and not joined.reader.is_remote and not joined.reader.folder
     fresh = join_packs([open_pack(pack.path) for pack in joined.packs])
-    fresh.open_all()
-    assert fresh._open_shards.all()
-    found = [(files.path, its.tolist()) for files, its in joined.by_files(np.array([0, len(first), 1]))]
+    fresh.reader.open_all()
+    assert fresh.reader._open_shards.all()
+    found = [(files.path, its.tolist()) for files, its in joined.reader.by_files(np.array([0, len(first), 1]))]
     assert found == [(first.path, [0, 1]), (second.path, [len(first)])]
 
 
 def test_packs_at_urls(make_pack: Callable[[str, str], Path]) -> None:
     first, second = (open_pack(make_pack("raw", name).as_uri(), cache_bytes=0) for name in ("tfrecord", "lmdb"))
     joined, own = join_packs([first, second]), open_pack(make_pack("raw", "lmdb"))
-    assert joined.cache_options == (None, None) and joined.packs[1].cache_options == (None, 0)
-    assert joined.is_remote and first.remote is not None and second.remote is not None
+    assert joined.reader.cache_options == (None, None) and joined.packs[1].reader.cache_options == (None, 0)
+    assert joined.reader.is_remote and first.reader.remote is not None and second.reader.remote is not None
     assert bytes(joined.record(len(first) + 3)) == bytes(own.record(3))
-    ours, theirs = joined.files
+    ours, theirs = joined.reader.files
     assert ours.remote is not None and theirs.remote is not None
     with ours.remote.all_pinned(), theirs.remote.all_pinned():
-        assert not joined.note_whole(theirs)
-        with joined.held(np.arange(len(joined))):
+        assert not joined.reader.note_whole(theirs)
+        with joined.reader.held(np.arange(len(joined))):
             pass
-        assert joined.note_whole(theirs) and theirs.remote.is_whole() and not ours.remote.is_whole()
-        assert not second.remote.is_whole()  # which has not looked yet
+        assert joined.reader.note_whole(theirs) and theirs.remote.is_whole() and not ours.remote.is_whole()
+        assert not second.reader.remote.is_whole()  # which has not looked yet
 
 
 @pytest.mark.skipif(PORTABLE, reason="each file has a map and a descriptor there")
@@ -154,12 +174,14 @@ def test_packs_of_many_shards(tmp_path: Path, shards: tuple[int, int]) -> None:
     joined = join_packs([large_pack(tmp_path / str(n), n, 3, 4) for n in shards])
     last = len(joined) - 1
     runs = np.array([[last - 2, last + 1], [0, 3]])
-    places, sizes = joined.about(runs)
-    starts = [start for first, end in runs.tolist() for start in joined.places(np.arange(first, end))[0].tolist()]
+    places, sizes = joined.reader.about(runs)
+    starts = [
+        start for first, end in runs.tolist() for start in joined.reader.places(np.arange(first, end))[0].tolist()
+    ]
     assert int(sizes.sum()) == 6 * 48 and {*places.tolist()} <= {*starts}
-    assert joined.span(last) == (starts[2], starts[2] + 48) and joined.key(last) == "00000002"
-    joined.open_all()
-    assert joined._open_shards.all()
+    assert joined.reader.span(last) == (starts[2], starts[2] + 48) and joined.key(last) == "00000002"
+    joined.reader.open_all()
+    assert joined.reader._open_shards.all()
 
 
 @pytest.mark.parametrize(("kind", "which"), [("boxes", "box_label"), ("raw", "label")])

@@ -62,7 +62,7 @@ def content(found: JpegIndexes, records: list[int]) -> list[bytes]:
 
 def wanted(pack: Path, fast: ModuleType, interval: int = 0) -> list[bytes]:
     here = open_pack(pack)
-    jpegs = [here.encoding_of(i) == "jpeg" for i in range(len(here))]
+    jpegs = [here.reader.encoding_of(i) == "jpeg" for i in range(len(here))]
     assert any(jpegs) and not all(jpegs)
     return [fast.make_index(here.record(i), interval) if jpeg else b"" for i, jpeg in enumerate(jpegs)]
 
@@ -97,7 +97,7 @@ def test_each_jpeg_has_its_own(pack: Path, fast: ModuleType, portable: bool, mon
     for module in (jpeg_index,) if portable else ():
         monkeypatch.setattr(module, "PORTABLE", True)
     here = open_pack(pack)
-    assert len(here.shards) > 2
+    assert len(here.reader.shards) > 2
     order = np.random.default_rng(0).permutation(len(here)).tolist()
     right = wanted(pack, fast)
     found = opened(pack)
@@ -185,10 +185,10 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a file is cut": lambda p: os.truncate(p / FIRST, (p / FIRST).stat().st_size - 1),
     "a bit of a file": lambda p: flip(p / FIRST, (p / FIRST).stat().st_size // 2),
     "a row less": lambda p: written(p, [b"x"]),
-    "null": lambda p: written(p, [None] * open_pack(p).shards[0].records),
-    "32 bits": lambda p: written(p, [b"x"] * open_pack(p).shards[0].records, pa.binary()),
+    "null": lambda p: written(p, [None] * open_pack(p).reader.shards[0].records),
+    "32 bits": lambda p: written(p, [b"x"] * open_pack(p).reader.shards[0].records, pa.binary()),
     "compressed": lambda p: written(
-        p, [b"x" * 900] * open_pack(p).shards[0].records, options=pa.ipc.IpcWriteOptions(compression="lz4")
+        p, [b"x" * 900] * open_pack(p).reader.shards[0].records, options=pa.ipc.IpcWriteOptions(compression="lz4")
     ),
     "no Arrow": lambda p: ((p / FIRST).write_bytes(b"x" * 4096), vouched(p)),
 }
@@ -213,7 +213,7 @@ def test_a_wrong_one_is_named_and_dropped_by_repair(pack: Path, what: str) -> No
 
 def test_bounds_that_are_wrong(pack: Path) -> None:
     """Arrow looks at all of them before one is used."""
-    rows = open_pack(pack).shards[0].records
+    rows = open_pack(pack).reader.shards[0].records
     written(pack, [b"abcd"] * rows)
     good = (pack / FIRST).read_bytes()
     bounds = np.arange(rows + 1, dtype=np.int64) * 4
@@ -230,9 +230,9 @@ def test_bounds_that_are_wrong(pack: Path) -> None:
 
 def test_each_shard_is_checked_when_it_is_needed(pack: Path, fast: ModuleType) -> None:
     here = open_pack(pack)
-    last = len(here.shards) - 1
+    last = len(here.reader.shards) - 1
     flip(pack / f"jpeg-index.shard-{last:05d}.arrow", 700)
-    found, first = opened(pack), here.shards[0].records
+    found, first = opened(pack), here.reader.shards[0].records
     assert content(found, list(range(first))) == wanted(pack, fast)[:first]
     for _ in range(2):
         with pytest.raises(DamagedPack, match="checksum"):
@@ -241,7 +241,7 @@ def test_each_shard_is_checked_when_it_is_needed(pack: Path, fast: ModuleType) -
 
 def test_verify_deep_makes_it_again(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert verify(pack, deep=True).problems == ()
-    written(pack, [b"x"] * open_pack(pack).shards[0].records)
+    written(pack, [b"x"] * open_pack(pack).reader.shards[0].records)
     assert verify(pack).problems == ()
     (problem,) = verify(pack, deep=True).problems
     assert problem.file == FIRST and "is not the index that the JPEGs of its shard give" in problem.problem
@@ -256,7 +256,7 @@ def test_a_repaired_pack(pack: Path) -> None:
     assert repair(pack).restored == ("shard-00001.index.arrow",)
     assert tree_state(pack).keys() == before.keys() and verify(pack, deep=True).problems == ()
     here = open_pack(pack)
-    flip(pack / here.shards[0].container.name, int(here.span(0)[0]) + 5)
+    flip(pack / here.reader.shards[0].container.name, int(here.reader.span(0)[0]) + 5)
     report = repair(pack)
     assert report.out is not None and report.lost_records == 1
     assert own_files(report.out) == [] and "the index of JPEGs is not copied" in " ".join(report.notes)

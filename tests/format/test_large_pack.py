@@ -46,7 +46,7 @@ def test_an_epoch_begins_without_an_array_over_all_records(large: Path) -> None:
     tracemalloc.start()
     try:
         pack = open_pack(large)
-        assert not pack._open_shards.any()
+        assert not pack.reader._open_shards.any()
         batches = iter(PackedLoader(pack, 4, sampler=ShuffleSampler(pack), threads=2))
         images, labels = next(batches)
         _, peak = tracemalloc.get_traced_memory()
@@ -56,24 +56,28 @@ def test_an_epoch_begins_without_an_array_over_all_records(large: Path) -> None:
     assert images.shape == (4, 3, SIDE, SIDE) and not images.any() and len(labels) == 4
     # the manifest and the lookups take 1 kB for each shard; 8 bytes for each record would be 18 MB more
     assert peak < 14e6
-    assert 0 < pack._open_shards.sum() < SHARDS
+    assert 0 < pack.reader._open_shards.sum() < SHARDS
 
 
 def test_places_and_values_of_any_records(large: Path) -> None:
     pack = open_pack(large)
     records = np.random.default_rng(0).integers(0, SHARDS * RECORDS, 300)
     shards, rows = np.divmod(records, RECORDS)
-    offsets, sizes = pack.places(records)
-    assert np.array_equal(offsets, pack._starts[shards] + rows * SIZE) and (sizes == SIZE).all()
-    assert np.array_equal(pack.values("label", records), rows % CLASSES)
-    assert pack._open_shards.sum() == len(np.unique(shards))
+    offsets, sizes = pack.reader.places(records)
+    assert np.array_equal(offsets, pack.reader._starts[shards] + rows * SIZE) and (sizes == SIZE).all()
+    assert np.array_equal(pack.reader.values("label", records), rows % CLASSES)
+    assert pack.reader._open_shards.sum() == len(np.unique(shards))
     i = int(records[7])
-    assert pack.span(i) == (offsets[7], offsets[7] + SIZE) and pack.key(i) == f"{rows[7]:08d}"
-    assert pack.shape_of(i) == (SIDE, SIDE, 3) and not any(pack.record(i)) and pack.annotation(i).label == rows[7] % 10
+    assert pack.reader.span(i) == (offsets[7], offsets[7] + SIZE) and pack.key(i) == f"{rows[7]:08d}"
+    assert (
+        pack.reader.shape_of(i) == (SIDE, SIDE, 3)
+        and not any(pack.record(i))
+        and pack.annotation(i).label == rows[7] % 10
+    )
     assert PackedDataset(pack)[i][1] == rows[7] % CLASSES
     for outside in (SHARDS * RECORDS, -1):
         with pytest.raises(IndexError):
-            pack.places(np.array([outside]))
+            pack.reader.places(np.array([outside]))
 
 
 def test_no_array_over_all_records_of_a_few_large_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,8 +85,8 @@ def test_no_array_over_all_records_of_a_few_large_shards(tmp_path: Path, monkeyp
     pack = open_pack(large_pack(tmp_path / "pack", 2, RECORDS, SIDE))
     images, labels = next(iter(PackedLoader(pack, 100, sampler=ShuffleSampler(pack), threads=2)))
     assert images.shape == (100, 3, SIDE, SIDE) and len(labels.unique()) == CLASSES
-    assert pack._all_at_hand is None and not pack.indexes._columns
-    assert pack.places(np.array([RECORDS + 7]))[0].tolist() == [pack._starts[1] + 7 * SIZE]
+    assert pack.reader._all_at_hand is None and not pack.reader.indexes._columns
+    assert pack.reader.places(np.array([RECORDS + 7]))[0].tolist() == [pack.reader._starts[1] + 7 * SIZE]
 
 
 @pytest.mark.parametrize("kind", ["tfrecord", "index.arrow"])
@@ -100,7 +104,7 @@ def test_a_file_of_another_size_is_found_when_its_shard_is_read(own: Path, kind:
     pack = open_pack(own)
     assert not any(pack.record(0))
     with pytest.raises(DamagedPack, match=f"shard-01034.{kind}: has 5 bytes") as caught:
-        pack.places(np.array([0, 1034 * RECORDS, 1099 * RECORDS]))
+        pack.reader.places(np.array([0, 1034 * RECORDS, 1099 * RECORDS]))
     assert caught.value.shard == "shard-01034.tfrecord"
 
 
@@ -111,9 +115,9 @@ def test_an_altered_index_is_found_when_its_shard_is_read(own: Path) -> None:
     path.unlink()
     path.write_bytes(data)
     pack = open_pack(own)
-    assert pack.values("label", np.array([1, RECORDS + 1])).tolist() == [1, 1]
+    assert pack.reader.values("label", np.array([1, RECORDS + 1])).tolist() == [1, 1]
     with pytest.raises(DamagedPack, match="does not match its checksum"):
-        pack.values("label", np.array([1034 * RECORDS]))
+        pack.reader.values("label", np.array([1034 * RECORDS]))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +153,7 @@ def test_at_a_url_an_index_is_fetched_when_its_shard_is_read(
         assert len(pack.column("label")) == SHARDS * 20
         assert set(Counter(server.asked).values()) == {1} and len(server.asked) == 1 + 2 * SHARDS
         for _ in loader:
-            whole = pack.remote.is_whole()
+            whole = pack.reader.remote.is_whole()
         assert whole and len(server.asked) == 1 + 2 * SHARDS
 
 
@@ -159,11 +163,11 @@ def test_at_a_url_indexes_that_are_not_here_yet_count_for_the_cache(
 ) -> None:
     monkeypatch.setattr(page_cache, "AHEAD_BYTES", 4096)
     home, _ = tiny
-    indexes = sum(shard.index.bytes for shard in open_pack(home).shards)
+    indexes = sum(shard.index.bytes for shard in open_pack(home).reader.shards)
     sampler = BlockShuffleSampler(open_pack(home), block=10, window=4)
     pack = open_pack(home.as_uri(), tmp_path / "cache", indexes)
     with pytest.raises(UsageError, match="cache_bytes: leaves 0 bytes for images, but this order needs") as refused:
         next(iter(PackedLoader(pack, 20, sampler=sampler)))
-    assert not pack._open_shards.any()
+    assert not pack.reader._open_shards.any()
     enough = int(str(refused.value).split("cache_bytes=")[1].split()[0])
-    assert enough - indexes + pack.remote.room() < SHARDS * 20 * SIZE / 2
+    assert enough - indexes + pack.reader.remote.room() < SHARDS * 20 * SIZE / 2

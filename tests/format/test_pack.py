@@ -35,26 +35,26 @@ def many_shards(tmp_path_factory):
 
 def test_records_columns_and_annotations_agree(make_pack, container):
     pack = open_pack(make_pack("boxes", container))
-    assert len(pack) == 9 and len(pack.shards) > 2
+    assert len(pack) == 9 and len(pack.reader.shards) > 2
     boxes = pack.column("boxes")
     assert isinstance(boxes, Ragged)
     locations = []
-    for shard in pack.shards:
+    for shard in pack.reader.shards:
         locations += open_container(container).scan(os.path.join(pack.path, shard.container.name))
     for i in range(9):
         key, offset, size, *_ = locations[i]
-        shard, row = pack.locate(i)
+        shard, row = pack.reader.locate(i)
         assert pack.key(i) == pack.keys[i] == key == f"{i:08d}"
-        assert pack.span(i) == (pack._starts[shard] + offset, pack._starts[shard] + offset + size)
+        assert pack.reader.span(i) == (pack.reader._starts[shard] + offset, pack.reader._starts[shard] + offset + size)
         data = pack.record(i)
         assert data.readonly and len(data) == size == 3600
-        path = Path(pack.path, pack.shards[shard].container.name)
+        path = Path(pack.path, pack.reader.shards[shard].container.name)
         assert bytes(data) == path.read_bytes()[offset : offset + size]
         sample = pack.sample(i)
         assert sample.image.shape == (30, 40, 3) and not sample.image.flags.writeable
         assert np.array_equal(sample.annotation.boxes, boxes[i]) and len(boxes[i]) == i % 3
         assert sample.annotation.boxes.dtype == np.float32 and sample.annotation.boxes.shape == (i % 3, 4)
-        assert 0 <= row < pack.shards[shard].records
+        assert 0 <= row < pack.reader.shards[shard].records
 
 
 def test_containers_hold_the_same(make_pack):
@@ -68,14 +68,14 @@ def test_containers_hold_the_same(make_pack):
 
 def test_encodings_of_copied_files(make_pack, container):
     pack = open_pack(make_pack("copy", container))
-    assert [pack.encoding_of(i) for i in range(6)] == ["png", "jpeg", "bmp"] * 2
+    assert [pack.reader.encoding_of(i) for i in range(6)] == ["png", "jpeg", "bmp"] * 2
     for i in range(6):
         assert bytes(pack.record(i)) == Path(pack.path, "..", "source", os.fsdecode(pack.paths[i])).read_bytes()
 
 
 def test_gather_over_many_shards(many_shards):
     data = PackedDataset(many_shards)
-    assert len(data.pack.shards) == 60
+    assert len(data.pack.reader.shards) == 60
     order = np.random.default_rng(3).permutation(60)
     batch = data.__getitems__(order)
     for image, i in zip(batch.images, order.tolist(), strict=True):

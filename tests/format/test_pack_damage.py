@@ -83,9 +83,9 @@ def test_truncations_that_the_manifest_vouches_for(copied, container, which):
     path = shard_files(pack, 1)[which]
     data = path.read_bytes()
     good = open_pack(pack)
-    last = int(good._firsts[2]) - 1
+    last = int(good.reader._firsts[2]) - 1
     # what lies behind the last record belongs to the container alone
-    needed = len(data) if which else good.span(last)[1] - int(good._starts[1])
+    needed = len(data) if which else good.reader.span(last)[1] - int(good.reader._starts[1])
     for size in {*range(0, needed, needed // 12), needed - 1}:
         path.write_bytes(data[:size])
         vouch(pack)
@@ -117,8 +117,8 @@ def test_swapped_shards_with_their_indexes(copied, container):
 def test_one_bit_of_the_pixels(copied, container, kind):
     pack = copied(kind, container)
     good = open_pack(pack)
-    shard, row = good.locate(11)
-    offset = sum(good.span(11)) // 2 - int(good._starts[shard])
+    shard, row = good.reader.locate(11)
+    offset = sum(good.reader.span(11)) // 2 - int(good.reader._starts[shard])
     path = shard_files(pack, shard)[0]
     flip(path, offset)
     for action in (lambda d: d[11], lambda d: d.__getitems__([1, 11]), lambda d: d.pack.record(11)):
@@ -238,9 +238,11 @@ def test_image_that_cannot_be_decoded(copied, monkeypatch):
     pack = copied("jpeg", "lmdb")
     data = PackedDataset(pack)
     data[3]
-    start, stop = data.pack.span(3)
-    monkeypatch.setattr(data.pack, "span", lambda i, name: (start, (start + stop) // 2))  # seen, so not checked again
-    error = damaged(shard_files(pack, data.pack.locate(3)[0])[0], lambda: data[3])
+    start, stop = data.pack.reader.span(3)
+    monkeypatch.setattr(
+        data.pack.reader, "span", lambda i, name: (start, (start + stop) // 2)
+    )  # seen, so not checked again
+    error = damaged(shard_files(pack, data.pack.reader.locate(3)[0])[0], lambda: data[3])
     assert "record 00000003" in error.problem and "cannot be decoded" in error.problem
 
 

@@ -51,10 +51,10 @@ def test_parts_are_read_and_images_stay(pack: Path, container: str, make_pack: M
         assert bytes(opened.record(i)) == bytes(before.record(i)) and opened.key(i) == before.key(i)
         assert (opened.image(i) == before.image(i)).all()
     records = np.arange(len(opened))
-    opened.check(records, ("image", "aux", "zed"))
-    starts, sizes = opened.places(records, "zed")
+    opened.reader.check(records, ("image", "aux", "zed"))
+    starts, sizes = opened.reader.places(records, "zed")
     assert (sizes >= 0).tolist() == ["zed" in bytes_of(i) for i in range(len(opened))]
-    assert opened.region.data[int(starts[1]) : int(starts[1] + sizes[1])] == bytes_of(1)["zed"]
+    assert opened.reader.region.data[int(starts[1]) : int(starts[1] + sizes[1])] == bytes_of(1)["zed"]
     with pytest.raises(UsageError, match=r"has no part depth.*its records have aux, zed"):
         opened.part(0, "depth")
     assert "parts      image, aux (bytes), zed (bytes)" in good("info", pack).out
@@ -79,7 +79,7 @@ def test_verify(pack: Path) -> None:
         opened.part(row, "zed")
     opened.image(row)
     others = [i for i in range(len(opened)) if i != row]
-    opened.check(np.array(others), ("aux", "zed"))
+    opened.reader.check(np.array(others), ("aux", "zed"))
 
 
 @wide
@@ -126,7 +126,7 @@ def test_parts_that_were_swapped_are_found(pack: Path, make_pack: MakePack) -> N
     swapped = write_index(pack / shard.index.name, type(batch).from_arrays([*columns.values()], schema=batch.schema))
     change(pack, shards=(replace(shard, index=swapped), *manifest.shards[1:]))
     with pytest.raises(DamagedPack, match=r"has a (aux|zed) that does not match its checksum"):
-        open_pack(pack).check(np.arange(shard.records), ("aux", "zed"))
+        open_pack(pack).reader.check(np.arange(shard.records), ("aux", "zed"))
 
 
 @wide
@@ -136,13 +136,13 @@ def test_convert(pack: Path, target: str, tmp_path: Path) -> None:
     converted = open_pack(tmp_path / "new")
     check_parts(converted)
     assert not verify(tmp_path / "new", deep=True).problems
-    assert content_digest(converted.indexes, converted.manifest) == content_digest(*_content(pack))
+    assert content_digest(converted.reader.indexes, converted.manifest) == content_digest(*_content(pack))
     assert deep_digest(converted) == deep_digest(open_pack(pack))
 
 
 def _content(pack: Path) -> tuple[object, object]:
     opened = open_pack(pack)
-    return opened.indexes, opened.manifest
+    return opened.reader.indexes, opened.manifest
 
 
 @wide
@@ -172,7 +172,7 @@ def test_merge_join_and_split(pack: Path, container: str, make_pack: MakePack, t
     assert not verify(tmp_path / "all").problems
     joined = join_packs([pack, second])
     check_parts(joined, numbers)
-    joined.check(np.arange(2 * count), ("aux", "zed"))
+    joined.reader.check(np.arange(2 * count), ("aux", "zed"))
     for wrong in (lambda: merge([pack, bare], tmp_path / "no"), lambda: join_packs([pack, bare])):
         with pytest.raises(UsageError, match=r"image.*image, aux \(bytes\), zed \(bytes\).*leave one of the packs out"):
             wrong()
@@ -275,7 +275,7 @@ def test_a_missing_part_is_not_read(make_pack: MakePack, tmp_path: Path, monkeyp
     pack = open_pack(add_parts(make_pack("boxes", "tfrecord"), tmp_path / "pack"))
     read: list[int] = []
     monkeypatch.setattr(records, "crc32c", lambda data, *start: read.append(len(data)) or 0)
-    pack.check(np.array([0, 2]), ("zed",))
+    pack.reader.check(np.array([0, 2]), ("zed",))
     assert read in ([], [8, 8])  # keys only
 
 

@@ -32,8 +32,12 @@ def shard_files(pack: Path, number: int) -> tuple[Path, Path]:
 def place_of(pack: Path, i: int) -> tuple[Path, int, int]:
     """Container file, offset and size of record `i`."""
     good = open_pack(pack)
-    shard, _ = good.locate(i)
-    return shard_files(pack, shard)[0], int(good.span(i)[0] - good._starts[shard]), int(np.ptp(good.span(i)))
+    shard, _ = good.reader.locate(i)
+    return (
+        shard_files(pack, shard)[0],
+        int(good.reader.span(i)[0] - good.reader._starts[shard]),
+        int(np.ptp(good.reader.span(i))),
+    )
 
 
 def plain(value):
@@ -350,11 +354,11 @@ def test_forged_records_are_not_blessed_in_silence(copied, container):
     """A CRC-32C can be forged: here it is computed anew, in an index with right digests."""
     pack = copied("raw", container)
     good = open_pack(pack)
-    shard, place = good.shards[0], good.span(1)[0] - int(good._starts[0])
+    shard, place = good.reader.shards[0], good.reader.span(1)[0] - int(good.reader._starts[0])
     path, index = pack / shard.container.name, pack / shard.index.name
     data = bytearray(path.read_bytes())
     data[place] ^= 0xFF
-    size = good.span(1)[1] - good.span(1)[0]
+    size = good.reader.span(1)[1] - good.reader.span(1)[0]
     del good
     edit_index(
         index,

@@ -27,9 +27,9 @@ def names(pack: Path) -> list[tuple[str, str]]:
 def record_place(pack: Path, i: int) -> tuple[Path, int]:
     """The container file of record `i`, and the offset of its middle."""
     good = open_pack(pack)
-    shard, _ = good.locate(i)
-    offset = sum(good.span(i)) // 2 - int(good._starts[shard])
-    return pack / good.shards[shard].container.name, offset
+    shard, _ = good.reader.locate(i)
+    offset = sum(good.reader.span(i)) // 2 - int(good.reader._starts[shard])
+    return pack / good.reader.shards[shard].container.name, offset
 
 
 @pytest.mark.parametrize("kind", KINDS)

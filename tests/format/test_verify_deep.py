@@ -78,8 +78,8 @@ def test_bytes_that_are_no_image(copied):
     """Checksums vouch for bytes, not for pictures."""
     pack = copied("jpeg", "tfrecord")
     good = open_pack(pack)
-    shard = good.shards[0]
-    start, size = int(good.span(1)[0] - good._starts[0]), int(np.ptp(good.span(1)))
+    shard = good.reader.shards[0]
+    start, size = int(good.reader.span(1)[0] - good.reader._starts[0]), int(np.ptp(good.reader.span(1)))
     path = pack / shard.container.name
     data = bytearray(path.read_bytes())
     data[start + size // 2 : start + size] = bytes(size - size // 2)
@@ -103,7 +103,7 @@ def test_a_decoder_that_crashes_costs_one_record(make_pack, monkeypatch):
 def test_damaged_records_are_not_decoded(copied):
     pack = copied("jpeg", "hdf5")
     good = open_pack(pack)
-    flip(pack / good.shards[0].container.name, sum(good.span(2)) // 2)
+    flip(pack / good.reader.shards[0].container.name, sum(good.reader.span(2)) // 2)
     assert [p.record for p in verify(pack, deep=True).problems] == [None, "00000002"]
 
 
@@ -134,8 +134,8 @@ def test_a_pipe_in_place_of_a_shard(copied):
 def test_what_a_flip_beside_the_records_means(copied, container):
     pack = copied("raw", container)
     good = open_pack(pack)
-    path = pack / good.shards[0].container.name
-    first = int(good.places(np.arange(good.shards[0].records))[0].min())
+    path = pack / good.reader.shards[0].container.name
+    first = int(good.reader.places(np.arange(good.reader.shards[0].records))[0].min())
     flip(path, first - 1 if container != "hdf5" else path.stat().st_size - 1)
     (problem,) = verify(pack).problems
     assert "was altered" in problem.problem and "no accident has changed what packer reads" in problem.problem

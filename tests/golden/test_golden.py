@@ -88,7 +88,7 @@ def test_this_version_has_packs_of_all_containers() -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_reads_as_it_was_written(name: str) -> None:
     pack, data, expected = open_pack(HERE / name), PackedDataset(HERE / name), EXPECTED[name]
-    assert (pack.manifest.container, pack.classes, len(pack.shards), len(pack)) == (
+    assert (pack.manifest.container, pack.classes, len(pack.reader.shards), len(pack)) == (
         expected["container"], expected["classes"], expected["shards"], len(expected["rows"]),
     )  # fmt: skip
     for i, row in enumerate(expected["rows"]):
@@ -98,7 +98,7 @@ def test_reads_as_it_was_written(name: str) -> None:
         found = {
             "key": pack.key(i),
             "path": os.fsdecode(pack.paths[i]),
-            "encoding": pack.encoding_of(i),
+            "encoding": pack.reader.encoding_of(i),
             "shape": list(pixels.shape),
             "record_sha256": digest(pack.record(i)),
             "pixels_sha256": digest(pixels.tobytes()),

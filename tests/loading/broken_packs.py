@@ -13,9 +13,9 @@ def broken(pack: Path, copy: Path, records: list[int]) -> Path:
     shutil.copytree(pack, copy)
     good = open_pack(pack)
     for record in records:
-        number, _ = good.locate(record)
-        offset = sum(good.span(record)) // 2 - int(good._starts[number])
-        path = copy / good.shards[number].container.name
+        number, _ = good.reader.locate(record)
+        offset = sum(good.reader.span(record)) // 2 - int(good.reader._starts[number])
+        path = copy / good.reader.shards[number].container.name
         data = bytearray(path.read_bytes())
         data[offset] ^= 0x10
         path.write_bytes(data)

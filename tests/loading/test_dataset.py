@@ -62,8 +62,8 @@ def test_pixels_are_those_of_pillow(data):
     for i in range(len(data)):
         image, _ = data[i]
         expected = pillow(data, i)
-        assert tuple(image.shape) == (expected.shape[2], *expected.shape[:2]) == as_chw(data.pack.shape_of(i))
-        assert str(image.dtype) == f"torch.{expected.dtype}" == f"torch.{data.pack.dtype_of(i)}"
+        assert tuple(image.shape) == (expected.shape[2], *expected.shape[:2]) == as_chw(data.pack.reader.shape_of(i))
+        assert str(image.dtype) == f"torch.{expected.dtype}" == f"torch.{data.pack.reader.dtype_of(i)}"
         found = image.permute(1, 2, 0).numpy().astype(int)
         assert np.abs(found - expected).max() <= (3 if jpeg else 0)
 
@@ -95,7 +95,7 @@ def test_batch_is_the_samples_one_by_one(data):
 
 def test_batch_of_raw_images_is_one_tensor(raw):
     batch = raw.__getitems__(list(range(len(raw))))  # over all shards
-    assert isinstance(batch, Batch) and len(raw.pack.shards) > 2
+    assert isinstance(batch, Batch) and len(raw.pack.reader.shards) > 2
     assert batch.images.shape == (len(raw), 3, 10, 12) and batch.images.dtype == torch.uint8
     assert batch.images.is_contiguous(memory_format=torch.channels_last)
     assert batch.targets.dtype == torch.int64 and batch.targets.tolist() == raw.targets

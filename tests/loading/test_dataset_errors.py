@@ -31,8 +31,8 @@ def broken(copied):
     """A pack whose record 11 is damaged; its shard's name."""
     pack = copied("raw", "lmdb")
     good = open_pack(pack)
-    shard, _ = good.locate(11)
-    flip(shard_file(pack, shard), int(good.span(11)[0] - good._starts[shard]) + 100)
+    shard, _ = good.reader.locate(11)
+    flip(shard_file(pack, shard), int(good.reader.span(11)[0] - good.reader._starts[shard]) + 100)
     return pack, shard_file(pack, shard).name
 
 
@@ -124,8 +124,8 @@ def test_every_kind_leaves_a_worker(method):
 def test_damage_found_by_a_worker_names_pack_shard_and_record(copied, kind):
     pack = copied(kind, "lmdb")
     good = open_pack(pack)
-    shard, _ = good.locate(11)
-    flip(shard_file(pack, shard), int(good.span(11)[0] - good._starts[shard]) + 100)
+    shard, _ = good.reader.locate(11)
+    flip(shard_file(pack, shard), int(good.reader.span(11)[0] - good.reader._starts[shard]) + 100)
     for options in ({"batch_size": 4}, {"batch_size": None}, {"batch_sampler": BatchSampler(range(24), 5, False)}):
         batches = iter(DataLoader(PackedDataset(pack), num_workers=2, multiprocessing_context="fork", **options))
         error = caught(lambda batches=batches: list(batches))

@@ -181,7 +181,7 @@ def ran(make_pack, tmp_path_factory):
         killed_at_last(process),
     ):
         out, err = process.communicate(timeout=240)
-    return [*out.splitlines(), err], process.returncode, len(open_pack(home / "many").shards)
+    return [*out.splitlines(), err], process.returncode, len(open_pack(home / "many").reader.shards)
 
 
 def test_opencv_in_forked_children(ran):

@@ -30,7 +30,7 @@ def boxed(make_pack, container, monkeypatch):
 
 
 def untouchable(data, monkeypatch):
-    monkeypatch.setattr(data.pack, "region", Untouchable())
+    monkeypatch.setattr(data.pack.reader, "region", Untouchable())
     return data
 
 
@@ -42,7 +42,7 @@ def test_class_labels_are_as_in_image_folder(labelled):
     assert labelled.labels.dtype == np.int64 and labelled.labels.tolist() == labelled.targets
     assert labelled.keys == [f"{i:08d}" for i in range(24)]
     assert labelled.paths[9] == "bee/1.png"
-    assert not labelled.pack._checked["image"]._bytes.any()
+    assert not labelled.pack.reader._checked["image"]._bytes.any()
 
 
 def test_dict_targets(boxed):
@@ -64,7 +64,7 @@ def test_dict_targets(boxed):
     assert targets[-1]["boxes"].shape == (2, 4)
     with pytest.raises(IndexError):
         targets[9]
-    assert not boxed.pack._checked["image"]._bytes.any()
+    assert not boxed.pack.reader._checked["image"]._bytes.any()
 
 
 def test_columns_are_arrays(boxed):
@@ -80,7 +80,7 @@ def test_columns_are_arrays(boxed):
         assert np.array_equal(landmarks[i], target["landmarks"].numpy())
     assert boxed.column("height").tolist() == [30] * 9
     assert boxed.column("size").tolist() == [3600] * 9
-    assert not boxed.pack._checked["image"]._bytes.any()
+    assert not boxed.pack.reader._checked["image"]._bytes.any()
 
 
 def test_columns_are_read_only(boxed):

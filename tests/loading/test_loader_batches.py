@@ -26,7 +26,7 @@ def test_batches_are_the_samples(pack, container, kind, threads):
     path = pack(kind, container)
     samples = fresh(path)
     loader = PackedLoader(path, 4, threads=threads)
-    assert len(loader.pack.shards) > 1
+    assert len(loader.pack.reader.shards) > 1
     batches = list(loader)
     assert [len(images) for images, _ in batches] == [4] * (len(samples) // 4) + [len(samples) % 4]
     for number, (images, targets) in enumerate(batches):
@@ -52,7 +52,7 @@ def test_images_of_differing_size_come_through_a_crop(pack, container):
 def test_copied_files_are_turned_upright(pack, container):
     path = pack("copy", container)
     opened = open_pack(path)
-    assert {opened.encoding_of(i) for i in range(RECORDS)} == {"png", "jpeg", "bmp"}
+    assert {opened.reader.encoding_of(i) for i in range(RECORDS)} == {"png", "jpeg", "bmp"}
     images = torch.cat([images for images, _ in PackedLoader(path, 5, crop=CenterCrop(24))])
     for i, row in enumerate(images):
         full = decoded(bytes(opened.record(i)))
@@ -170,9 +170,9 @@ def test_what_a_thread_raises_comes_out_as_it_is(pack):
 def test_a_damaged_record_stops_the_loop(pack, tmp_path, kind):
     path = shutil.copytree(pack(kind), tmp_path / "pack")
     opened = open_pack(path)
-    shard, _ = opened.locate(13)
-    name = opened.shards[shard].container.name
-    where = int(opened.span(13)[0] - opened._starts[shard])
+    shard, _ = opened.reader.locate(13)
+    name = opened.reader.shards[shard].container.name
+    where = int(opened.reader.span(13)[0] - opened.reader._starts[shard])
     del opened
     with open(path / name, "r+b") as file:
         file.seek(where + 40)

@@ -87,12 +87,12 @@ def test_no_image_is_touched_on_the_host(pack, monkeypatch):
 
 
 def test_records_are_checked_on_their_way_to_the_device(pack, monkeypatch):
-    from packer.format.pack import Pack
+    from packer.format.records import Records
 
     def damaged(self, records):
         raise DamagedPack("pack", "damaged")
 
-    monkeypatch.setattr(Pack, "check", damaged)
+    monkeypatch.setattr(Records, "check", damaged)
     with pytest.raises(DamagedPack):
         PackedLoader(pack("raw"), 4, cache="device")
     PackedLoader(pack("raw"), 4, cache="device", verify=False)
@@ -124,7 +124,7 @@ def test_ram_reads_all_and_gives_the_same(pack, container):
 
 def test_more_than_there_is_memory_is_refused_with_both_figures(pack, monkeypatch):
     monkeypatch.setattr(page_cache, "available_bytes", lambda: 5000)
-    size = len(open_pack(pack("raw")).region)
+    size = len(open_pack(pack("raw")).reader.region)
     with pytest.raises(UsageError) as refused:
         PackedLoader(pack("raw"), 4, cache="ram")
     assert size_text(size) in str(refused.value) and size_text(5000) in str(refused.value)
@@ -213,7 +213,7 @@ def test_a_ram_thread_that_fails_keeps_nobody_waiting_and_holds_nothing(pack, tm
     loader = PackedLoader(opened, 4, cache="ram")
     assert loader._ram.wait(60)
     loader._ram._thread.join(60)
-    assert not opened.remote.blocks.pin_if_all() and not page_cache._owners._counts[opened.region]
+    assert not opened.reader.remote.blocks.pin_if_all() and not page_cache._owners._counts[opened.reader.region]
 
 
 @pytest.mark.skipif(system.PORTABLE, reason="this system does not fork")

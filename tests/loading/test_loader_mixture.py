@@ -199,11 +199,11 @@ def test_a_joined_pack_with_other_samplers_and_loaders(pack, turned):
         own, mine = joined.packs[number].annotation(inside), joined.annotation(i)
         names = [[c[j] for j in a.box_labels] for c, a in ((joined.classes, mine), (joined.packs[number].classes, own))]
         assert names[0] == names[1] and np.array_equal(joined.image(i), joined.packs[number].image(inside))
-    assert np.array_equal(joined.column("label"), joined.values("label", np.arange(18)))
+    assert np.array_equal(joined.column("label"), joined.reader.values("label", np.arange(18)))
     assert [row.tolist() for row in joined.column("box_labels")] == [
         joined.annotation(i).box_labels.tolist() for i in range(18)
     ]
-    assert joined.locate(9) == (len(joined.packs[0].shards), 0)
+    assert joined.reader.locate(9) == (len(joined.packs[0].reader.shards), 0)
 
 
 @pytest.mark.parametrize("where", ["ram", "device"])
@@ -222,7 +222,7 @@ def test_cold_packs_are_asked_for(pack, turned, monkeypatch):
     monkeypatch.setattr(Region, "fetch", lambda region, *places: asked.update({id(region): len(places[0])}))
     batches = [np.array([0, 30, 1]), np.array([40]), np.array([2, 3])]
     assert [records.tolist() for records in page_cache.announced(batches, joined)] == [[0, 30, 1], [40], [2, 3]]
-    assert asked == {id(joined.packs[0].region): 4, id(joined.packs[1].region): 2}
+    assert asked == {id(joined.packs[0].reader.region): 4, id(joined.packs[1].reader.region): 2}
 
 
 @needs_cache
@@ -251,7 +251,7 @@ def test_a_cache_that_cannot_hold_all_packs_is_refused(pack, turned, tmp_path, m
     monkeypatch.setenv("PACKER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "_caches", {})
     packs = {pack("raw").as_uri(): 1, turned("raw").as_uri(): 1}
-    room = sum(shard.container.bytes for path in packs for shard in open_pack(path[7:]).shards)
+    room = sum(shard.container.bytes for path in packs for shard in open_pack(path[7:]).reader.shards)
     loader = PackedLoader(packs, 4, cache_bytes=room)
     with pytest.raises(
         UsageError, match=r"cache_bytes: leaves .* for images, but these packs have .* or more"

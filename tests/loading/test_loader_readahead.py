@@ -34,7 +34,7 @@ def test_everything_is_asked_for_before_it_is_handed_out(pack, cold, monkeypatch
     handed_out = []
     for records in announced(iter(batches), opened):
         handed_out.append(records)
-        assert set(opened.places(np.concatenate(handed_out))[0].tolist()) <= set(cold)
+        assert set(opened.reader.places(np.concatenate(handed_out))[0].tolist()) <= set(cold)
         # and no further than it was meant to
         beyond = len(cold) - 3 * len(handed_out)
         assert beyond * 360 <= ahead + 3 * 360
@@ -43,7 +43,7 @@ def test_everything_is_asked_for_before_it_is_handed_out(pack, cold, monkeypatch
         if ahead >= 360 * 4 and len(handed_out) < 5:
             assert beyond > 0
     assert np.array_equal(handed_out, batches)
-    assert sorted(cold) == sorted(opened.places(np.arange(len(opened)))[0].tolist())
+    assert sorted(cold) == sorted(opened.reader.places(np.arange(len(opened)))[0].tolist())
 
 
 def test_a_warm_pack_costs_nothing(pack, monkeypatch):
@@ -90,12 +90,12 @@ def test_pages_dropped_from_the_cache_are_read_again(pack):
     """POSIX_FADV_DONTNEED works without root; a file system may keep its pages all the same."""
     expected = list(PackedLoader(pack("raw"), 4))
     opened = open_pack(pack("raw"))
-    for shard in opened.shards:
+    for shard in opened.reader.shards:
         fd = os.open(os.path.join(opened.path, shard.container.name), os.O_RDONLY)
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
-    assert 0 <= opened.region.share_in_memory(opened.places(np.arange(len(opened)))[0]) <= 1
+    assert 0 <= opened.reader.region.share_in_memory(opened.reader.places(np.arange(len(opened)))[0]) <= 1
     assert alike(list(PackedLoader(opened, 4)), expected)
     # after one epoch it is warm: pages that hold no image are never read, and must not count as missing
-    assert opened.region.share_in_memory(opened.places(np.arange(len(opened)))[0]) == 1
+    assert opened.reader.region.share_in_memory(opened.reader.places(np.arange(len(opened)))[0]) == 1

@@ -89,11 +89,11 @@ def test_a_whole_pack_is_read_as_a_local_one(server: Served):
     settle(opened)
     seen = []
     for _ in loader:
-        held = opened.held(np.array([0]))
-        seen.append(opened.remote.is_whole())
+        held = opened.reader.held(np.array([0]))
+        seen.append(opened.reader.remote.is_whole())
         held.__exit__()
     assert all(seen)
-    assert opened.remote.whole() is None  # not pinned any more
+    assert opened.reader.remote.whole() is None  # not pinned any more
 
 
 def test_what_is_in_the_cache_and_not_in_memory_is_asked_of_the_disk(server: Served, monkeypatch):
@@ -103,7 +103,7 @@ def test_what_is_in_the_cache_and_not_in_memory_is_asked_of_the_disk(server: Ser
     monkeypatch.setattr(Region, "share_in_memory", lambda region, offsets: 0.0)
     monkeypatch.setattr(Region, "fetch", lambda region, offsets, sizes: asked.extend(offsets.tolist()))
     assert alike(list(PackedLoader(opened, 2)), expected)
-    assert sorted(asked) == sorted(opened.places(np.arange(len(opened)))[0].tolist())
+    assert sorted(asked) == sorted(opened.reader.places(np.arange(len(opened)))[0].tolist())
 
 
 def test_a_dataset_at_a_url(pack, server: Served):
@@ -140,12 +140,12 @@ def test_left_early_nothing_stays_pinned(server: Served):
     opened = open_pack(server.url)
     for _ in PackedLoader(opened, 2, shuffle=True):
         break
-    assert not opened.remote.blocks.pin_if_all()
+    assert not opened.reader.remote.blocks.pin_if_all()
     everything = cache_at(os.environ["PACKER_CACHE"], None)
     list(PackedLoader(opened, 2))
     settle(opened)
     assert everything.evict(1 << 40) > 0
-    assert not opened.remote.blocks.states.any()
+    assert not opened.reader.remote.blocks.states.any()
 
 
 @pytest.mark.interpreter  # a fork does not show how an interpreter ends
@@ -215,7 +215,7 @@ def test_the_cache_need_only_hold_what_an_order_reads_at_a_time(many: Path, orde
         with pytest.raises(UsageError, match=r"cache_bytes: leaves .* for images, but this order needs") as refused:
             next(iter(loader(opened)))
         enough = int(re.search(r"cache_bytes=(\d+) or more", str(refused.value))[1])
-        total = sum(opened.remote.blocks.layout.sizes)
+        total = sum(opened.reader.remote.blocks.layout.sizes)
         kept = cache_at(os.environ["PACKER_CACHE"], None).kept()
         assert enough - kept == total if order == "shuffle" else enough - kept < total / 2
         opened = open_pack(server.url, cache_bytes=enough)
@@ -247,7 +247,7 @@ def test_a_block_shuffle_asks_for_neighbors_together(tmp_path: Path, monkeypatch
         assert sum(len(images) for images, _ in loader) == 1200
         settle(opened)
         fetched = server.blocks()
-        assert sum(fetched.values()) < 0.75 * opened.remote.blocks.layout.num_blocks
+        assert sum(fetched.values()) < 0.75 * opened.reader.remote.blocks.layout.num_blocks
         asked = [name for name, _, _ in server.asked if name.endswith("tfrecord")]
         assert set(fetched.values()) == {1} and len(fetched) > 2 * len(asked)  # four at most; it was 1.2
 
@@ -276,7 +276,7 @@ def test_each_machine_fetches_its_part_once(many: Path, machines: int, tmp_path)
     for rank in range(machines):
         with Served(many) as server:
             opened = open_pack(server.url, cache_dir=tmp_path / str(rank))
-            total = sum(opened.remote.blocks.layout.sizes)
+            total = sum(opened.reader.remote.blocks.layout.sizes)
             ranks = {"rank": rank, "world_size": machines, "local_world_size": 1}
             loader = PackedLoader(opened, 5, sampler=BlockShuffleSampler(opened, block=15, window=8, nodes=4, **ranks))
             assert sum(len(images) for images, _ in loader) == 300 // machines
@@ -288,7 +288,7 @@ def test_each_machine_fetches_its_part_once(many: Path, machines: int, tmp_path)
             assert server.blocks() == fetched and set(fetched.values()) == {1}
             sent += fetched
     # only blocks at the ends of the four parts go to two machines
-    assert len(sent) == len(opened.remote.blocks_of(*opened.places(np.arange(300))))
+    assert len(sent) == len(opened.reader.remote.blocks_of(*opened.reader.places(np.arange(300))))
     assert sum(sent.values()) - len(sent) <= 4
 
 
@@ -302,7 +302,7 @@ def test_in_the_ram_and_on_the_device(pack, server: Served):
 
 def test_what_cannot_be_read_is_replaced(server: Served):
     opened = open_pack(server.url)
-    bad = int(opened.span(3)[0] - opened.remote.starts[0])
+    bad = int(opened.reader.span(3)[0] - opened.reader.remote.starts[0])
 
     def fault(name: str, start: int, stop: int) -> object:
         return "flips" if name == "shard-00000.tfrecord" and start <= bad < stop else None
@@ -339,5 +339,5 @@ def test_where_the_cache_is_belongs_to_a_url(pack, server: Served, tmp_path):
             PackedLoader(open_pack(server.url), 2, **{name: value})
     PackedLoader(pack("raw"), 2, cache_dir=tmp_path / "unused")
     loader = PackedLoader(server.url, 2, cache_dir=tmp_path / "here")
-    assert loader.pack.folder.startswith(str(tmp_path / "here"))
+    assert loader.pack.reader.folder.startswith(str(tmp_path / "here"))
     assert not (tmp_path / "unused").exists()

@@ -64,7 +64,7 @@ def test_batches_stay_whole_and_targets_go_along(pack, damaged):
     good = open_pack(pack("raw"))
     for replaced in loader.replaced:
         assert "does not match its checksum" in replaced.problem
-        assert replaced.shard == good.shards[good.locate(replaced.record)[0]].container.name
+        assert replaced.shard == good.reader.shards[good.reader.locate(replaced.record)[0]].container.name
 
 
 @QUIET
@@ -153,13 +153,13 @@ def test_every_position_resumes_exactly(damaged, kind):
 @QUIET
 def test_what_cannot_be_decoded_is_replaced_too(pack, monkeypatch):
     loader = PackedLoader(pack("jpeg"), 4, on_error="replace", verify=False)
-    places = loader.pack.places
+    places = loader.pack.reader.places
 
     def cut(records):
         starts, sizes = places(records)
         return starts, np.where(records == 5, sizes // 2, sizes)
 
-    monkeypatch.setattr(loader.pack, "places", cut)
+    monkeypatch.setattr(loader.pack.reader, "places", cut)
     images = torch.cat([images for images, _ in loader])
     assert len(images) == RECORDS and loader.stats()["replaced"] == 1
     assert "cannot be decoded" in loader.replaced[0].problem

@@ -58,7 +58,7 @@ def test_boxes_are_fractions_and_repeats_are_dropped(tmp_path: Path) -> None:
 
 def test_any_order_and_a_choice_of_classes(tmp_path: Path) -> None:
     pack = packed(tmp_path, POLYGONS, shard_bytes=1)
-    assert len(pack.shards) > 1
+    assert len(pack.reader.shards) > 1
     whole = YoloLabels(pack, range(3))
     turned = YoloLabels(pack, np.array([2, 0]), classes=[1])
     assert [label["im_file"][-5:] for label in turned] == ["c.jpg", "a.jpg"]
@@ -185,7 +185,7 @@ def test_pixels_of_raw_packs(files: Path, tmp_path: Path, mode: str, flags: int)
     for i, name in enumerate(ImageFiles(pack, range(len(pack)))):
         found = imread(name, flags)
         assert found.dtype == np.uint8 and found.flags.writeable and found.flags.c_contiguous
-        have = pack.shape_of(i)[2]
+        have = pack.reader.shape_of(i)[2]
         assert found.shape[2] == {cv2.IMREAD_COLOR: 3, cv2.IMREAD_GRAYSCALE: 1}.get(flags, 1 if have == 2 else have)
         expected = cv2.imdecode(np.fromfile(files / Path(name).name, np.uint8), cv2.IMREAD_COLOR)
         if mode == "gray" or flags == cv2.IMREAD_GRAYSCALE:

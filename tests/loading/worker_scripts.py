@@ -43,7 +43,7 @@ def train(pack: str, workers: int) -> None:
 def cut(pack: str) -> None:
     """A shard is cut while it is mapped; then its last record is read, in a worker and in this process."""
     data = PackedDataset(pack)
-    shard = data.pack.shards[-1].container
+    shard = data.pack.reader.shards[-1].container
     os.truncate(Path(pack, shard.name), 0)
     try:
         next(iter(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork", sampler=[len(data) - 1])))
@@ -63,7 +63,9 @@ def few_files(pack: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 4, before[1]))
     again = PackedDataset(pack)
     images = again.__getitems__(range(len(again))).images  # type: ignore[attr-defined]
-    print(len(again.pack.shards), len(images), sum(len(i) for i, _ in PackedLoader(pack, 4, threads=1)), flush=True)
+    print(
+        len(again.pack.reader.shards), len(images), sum(len(i) for i, _ in PackedLoader(pack, 4, threads=1)), flush=True
+    )
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 

@@ -82,11 +82,11 @@ def test_still_images_in_every_container(images, tmp_path, container, encode):
     assert verify(pack, deep=True).problems == ()
     if encode == "copy":
         opened = open_pack(pack)
-        assert [opened.encoding_of(i) for i in range(9)] == [
+        assert [opened.reader.encoding_of(i) for i in range(9)] == [
             "avif", "jp2", "jp2", "pnm", "png", "jpeg", "pnm", "avif", "tiff"
         ]  # fmt: skip
         assert bytes(opened.record(0)) == (images / "0.avif").read_bytes()
-        os.unlink(os.path.join(pack, opened.shards[0].index.name))
+        os.unlink(os.path.join(pack, opened.reader.shards[0].index.name))
         assert repair(pack, str(tmp_path / "repaired")).lost == ()
         same_as_files(str(tmp_path / "repaired"), images)
 

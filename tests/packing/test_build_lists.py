@@ -45,7 +45,9 @@ def test_tags_in_every_container(photos, tmp_path, container):
     assert [pack.annotation(i).tags.tolist() for i in range(8)] == EXPECTED.tolist()
     assert np.asarray(pack.column("tags")).dtype == np.uint8 and verify(pack.path, deep=True).problems == ()
     texts = [
-        e.annotation for s in pack.shards for e in open_container(container).scan(f"{pack.path}/{s.container.name}")
+        e.annotation
+        for s in pack.reader.shards
+        for e in open_container(container).scan(f"{pack.path}/{s.container.name}")
     ]
     assert [record_from_json(text, b"").annotation.tags.tolist() for text in texts] == EXPECTED.tolist()
 

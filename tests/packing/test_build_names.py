@@ -36,7 +36,7 @@ def test_names_of_any_bytes_survive(odd_names: Path, tmp_path: Path, format: str
     pack = open_pack(tmp_path / "p")
     assert pack.paths == [*map(os.fsdecode, sorted(NAMES))]
     for i, path in enumerate(pack.paths):
-        assert pack.shape_of(i)[1] == 20 + NAMES.index(os.fsencode(path))
+        assert pack.reader.shape_of(i)[1] == 20 + NAMES.index(os.fsencode(path))
     good("verify", tmp_path / "p")
 
 
@@ -88,7 +88,7 @@ def test_a_file_is_what_its_bytes_say(tmp_path: Path) -> None:
     (source / "label.xml").write_text("<other/>")
     ran = good("build", source, "-o", tmp_path / "p", "--labels", "none", "--max-bad", 3)
     pack = open_pack(tmp_path / "p")
-    assert {p: pack.shape_of(i)[1] for i, p in enumerate(pack.paths)} == {
+    assert {p: pack.reader.shape_of(i)[1] for i, p in enumerate(pack.paths)} == {
         "jpeg-named.png": 12, "jpeg-without-extension": 13, "png-named.jpg": 11, "webp-named.txt": 14
     }  # fmt: skip
     assert {r.path: r.problem.partition(";")[0] for r in pack.manifest.rejected} == {
@@ -104,7 +104,7 @@ def test_copies_keep_their_own_format(tmp_path: Path) -> None:
         draw(tmp_path / "src" / f"{format}.jpg", 5, format=format)
     good("build", tmp_path / "src", "-o", tmp_path / "p", "--encode", "copy")
     pack = open_pack(tmp_path / "p")
-    assert [pack.encoding_of(i) for i in range(6)] == ["bmp", "gif", "jpeg", "png", "tiff", "webp"]
+    assert [pack.reader.encoding_of(i) for i in range(6)] == ["bmp", "gif", "jpeg", "png", "tiff", "webp"]
     for i, path in enumerate(pack.paths):
         assert bytes(pack.record(i)) == (tmp_path / "src" / path).read_bytes()
 

@@ -178,7 +178,7 @@ def test_another_version_begins_anew(unfinished: Path, monkeypatch: pytest.Monke
 def packed_of(source: Path, shard: int) -> Path:
     """A source file that went into this shard."""
     pack = open_pack(source.parent / "oracle")
-    first = int(pack._firsts[shard])
+    first = int(pack.reader._firsts[shard])
     return source / os.fsdecode(pack.paths[first])
 
 

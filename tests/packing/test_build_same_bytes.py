@@ -205,6 +205,6 @@ def test_the_published_digests(tmp_path: Path) -> None:
             made[container, encode] = open_pack(out)
     for encode, digest in contents:
         mine = [pack for (_, kind), pack in made.items() if kind == encode]
-        assert {content_digest(pack.indexes, pack.manifest) for pack in mine} == {digest}, encode
+        assert {content_digest(pack.reader.indexes, pack.manifest) for pack in mine} == {digest}, encode
     for container, name, digest in shards:
         assert sha256_of(str(tmp_path / f"{container}-raw" / name)) == digest, container

@@ -66,14 +66,14 @@ def test_a_shard_for_each_image(sources: Path, tmp_path: Path, format: str) -> N
     good("build", sources / "plain", "-o", tmp_path / "p", "--format", format, "--shard-size", "1", "--workers", 2)
     assert containers(tmp_path / "p") == [f"shard-{i:05d}{SUFFIXES[format]}" for i in range(12)]
     pack = open_pack(tmp_path / "p")
-    assert [shard.records for shard in pack.shards] == [1] * 12
+    assert [shard.records for shard in pack.reader.shards] == [1] * 12
     assert pack.paths == [f"{i:03}.jpg" for i in range(12)]
     assert [pack.image(i).shape for i in range(12)] == [(30, 40, 3)] * 12
 
 
 def test_shards_are_about_of_the_size_asked_for(sources: Path, tmp_path: Path) -> None:
     good("build", sources / "plain", "-o", tmp_path / "p", "--shard-size", "11KB")  # three images are 10.5 KB
-    assert [shard.records for shard in open_pack(tmp_path / "p").shards] == [3, 3, 3, 3]
+    assert [shard.records for shard in open_pack(tmp_path / "p").reader.shards] == [3, 3, 3, 3]
 
 
 @pytest.mark.parametrize("format", SUFFIXES)
@@ -108,7 +108,7 @@ def test_a_shard_of_which_no_input_is_good_is_left_out(tmp_path: Path) -> None:
         (source / f"{i:03d}.jpg").write_bytes(data[:-300])
     good("build", source, "-o", tmp_path / "p", "--shard-size", "8KB", "--max-bad", "2", "--workers", "1")
     pack = open_pack(tmp_path / "p")
-    assert [shard.container.name for shard in pack.shards] == ["shard-00000.lmdb", "shard-00002.lmdb"]
+    assert [shard.container.name for shard in pack.reader.shards] == ["shard-00000.lmdb", "shard-00002.lmdb"]
     assert pack.keys == ["00000000", "00000001", "00000004", "00000005"]
 
 

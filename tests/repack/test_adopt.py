@@ -46,7 +46,7 @@ def test_the_pack_refers_to_the_files(tars: list[Path], tmp_path: Path) -> None:
     assert len(pack) == report.manifest.records == 15 and pack.classes == ["0", "1", "2"]
     assert pack.manifest.linked == {f"{k}.tar": f"../{k}.tar" for k in range(3)}
     assert sorted(os.listdir(tmp_path / "pack")) == ["pack.json", *(f"shard-0000{k}.index.arrow" for k in range(3))]
-    assert [s.container.sha256 for s in pack.shards] == [hashlib.sha256(data).hexdigest() for data in before]
+    assert [s.container.sha256 for s in pack.reader.shards] == [hashlib.sha256(data).hexdigest() for data in before]
     assert [origin.name for origin in pack.manifest.made_from] == ["0.tar", "1.tar", "2.tar"]
     for i in range(15):
         assert bytes(pack.record(i)) == image_file(i)
@@ -106,7 +106,7 @@ def test_verify_notices_a_changed_file(tars: list[Path], tmp_path: Path) -> None
     adopt(tars, tmp_path / "pack")
     pack = open_pack(tmp_path / "pack")
     data = bytearray(tars[1].read_bytes())
-    at = int(pack.span(7)[0] - pack._starts[1]) + 300
+    at = int(pack.reader.span(7)[0] - pack.reader._starts[1]) + 300
     data[at] ^= 1
     tars[1].write_bytes(data)
     problems = verify(tmp_path / "pack").problems
@@ -229,7 +229,7 @@ def test_an_upright_image_is_what_counts(tmp_path: Path) -> None:
     data = image_file(1, exif=exif)
     adopt([write_tar(tmp_path / "a.tar", [("a.jpg", data)])], tmp_path / "pack")
     pack = open_pack(tmp_path / "pack")
-    assert pack.shape_of(0) == (40, 30, 3) and pack.image(0).shape == (40, 30, 3)
+    assert pack.reader.shape_of(0) == (40, 30, 3) and pack.image(0).shape == (40, 30, 3)
     assert verify(pack.path, deep=True).problems == ()
 
 

@@ -42,7 +42,7 @@ def files_of(pack: Path) -> dict[str, str]:
 
 
 def content(pack: Path) -> str:
-    return content_digest(open_pack(pack).indexes, read_manifest(pack))
+    return content_digest(open_pack(pack).reader.indexes, read_manifest(pack))
 
 
 def round_trip(pack: Path, folder: Path) -> Path:
@@ -150,7 +150,7 @@ def test_encoded_images_are_decoded_and_resized(make_pack: MakePack, tmp_path: P
     assert all(np.array_equal(before.image(i), after.image(i)) for i in range(len(before)))
     convert(pack, tmp_path / "small.hdf5", resize="5x5")  # as a build that resizes
     assert read_manifest(tmp_path / "small.hdf5").encoding == "raw"
-    assert after.manifest.encoding == "raw" and after.record_bytes == 10 * 12 * 3
+    assert after.manifest.encoding == "raw" and after.reader.record_bytes == 10 * 12 * 3
     assert np.array_equal(before.column("source_xxh3"), after.column("source_xxh3"))
     assert convert(pack, tmp_path / "small", encode="jpeg", quality=50, resize="6x5").container == "hdf5"
     assert open_pack(tmp_path / "small").manifest.shape == (5, 6, 3)
@@ -186,9 +186,9 @@ def test_a_part(option: str, lines: list[str], paths: list[str], make_pack: Make
 def test_a_damaged_record_is_named_and_nothing_is_written(copied: MakePack, tmp_path: Path) -> None:
     pack = copied("raw", "tfrecord")
     opened = open_pack(pack)
-    shard = opened.locate(7)[0]
-    start = int(opened.span(7)[0] - opened._starts[shard])
-    flip(pack / opened.shards[shard].container.name, start + 5)
+    shard = opened.reader.locate(7)[0]
+    start = int(opened.reader.span(7)[0] - opened.reader._starts[shard])
+    flip(pack / opened.reader.shards[shard].container.name, start + 5)
     with pytest.raises(DamagedPack, match=r"record 00000007 .* does not match its checksum") as caught:
         convert(pack, tmp_path / "out.hdf5", workers=1)
     assert caught.value.key == "00000007" and "packer repair" in caught.value.next_step

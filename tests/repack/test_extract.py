@@ -293,7 +293,7 @@ def test_a_partial_folder_of_the_user_stays(tmp_path: Path, what: str) -> None:
 
 def test_a_damaged_record_leaves_nothing(tmp_path: Path) -> None:
     pack = build(draw_classes(tmp_path / "src"), tmp_path / "p.lmdb")
-    at = open_pack(pack).span(3)[0]
+    at = open_pack(pack).reader.span(3)[0]
     data = bytearray((pack / "data.mdb").read_bytes())
     data[at] ^= 1
     (pack / "data.mdb").write_bytes(data)

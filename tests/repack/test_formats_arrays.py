@@ -291,7 +291,7 @@ def test_packers_own_files_without_their_pack(container: str, encode: str, tmp_p
     options = draw_kind("boxes", tmp_path / "s")
     build_pack(BuildOptions(str(tmp_path / "s"), str(tmp_path / "p"), container, encode=encode, **options))  # type: ignore[arg-type]
     old = open_pack(tmp_path / "p")
-    files = [tmp_path / "p" / shard.container.name for shard in old.shards]
+    files = [tmp_path / "p" / shard.container.name for shard in old.reader.shards]
     adopt(files, tmp_path / "pack")
     pack = open_pack(tmp_path / "pack")
     assert verify(tmp_path / "pack", deep=True).problems == () and pack.paths == old.paths
@@ -479,6 +479,8 @@ def test_classes_without_an_image_keep_their_names(container: str, tmp_path: Pat
         (tmp_path / "s" / name / "1.jpg").write_bytes(image_file(1))
     (tmp_path / "names").write_text("a\nb\nc\n")
     build_pack(BuildOptions(str(tmp_path / "s"), str(tmp_path / "p"), container, classes=str(tmp_path / "names")))
-    adopt([tmp_path / "p" / shard.container.name for shard in open_pack(tmp_path / "p").shards], tmp_path / "pack")
+    adopt(
+        [tmp_path / "p" / shard.container.name for shard in open_pack(tmp_path / "p").reader.shards], tmp_path / "pack"
+    )
     pack = open_pack(tmp_path / "pack")
     assert pack.classes == ["a", "b", "c"] and [pack.annotation(i).label for i in (0, 1)] == [0, 1]

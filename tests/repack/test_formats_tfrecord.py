@@ -104,7 +104,7 @@ def test_packers_own_tfrecords_without_their_pack(tmp_path: Path) -> None:
     old = open_pack(tmp_path / "p.tfrecord")
     adopt(sorted((tmp_path / "p.tfrecord").glob("*.tfrecord")), tmp_path / "pack")
     pack = open_pack(tmp_path / "pack")
-    assert pack.classes == old.classes and pack.record_bytes == old.record_bytes
+    assert pack.classes == old.classes and pack.reader.record_bytes == old.reader.record_bytes
     assert all((pack.image(i) == old.image(i)).all() for i in range(len(old)))
 
 

@@ -22,7 +22,7 @@ from packer.format.pack import open_pack
 
 def both(pack: Path) -> tuple[str, str]:
     """The content by the indexes, and by all bytes."""
-    return content_digest(open_pack(pack).indexes, read_manifest(pack)), deep_digest(open_pack(pack))
+    return content_digest(open_pack(pack).reader.indexes, read_manifest(pack)), deep_digest(open_pack(pack))
 
 
 @pytest.mark.parametrize("kind", ["raw", "jpeg", "boxes", "copy"])
@@ -82,9 +82,9 @@ def test_commands(make_pack: MakePack, copied: MakePack) -> None:
 def test_only_deep_sees_damaged_images(copied: MakePack) -> None:
     pack = copied("raw", "tfrecord")
     opened = open_pack(pack)
-    flip(pack / opened.shards[0].container.name, opened.span(0)[0] + 3)
+    flip(pack / opened.reader.shards[0].container.name, opened.reader.span(0)[0] + 3)
     good("hash", pack)
     assert "does not match its checksum" in refused(4, "hash", pack, "--deep")
-    flip(pack / opened.shards[0].index.name, 900)
+    flip(pack / opened.reader.shards[0].index.name, 900)
     assert "was altered" in refused(4, "hash", pack)
     assert json.loads(good("info", pack, "--json").out)["content"] is None

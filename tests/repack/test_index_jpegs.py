@@ -68,7 +68,7 @@ def test_command(pack: Path) -> None:
     assert f"{pack}: 9 of 24 records indexed: " in out and "without an index: 6 bmp, 9 png" in out
     made = state(pack)
     assert before.items() <= made.items()
-    shards = len(open_pack(pack).shards)
+    shards = len(open_pack(pack).reader.shards)
     assert len(made) == len(before) + shards + 1
     assert verify(pack, deep=True).problems == verify(pack).unknown_files == ()
     assert verify(pack).files == len(before) - 1 + shards + 1
@@ -167,10 +167,10 @@ def test_what_was_made_of_something_else_is_not_kept(pack: Path, monkeypatch: py
 
 def test_damage_of_the_pack_ends_it(pack: Path) -> None:
     here = open_pack(pack)
-    jpeg = next(i for i in range(len(here)) if here.encoding_of(i) == "jpeg")
-    shard = here.shards[here.locate(jpeg)[0]].container.name
+    jpeg = next(i for i in range(len(here)) if here.reader.encoding_of(i) == "jpeg")
+    shard = here.reader.shards[here.reader.locate(jpeg)[0]].container.name
     with open(pack / shard, "r+b") as file:
-        file.seek(int(here.span(jpeg)[0] - here._starts[here.locate(jpeg)[0]]) + 3)
+        file.seek(int(here.reader.span(jpeg)[0] - here.reader._starts[here.reader.locate(jpeg)[0]]) + 3)
         file.write(b"\0")
     with pytest.raises(DamagedPack, match=f"record {here.key(jpeg)} does not match its checksum"):
         index_jpegs(pack, workers=1)
@@ -212,7 +212,7 @@ def test_build(tmp_path: Path, fast: ModuleType, monkeypatch: pytest.MonkeyPatch
     summary = build_pack(options(source, tmp_path / "at_once", jpeg_index="row"))
     assert summary.jpeg_index is not None and summary.jpeg_index.indexed == 12
     wanted = state(tmp_path / "after")
-    assert len(open_pack(tmp_path / "after").shards) > 2 and state(tmp_path / "at_once") == wanted
+    assert len(open_pack(tmp_path / "after").reader.shards) > 2 and state(tmp_path / "at_once") == wanted
     with monkeypatch.context() as patched:
         stopped_after(1, patched)
         with pytest.raises(Stop):
@@ -253,7 +253,7 @@ def test_push_and_pull(pack: Path, tmp_path: Path) -> None:
     url, store = f"file://{tmp_path}/bucket/pack", tmp_path / "bucket" / "pack"
     assert push(pack, url).sent == len(state(pack)) - 1
     index_jpegs(pack, workers=1)
-    shards = len(open_pack(pack).shards)
+    shards = len(open_pack(pack).reader.shards)
     report = push(pack, url)  # the pack is there already
     assert report.sent == shards + 1 and report.files == len(state(pack)) - 1
     assert push(pack, url).sent == 0

@@ -74,7 +74,7 @@ def test_containers(make_pack: MakePack, tmp_path: Path, container: str) -> None
     same_records(tmp_path / "all", a, b)
     assert not verify(tmp_path / "all", deep=True).problems
     assert digests(a) | digests(b) == before
-    assert open_pack(tmp_path / "all").record_bytes == 10 * 12 * 3
+    assert open_pack(tmp_path / "all").reader.record_bytes == 10 * 12 * 3
     assert {origin.name for origin in report.manifest.made_from} == {a.name, b.name}
 
 
@@ -324,7 +324,7 @@ def test_repair_of_a_linked_container(build: Build, tmp_path: Path) -> None:
     merge([a, b], tmp_path / "all")
     wanted = facts(open_pack(tmp_path / "all"))
     shard = tmp_path / "all" / "shard-00001.lmdb"
-    at = int(open_pack(tmp_path / "all").span(3)[0] - open_pack(tmp_path / "all")._starts[1])
+    at = int(open_pack(tmp_path / "all").reader.span(3)[0] - open_pack(tmp_path / "all").reader._starts[1])
     data = bytearray(shard.read_bytes())
     data[at] ^= 1
     shard.unlink()

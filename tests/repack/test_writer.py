@@ -56,7 +56,7 @@ def test_several_shards(container: str, tmp_path: Path) -> None:
         for number, image in enumerate(ALIKE):
             writer.write(image, label=number)
     pack = opened(tmp_path / "p")
-    assert len(pack.shards) == 3 and pack.classes == [str(n) for n in range(7)]
+    assert len(pack.reader.shards) == 3 and pack.classes == [str(n) for n in range(7)]
     assert all((image == ALIKE[i]).all() and annotation.label == i for i, (image, annotation) in enumerate(pack))
     images, labels = next(iter(PackedLoader(tmp_path / "p", 7)))
     assert (images.numpy().transpose(0, 2, 3, 1) == ALIKE).all() and labels.tolist() == list(range(7))

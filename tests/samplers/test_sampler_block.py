@@ -91,10 +91,10 @@ def test_every_record_comes_at_every_part_of_the_epoch() -> None:
 
 def test_shards_are_those_of_the_pack(shuffled_pack: Path) -> None:
     pack = open_pack(shuffled_pack)
-    assert len(pack.shards) == 4
+    assert len(pack.reader.shards) == 4
     by_pack = BlockShuffleSampler(pack, 1, block=4, window=3)
     by_dataset = BlockShuffleSampler(PackedDataset(shuffled_pack), 1, block=4, window=3)
-    by_counts = BlockShuffleSampler([shard.records for shard in pack.shards], 1, block=4, window=3)
+    by_counts = BlockShuffleSampler([shard.records for shard in pack.reader.shards], 1, block=4, window=3)
     assert by_pack.order().tolist() == by_dataset.order().tolist() == by_counts.order().tolist()
     assert BlockShuffleSampler(np.array([3, 4])).num_records == BlockShuffleSampler(7).num_records == 7
 

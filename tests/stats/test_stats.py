@@ -106,7 +106,7 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     draw_classes(tmp_path / "src")
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--resize", "32x32", "--fit", "stretch")
     pack = open_pack(tmp_path / "pack")
-    shard, place = tmp_path / "pack" / pack.shards[0].container.name, pack.span(3)[0] + 5
+    shard, place = tmp_path / "pack" / pack.reader.shards[0].container.name, pack.reader.span(3)[0] + 5
     data = bytearray(shard.read_bytes())
     data[place] ^= 1
     shard.write_bytes(data)

@@ -65,8 +65,8 @@ def all_of(pack: Pack) -> list[tuple[bytes, object]]:
 
 def settle(pack: Pack) -> None:
     """Wait until nothing is being fetched: it may come after what was read, and is not evicted until then."""
-    assert pack.remote is not None
-    while pack.remote.is_fetching():
+    assert pack.reader.remote is not None
+    while pack.reader.remote.is_fetching():
         time.sleep(0.001)
 
 

@@ -103,7 +103,7 @@ def filled(url: str, **options) -> Path:
     pack = open_pack(url, **options)
     all_of(pack)
     settle(pack)
-    return Path(pack.folder)
+    return Path(pack.reader.folder)
 
 
 def holes(path: Path) -> int:
@@ -133,16 +133,16 @@ def test_what_is_in_use_stays(home: Path):
     settle(pack)
     cache = Cache(os.environ["PACKER_CACHE"])
     records = np.arange(4)
-    with pack.held(records):
+    with pack.reader.held(records):
         assert cache.evict(1 << 40) > 0
-        assert [bytes(pack._record(i)) for i in range(4)] == [data for data, _ in expected[:4]]
-        blocks = pack.remote.blocks_of(*pack.places(records))
-        assert pack.remote.blocks.states[blocks].all()
-    held = pack.remote.all_pinned()
+        assert [bytes(pack.reader._record(i)) for i in range(4)] == [data for data, _ in expected[:4]]
+        blocks = pack.reader.remote.blocks_of(*pack.reader.places(records))
+        assert pack.reader.remote.blocks.states[blocks].all()
+    held = pack.reader.remote.all_pinned()
     assert cache.evict(1 << 40) == 0
     held.close()
     assert cache.evict(1 << 40) > 0
-    assert not pack.remote.blocks.states.any()
+    assert not pack.reader.remote.blocks.states.any()
     assert all_of(pack) == expected
 
 
@@ -239,7 +239,7 @@ def test_small_shards_count_as_what_they_are(home: Path, server: Served, monkeyp
     all_of(pack)
     cache = Cache(os.environ["PACKER_CACHE"])
     assert cache.used() == shards + cache.kept() < 1 << 20
-    assert pack.remote.fits()
+    assert pack.reader.remote.fits()
     assert cache.evict(1 << 40) == shards
 
 
@@ -277,10 +277,10 @@ def test_evicted_while_others_read(home: Path):
         rng = np.random.default_rng(seed)
         while not ended.is_set():
             records = rng.integers(0, len(pack), 3)
-            with pack.held(records):
-                pack.check(records)
+            with pack.reader.held(records):
+                pack.reader.check(records)
                 for i in records.tolist():
-                    if bytes(pack.region.data[slice(*pack.span(i))]) != expected[i]:
+                    if bytes(pack.reader.region.data[slice(*pack.reader.span(i))]) != expected[i]:
                         wrong.append(i)
 
     threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
@@ -288,7 +288,9 @@ def test_evicted_while_others_read(home: Path):
         thread.start()
     cache = Cache(os.environ["PACKER_CACHE"])
     evicted = 0
-    while any(thread.is_alive() for thread in threads) and (evicted < 30 or pack.remote.blocks.generations.max() < 2):
+    while any(thread.is_alive() for thread in threads) and (
+        evicted < 30 or pack.reader.remote.blocks.generations.max() < 2
+    ):
         evicted += cache.evict(1 << 40) > 0
     ended.set()
     for thread in threads:
@@ -364,7 +366,7 @@ def test_a_limit_that_others_use_up_is_an_error(make_pack, home: Path, monkeypat
     monkeypatch.setattr("packer.stores.cache.ROOM_WAIT_S", 0.01)
     other = open_pack(make_pack("ragged", "tfrecord").as_uri())
     all_of(other)
-    with other.remote.all_pinned():
+    with other.reader.remote.all_pinned():
         pack = open_pack(home.as_uri(), cache_bytes=2000)
         with pytest.raises(StorageError, match=r"may hold 2\.0 KB, all of which is in use"):
             pack.record(0)

@@ -38,11 +38,11 @@ def fill(folder: Path, records: Sequence[int] | None = None) -> tuple[str, Path]
     url = f"file://{folder}"
     pack = open_pack(url)
     if records is None:  # also the blocks without a record, which reading ahead may or may not reach
-        with pack.remote.held(np.arange(pack.remote.blocks.layout.num_blocks)):
+        with pack.reader.remote.held(np.arange(pack.reader.remote.blocks.layout.num_blocks)):
             pass
     for i in range(len(pack)) if records is None else records:
         pack.record(i)
-    cached = Path(pack.folder)
+    cached = Path(pack.reader.folder)
     del pack
     gc.collect()
     for thread in threading.enumerate():
@@ -67,7 +67,7 @@ def test_the_list(make_pack):
     rows = {row["url"]: row for row in listed()}
     assert set(rows) == {first, second} and rows[first]["id"] == folder.name
     assert all(0 < row["bytes"] <= row["of"] for row in rows.values())
-    assert rows[first]["of"] == sum(shard.container.bytes for shard in open_pack(first).shards)
+    assert rows[first]["of"] == sum(shard.container.bytes for shard in open_pack(first).reader.shards)
     lines = good("cache").out.splitlines()
     assert lines[0].split() == ["pack", "here", "whole", "last", "read", "id"]
     assert {line.split()[0] for line in lines[1:3]} == {first, second}
@@ -83,8 +83,8 @@ def test_verify_drops_what_is_wrong_and_it_is_fetched_again(make_pack):
     path = sorted(folder.glob("*.tfrecord"))[1]
     shutil.copy(path, folder.parent.parent / "whole")
     data = bytearray(path.read_bytes())
-    row = next(i for i in range(len(pack)) if pack.locate(i)[0] == 1)
-    place = int(pack.indexes.offsets(1)[0])
+    row = next(i for i in range(len(pack)) if pack.reader.locate(i)[0] == 1)
+    place = int(pack.reader.indexes.offsets(1)[0])
     data[place] ^= 1
     with path.open("r+b") as file:
         file.write(data)
@@ -119,7 +119,7 @@ def test_verify_says_what_it_has_proved(make_pack):
     assert good("cache", "--verify").out == f"{url}: good: {whole}\n"
     forge(open_pack(home), folder)
     ran = run("cache", "--verify")
-    names = [shard.container.name for shard in open_pack(home).shards]
+    names = [shard.container.name for shard in open_pack(home).reader.shards]
     assert ran.code == 4
     assert ran.err == "".join(
         f"packer: {url}: {name}: does not match its SHA-256, though its records do\n" for name in names
@@ -162,10 +162,10 @@ def test_verify_leaves_what_is_in_use(make_pack):
     url, folder = fill(make_pack("raw", "tfrecord"))
     path = sorted(folder.glob("*.tfrecord"))[0]
     data = bytearray(path.read_bytes())
-    data[open_pack(url).span(0)[0]] ^= 1
+    data[open_pack(url).reader.span(0)[0]] ^= 1
     path.write_bytes(data)
     pack = open_pack(url)
-    with pack.remote.all_pinned():
+    with pack.reader.remote.all_pinned():
         ran = run("cache", "--verify", "--json")
     found = json.loads(ran.out)["packs"][0]
     assert ran.code == 4 and found["dropped_bytes"] == 0 < found["in_use_bytes"]

@@ -143,7 +143,7 @@ def test_verify_lists_what_is_wrong_with_each_object(copied, monkeypatch):
     folder = copied("raw", "tfrecord")
     containers = sorted(folder.glob("*.tfrecord"))
     pack = open_pack(folder)
-    altered(containers[0], pack.span(1)[0] + 5)
+    altered(containers[0], pack.reader.span(1)[0] + 5)
     altered(containers[1], 8)  # the checksum of a length, which packer does not read
     containers[2].unlink()
     (folder / "shard-00099.tfrecord").write_bytes(b"of another build")

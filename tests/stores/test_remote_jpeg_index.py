@@ -60,7 +60,7 @@ def fetched(server: Served) -> list[str]:
 def test_each_file_is_fetched_once(home: Path, server: Served, many_files: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(jpeg_index, "MANY_FILES", many_files)
     pack, local = open_pack(server.url), open_pack(home)
-    right, shards = content(local), len(local.shards)
+    right, shards = content(local), len(local.reader.shards)
     assert shards > 2 and sum(map(bool, right)) == 9
     assert content(pack, [0]) == right[:1] and fetched(server) == [FIRST]
     assert content(pack) == content(open_pack(server.url)) == right
@@ -78,7 +78,7 @@ def test_what_is_wrong_in_the_cache_is_fetched_again(home: Path, server: Served)
     right = content(open_pack(home))
     pack = open_pack(server.url)
     assert content(pack) == right
-    flip(Path(pack.folder) / FIRST, 700)
+    flip(Path(pack.reader.folder) / FIRST, 700)
     assert content(pack) == right and fetched(server).count(FIRST) == 2
     index_jpegs(home, "4", workers=1)  # the same pack with another index
     assert content(open_pack(server.url)) == content(open_pack(home)) != right
@@ -101,7 +101,7 @@ def test_what_is_wrong_in_the_store_is_an_error(home: Path, server: Served) -> N
 
 def test_packs_are_read_without_it(home: Path, server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the cache is too small for both, and where a store does not say whether there is one."""
-    size = sum(shard.container.bytes for shard in open_pack(home).shards)
+    size = sum(shard.container.bytes for shard in open_pack(home).reader.shards)
     assert open_jpeg_indexes(open_pack(server.url, cache_bytes=size)) is None
     assert open_jpeg_indexes(open_pack(server.url, cache_bytes=2 * size + 200_000)) is not None
     pack = open_pack(server.url)

@@ -38,7 +38,7 @@ def test_a_url_gives_what_the_folder_gives(make_pack, kind, container):
     assert all_of(pack) == all_of(local)
     assert np.array_equal(pack.image(3), local.image(3))
     assert all_of(pickle.loads(pickle.dumps(pack))) == all_of(local)
-    assert str(home) not in pack.folder
+    assert str(home) not in pack.reader.folder
     assert home.as_uri() in repr(pack)
 
 
@@ -179,7 +179,7 @@ def test_servers_that_answer_a_range_of_all_bytes_without_one(home: Path, monkey
 def test_what_is_damaged_on_the_disk_is_fetched_again(home: Path, server: Served):
     pack = open_pack(server.url)
     expected = all_of(pack)
-    for file in Path(pack.folder).iterdir():
+    for file in Path(pack.reader.folder).iterdir():
         if file.suffix in (".tfrecord", ".arrow"):
             with open(file, "r+b") as opened:
                 opened.write(bytes(file.stat().st_size))
@@ -187,7 +187,7 @@ def test_what_is_damaged_on_the_disk_is_fetched_again(home: Path, server: Served
 
 
 def test_a_cut_file_of_the_cache_is_filled_again(server: Served):
-    folder = open_pack(server.url).folder
+    folder = open_pack(server.url).reader.folder
     expected = all_of(open_pack(server.url))
     (Path(folder) / "shard-00001.tfrecord").unlink()
     os.truncate(Path(folder) / "shard-00000.index.arrow", 5)
@@ -229,7 +229,7 @@ def test_a_store_that_does_not_answer_is_an_error(home: Path):
     with pytest.raises(DamagedPack), Served(home) as other:
         other.fault = lambda name, start, stop: "404" if name.endswith("tfrecord") else None
         open_pack(other.url).record(0)
-    assert pack.remote is not None
+    assert pack.reader.remote is not None
 
 
 def test_another_pack_at_the_url_is_another_folder(make_pack, tmp_path):
@@ -241,7 +241,7 @@ def test_another_pack_at_the_url_is_another_folder(make_pack, tmp_path):
     with pytest.raises(DamagedPack, match="was replaced by another pack"):
         pickle.loads(pickle.dumps(first))
     second = open_pack(here.as_uri())
-    assert second.folder != first.folder
+    assert second.reader.folder != first.reader.folder
     assert all_of(second) == all_of(open_pack(here))
 
 
@@ -288,11 +288,11 @@ def test_without_the_locks_of_linux_it_is_refused(home: Path, monkeypatch):
 
 def test_the_folder_of_a_cache_is_no_pack(home: Path):
     with pytest.raises(UsageError, match=f"cache of a pack at a URL; open {home.as_uri()}"):
-        open_pack(open_pack(home.as_uri()).folder)
+        open_pack(open_pack(home.as_uri()).reader.folder)
 
 
 def test_a_folder_that_is_not_the_caches_stays(home: Path, tmp_path):
-    folder = Path(open_pack(home.as_uri()).folder)
+    folder = Path(open_pack(home.as_uri()).reader.folder)
     (folder / "origin.json").unlink()
     with pytest.raises(UsageError, match="is not a folder of packer's cache"):
         open_pack(home.as_uri())
@@ -305,7 +305,7 @@ def test_a_cache_folder_that_cannot_be_used(home: Path, tmp_path):
 
 
 def test_the_cache_of_another_version_is_not_touched(home: Path):
-    folder = Path(open_pack(home.as_uri()).folder)
+    folder = Path(open_pack(home.as_uri()).reader.folder)
     with open(folder / "blocks", "r+b") as file:
         file.write(b"PKBLOCK9")
     with pytest.raises(StorageError, match="another version"):

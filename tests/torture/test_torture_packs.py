@@ -69,9 +69,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory):
         pack = open_pack(folder)
         images = []
         for i in range(len(pack)):
-            shard, _ = pack.locate(i)
-            start, stop = (place - int(pack._starts[shard]) for place in pack.span(i))
-            images.append((pack.shards[shard].container.name, start, stop))
+            shard, _ = pack.reader.locate(i)
+            start, stop = (place - int(pack.reader._starts[shard]) for place in pack.reader.span(i))
+            images.append((pack.reader.shards[shard].container.name, start, stop))
         return Packed(folder, read_all(folder), {p.name: p.read_bytes() for p in sorted(folder.iterdir())}, images)
 
     return of

@@ -155,7 +155,7 @@ def test_flipped_bits_of_every_block(server: FaultProxy, pack: Path, tmp_path: P
 
         remote = open_pack(server.url, cache_dir=cache)
         if when != "on disk":
-            within = local.shards[int(name[6:11])].container.bytes
+            within = local.reader.shards[int(name[6:11])].container.bytes
             within = block * BLOCK + 8192, min(within, (block + 1) * BLOCK) - 8192  # not in what LMDB has at its ends
             server.faults = [Fault("flip", path=name, within=within, when=is_of_blocks, times=None)]
         else:
@@ -231,9 +231,9 @@ def test_an_object_that_is_replaced(server: FaultProxy, pack: Path, tmp_path: Pa
 
 def block_of(pack: object, i: int) -> tuple[str, int]:
     """The block in which a record of a local pack ends."""
-    shard, _ = pack.locate(i)  # type: ignore[attr-defined]
-    start = int(pack.span(i)[1] - pack._starts[shard]) - 1  # type: ignore[attr-defined]
-    return pack.shards[shard].container.name, start // BLOCK  # type: ignore[attr-defined]
+    shard, _ = pack.reader.locate(i)  # type: ignore[attr-defined]
+    start = int(pack.reader.span(i)[1] - pack.reader._starts[shard]) - 1  # type: ignore[attr-defined]
+    return pack.reader.shards[shard].container.name, start // BLOCK  # type: ignore[attr-defined]
 
 
 def test_an_index_that_came_wrong_once(server: FaultProxy, pack: Path, tmp_path: Path) -> None:

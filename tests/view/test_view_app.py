@@ -183,7 +183,7 @@ def brute(pack: Pack, query: Query) -> list[int]:
         classes = {*labels, *([] if annotation.label is None else [annotation.label])} or {-1}
         text = f"{pack.key(i)}\n{bytes(pack.column('path')[i]).decode()}".lower()
         wanted = not query.classes or (all if query.all_classes else any)(c in classes for c in query.classes)
-        height, width, _ = pack.shape_of(i)
+        height, width, _ = pack.reader.shape_of(i)
         share = max((100 * (x2 - x1) * (y2 - y1) / (width * height) for x1, y1, x2, y2 in boxes), default=-1)
         values = {"boxes": len(boxes), "box": share, "width": width, "height": height, "aspect": width / height}
         for name, low, high in query.ranges:
@@ -306,9 +306,9 @@ def test_a_damaged_record_shows_its_error_and_the_others_their_image(tmp_path: P
     draw_plain(tmp_path / "src", 4)
     good("build", tmp_path / "src", "-o", tmp_path / "pack", "--format", container, "--labels", "none")
     pack = open_pack(tmp_path / "pack")
-    path = Path(pack.path, pack.shards[0].container.name)
+    path = Path(pack.path, pack.reader.shards[0].container.name)
     data = bytearray(path.read_bytes())
-    data[pack.span(2)[0] + 100] ^= 1
+    data[pack.reader.span(2)[0] + 100] ^= 1
     path.write_bytes(data)
     tiles = ask(tmp_path / "pack", "tiles")["tiles"]
     assert ["error" in tile for tile in tiles] == [False, False, True, False]
@@ -327,7 +327,7 @@ def test_charts_count_everything(sixty: Pack) -> None:
     assert facts["images"] == len(sixty) and facts["boxes"] == len(boxes)
     assert facts["without_boxes"] == lengths.count(0) > 0 and facts["equal"] == 0
     assert facts["boxes_per_image"]["counts"] == np.bincount(lengths).tolist()
-    sizes = Counter(sixty.shape_of(i)[1::-1] for i in range(len(sixty)))
+    sizes = Counter(sixty.reader.shape_of(i)[1::-1] for i in range(len(sixty)))
     assert facts["image_sizes"]["distinct"] == len(sizes) and sum(facts["image_sizes"]["size"]["counts"]) == len(sixty)
     assert all(sizes[width, height] == many for width, height, many in facts["image_sizes"]["common"])
     area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
@@ -346,7 +346,7 @@ def test_charts_count_everything(sixty: Pack) -> None:
     x, y = facts["box_density"]["x"], facts["box_density"]["y"]
     owners = np.repeat(np.arange(len(sixty)), lengths).tolist()
     for i, (x1, y1, x2, y2) in zip(owners, boxes.tolist(), strict=True):
-        height, width, _ = sixty.shape_of(i)
+        height, width, _ = sixty.reader.shape_of(i)
         centers[int((y1 + y2) / 2 / height * 32), int((x1 + x2) / 2 / width * 32)] += 1
         # the edges are sent with two decimals
         column, row = (sum(edge <= side for edge in edges[1:-1]) for side, edges in ((x2 - x1, x), (y2 - y1, y)))
@@ -414,7 +414,7 @@ def test_the_mean_shape(tmp_path: Path) -> None:
     pack = open_pack(tmp_path / "pack")
     shapes = []
     for i in range(len(pack)):
-        height, width, _ = pack.shape_of(i)
+        height, width, _ = pack.reader.shape_of(i)
         shapes.append(pack.annotation(i).landmarks / (width, height))
     facts = ask(pack, "charts")["mean_shape"]
     assert np.allclose(facts["mean"], np.mean(shapes, axis=0), atol=1e-4) and facts["records"] == len(pack)

@@ -86,9 +86,9 @@ def test_a_damaged_record_is_said_in_its_place(tmp_path: Path) -> None:
     draw_classes(tmp_path / "src")
     good("build", tmp_path / "src", "-o", tmp_path / "pack")
     pack = open_pack(tmp_path / "pack")
-    path = Path(pack.path, pack.shards[0].container.name)
+    path = Path(pack.path, pack.reader.shards[0].container.name)
     data = bytearray(path.read_bytes())
-    data[pack.span(2)[0]] ^= 1
+    data[pack.reader.span(2)[0]] ^= 1
     path.write_bytes(data)
     good("view", tmp_path / "pack", "--export", tmp_path / "sheet.html")
     sheet = Sheet(tmp_path / "sheet.html")
