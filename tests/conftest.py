@@ -29,7 +29,7 @@ import forking  # noqa: E402
 import running  # noqa: E402
 import tiers  # noqa: E402
 
-from packer.images import jpeg  # noqa: E402
+from packer.images import decoders  # noqa: E402
 from packer.samplers.ranks import LAUNCHERS  # noqa: E402
 
 # the same examples in every run, however slow the machine; --hypothesis-profile=default looks for others
@@ -112,7 +112,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def native_decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the native decoder where it is installed, whose crops are not those of others to the last bit."""
     if not request.node.get_closest_marker("native"):
-        monkeypatch.setattr(jpeg, "native", lambda: (None, jpeg.NOT_THERE))
+        monkeypatch.setattr(decoders, "native", lambda: (None, decoders.NOT_THERE))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from packer.images import jpeg as fast_decoder
+from packer.images import decoders as fast_decoder
 
 _, _PROBLEM = fast_decoder.native()
 NATIVE = (

@@ -12,7 +12,7 @@ from running import good, run_apart, run_script
 
 from packer import __version__
 from packer.cli.measuring import advice
-from packer.images.jpeg import DECODERS, decoder_rates
+from packer.images.decoders import DECODERS, decoder_rates
 from packer.system import PORTABLE, usable_cores
 from packer.system.machine import LIBRARIES
 
@@ -42,7 +42,7 @@ def test_facts(facts: dict[str, Any]) -> None:
 def test_lines(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packer.system.machine.gpu_facts", lambda: facts["gpu"])  # without loading torch here
     monkeypatch.setattr("packer.system.machine.version_facts", lambda: facts["libraries"])
-    monkeypatch.setattr("packer.images.jpeg.decoder_rates", lambda: facts["decoders"])
+    monkeypatch.setattr("packer.images.decoders.decoder_rates", lambda: facts["decoders"])
     out = good("doctor").out
     names = ("packer", "python", "system", "cores", "memory", "disk", "libraries", "gpu", "decoders", "extras")
     for name in names if facts["memory_bytes"] else set(names) - {"memory"}:

@@ -14,7 +14,7 @@ from packer import __version__
 from packer.bench.measure import Figure
 from packer.containers import CONTAINERS
 from packer.errors import UsageError, option
-from packer.images import jpeg
+from packer.images import decoders
 from packer.system import load_average, memory_bytes, usable_cores
 
 ENCODINGS = ("raw", "jpeg")
@@ -190,7 +190,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "load_before": load_average(),
         "date": time.strftime("%Y-%m-%d"),
-        "decoder": "simplejpeg" if jpeg.native_for_auto() is None else "fast",
+        "decoder": "simplejpeg" if decoders.native_for_auto() is None else "fast",
         "versions": {"packer": __version__, "python": platform.python_version(), **_versions()},
     }
 

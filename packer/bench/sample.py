@@ -24,7 +24,7 @@ from packer.errors import BadImage, DamagedPack, UsageError, plural
 from packer.format.jpeg_index_list import JPEG_INDEX_PREFIX
 from packer.format.mmap import map_files
 from packer.format.pack import Pack, open_pack
-from packer.images import jpeg
+from packer.images import decoders
 from packer.images.header import decoded_shape, read_header
 from packer.images.jpeg import HEADROOM, is_known, reduction
 from packer.model.annotation import Int64
@@ -121,7 +121,7 @@ def indexed_sample(pack: Pack, folder: str, options: BenchOptions) -> tuple[str,
 
     None: the native decoder is not there, or does not read this pack, or nothing could be indexed.
     """
-    if jpeg.native_for_auto() is None or pack.manifest.encoding not in ("jpeg", "copy") or pack.manifest.lenient:
+    if decoders.native_for_auto() is None or pack.manifest.encoding not in ("jpeg", "copy") or pack.manifest.lenient:
         return None
     each = max(1.0, float(np.asarray(pack.column("size")).sum()) / len(pack))
     count = min(options.images or IMAGES, max(LEAST_IMAGES, int(MOST_COPIED / each)))

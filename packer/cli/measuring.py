@@ -348,7 +348,7 @@ def doctor(as_json: bool) -> None:
       packer doctor
       packer doctor --json
     """
-    from packer.images.jpeg import decoder_rates
+    from packer.images.decoders import decoder_rates
     from packer.system.machine import extra_facts, gpu_facts, machine_facts, version_facts
 
     facts: dict[str, Any] = {"packer": __version__, **machine_facts(), "libraries": version_facts()}

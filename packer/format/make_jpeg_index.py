@@ -36,8 +36,8 @@ from packer.format.jpeg_index_list import (
 from packer.format.manifest import FileEntry, IndexEntry, Manifest, ShardEntry
 from packer.format.mmap import map_files
 from packer.format.verify_records import DECODE_TIMEOUT_S, Problem
+from packer.images.decoders import INSTALL, load_native
 from packer.images.header import read_header
-from packer.images.jpeg import INSTALL, load_native
 from packer.model.annotation import Progress, advancing
 from packer.model.annotation_columns import column
 from packer.system import usable_cores

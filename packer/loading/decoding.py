@@ -16,7 +16,7 @@ from packer.format.jpeg_index import JpegIndexes, open_jpeg_indexes
 from packer.format.jpeg_index_list import make_again
 from packer.format.pack import Pack
 from packer.format.records import Bits
-from packer.images import jpeg
+from packer.images import decoders
 from packer.images.decode import Decoder, decode, is_plain_jpeg
 from packer.images.header import Mode, check_header, decoded_shape, read_header, read_header_leniently
 from packer.images.image_headers import Header
@@ -145,7 +145,7 @@ class RowDecoder:
             return None
         if self.pack.manifest.encoding not in ("jpeg", "copy"):
             return None
-        return jpeg.load_native() if self._decoder == "fast" else jpeg.native_for_auto()
+        return decoders.load_native() if self._decoder == "fast" else decoders.native_for_auto()
 
     @cached_property
     def _indexes(self) -> JpegIndexes | None:
@@ -155,7 +155,7 @@ class RowDecoder:
     def name(self) -> str:
         """What decodes JPEGs: ``fast`` and its version, or another decoder."""
         if self._native is not None:
-            return f"fast {jpeg.native_version()}"
+            return f"fast {decoders.native_version()}"
         if self.pack.manifest.lenient:
             return "lenient"
         return "simplejpeg" if self._decoder in PLAIN else self._decoder

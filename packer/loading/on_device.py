@@ -157,7 +157,7 @@ HEADROOM = 0.9
 # ``cache="device"``: keeps a pack of raw images of one shape on the device, and prepares batches there.
 #
 # All images are copied to the device once, and the host has no work per image after that. Crops are resized with the
-# filters of `images.resample.resample` as matrices; the host rounds after each axis, this code only once.
+# filters of `images.opencv.resample` as matrices; the host rounds after each axis, this code only once.
 
 
 class DeviceCache:

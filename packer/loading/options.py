@@ -15,7 +15,7 @@ import torch
 from packer.errors import UsageError, plural
 from packer.format.pack import Pack, open_pack
 from packer.images.decode import Decoder, check_available
-from packer.images.jpeg import load_native
+from packer.images.decoders import load_native
 from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Crop
 from packer.loading.fill import ImageFiller

@@ -36,7 +36,7 @@ from ops_images import (
 from PIL import Image
 
 from packer.errors import BadImage, UsageError
-from packer.images import jpeg
+from packer.images import decoders
 from packer.images.decode import DECODERS, Decoder, check_available, decode, orient
 from packer.images.header import Mode, decoded_shape, read_header
 from packer.images.opencv import quiet_opencv
@@ -267,7 +267,7 @@ def test_unknown_and_unavailable_decoders(monkeypatch: pytest.MonkeyPatch) -> No
     for decoder in ("auto", "simplejpeg", "opencv"):
         check_available(decoder)
     monkeypatch.setattr(pytest.importorskip("jpeg4py._cffi"), "lib", None)
-    monkeypatch.setattr(jpeg, "TURBOJPEG", ("libturbojpeg.absent",))
+    monkeypatch.setattr(decoders, "TURBOJPEG", ("libturbojpeg.absent",))
     for use in (lambda: check_available("jpeg4py"), lambda: decode(FILES["JPEG rgb"], decoder="jpeg4py")):
         with pytest.raises(UsageError, match="apt-get install libturbojpeg0") as raised:
             use()
@@ -286,11 +286,11 @@ def test_no_program_is_asked_where_libturbojpeg_is(names: tuple[str, ...], monke
     """On Linux ctypes.util.find_library, which jpeg4py falls back to, starts ldconfig and compilers."""
     cffi, asked = pytest.importorskip("jpeg4py._cffi"), []
     monkeypatch.setattr("ctypes.util.find_library", asked.append)
-    monkeypatch.setattr(jpeg, "TURBOJPEG", names)
+    monkeypatch.setattr(decoders, "TURBOJPEG", names)
     for name in ("lib", "ffi"):
         monkeypatch.setattr(cffi, name, None)
     with suppress(OSError):
-        jpeg.import_jpeg4py()
+        decoders.import_jpeg4py()
     assert (cffi.lib is not None) == (len(names) > 1) and not asked
 
 

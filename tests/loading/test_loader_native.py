@@ -21,7 +21,7 @@ from PIL import Image
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack, join_packs, open_pack
 from packer.errors import DamagedPack, UsageError
 from packer.format.pack import Pack
-from packer.images import jpeg
+from packer.images import decoders
 from packer.repack.adopt import adopt
 from packer.repack.index_jpegs import index_jpegs
 
@@ -31,8 +31,8 @@ CROPS = (
     Resize((60, 44)), CenterCrop(40, resize=48), CenterCrop((31, 57)),
 )  # fmt: skip
 COUNT = 40
-LOOK_UP = jpeg.native
-MODULE, _ = jpeg.native()
+LOOK_UP = decoders.native
+MODULE, _ = decoders.native()
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def test_a_library_that_cannot_be_loaded(sources: Path, tmp_path: Path, monkeypa
     module: Any = ModuleType("packer_fast")
     module.version = lambda: ctypes.CDLL(str(tmp_path / "absent.so"))
     monkeypatch.setitem(sys.modules, "packer_fast", module)
-    monkeypatch.setattr(jpeg, "native", LOOK_UP.__wrapped__)
+    monkeypatch.setattr(decoders, "native", LOOK_UP.__wrapped__)
     pack = pack_of(sources, encode="jpeg")
     with pytest.warns(UserWarning, match=r"dataset-packer-fast cannot be used: .*; JPEGs are decoded without it"):
         found = images(pack, crop=Resize((40, 40)), threads=1)

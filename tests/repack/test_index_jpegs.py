@@ -25,7 +25,7 @@ from packer.format import make_jpeg_index
 from packer.format.jpeg_index import open_jpeg_indexes
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME, WORK_FOLDER, own_files
 from packer.format.verify import verify
-from packer.images import jpeg as fast_decoder
+from packer.images import decoders as fast_decoder
 from packer.repack.clean_store import clean, find_unreferenced
 from packer.repack.index_jpegs import index_jpegs, remove_jpeg_index
 from packer.repack.push_pull import pull, push
