@@ -133,7 +133,7 @@ def as_parameters(text: str) -> str:
 
 def _parameter(found: re.Match[str]) -> str:
     name, value = PARAMETERS.get(found["name"]) or found["name"].replace("-", "_"), found["value"]
-    if not value:  # or a value that is no word: (x y)*5
+    if not value:  # or a value that is not a word: (x y)*5
         return name if value is None else f"{name} "
     return f'{name}="{value.strip(chr(34))}"'
 

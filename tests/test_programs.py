@@ -144,7 +144,7 @@ WRONG = {
     "pack[6]": (IndexError, "sample 6 of 6"),
     "pack[-7]": (IndexError, "sample -7 of 6"),
     'pack["a"]': (TypeError, "indices must be integers or slices"),
-    "numpy.asarray(pack)": (TypeError, "a pack is no array: pack[0].image is the image of a record"),
+    "numpy.asarray(pack)": (TypeError, "a pack is not an array: pack[0].image is the image of a record"),
     "packer.join_packs(pack)": (ValueError, "packs: must be a list of packs"),
 }
 

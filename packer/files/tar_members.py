@@ -205,18 +205,18 @@ class _Headers:
             return int.from_bytes(field[1:], "big")
         text = field.partition(b"\0")[0].strip()
         try:
-            return int(text or b"0", 8) if text.isdigit() or not text else self._damaged()
+            return int(text or b"0", 8) if text.isdigit() or not text else self._raise_damaged()
         except ValueError:
-            return self._damaged()
+            return self._raise_damaged()
 
-    def _damaged(self) -> int:
+    def _raise_damaged(self) -> int:
         raise UsageError(self._name, f"has an invalid header at byte {self._at - BLOCK}", GET_AGAIN)
 
     def data(self, size: int) -> bytes:
         """Return the data of the header before, which is part of the next one."""
         self._skip(size)
         if size > MOST_HEADER_BYTES:
-            self._damaged()
+            self._raise_damaged()
         return self._read(size, self._at - size - -size % BLOCK)
 
     def _skip(self, size: int) -> int:
@@ -236,7 +236,7 @@ class _Headers:
             end = at + int(length) if length.isdigit() else at
             key, equals, value = data[at + len(length) + 1 : max(at, end - 1)].partition(b"=")
             if not equals or data[end - 1 : end] != b"\n":
-                self._damaged()
+                self._raise_damaged()
             found[key] = value
             at = end
         return found
@@ -265,7 +265,7 @@ class _Headers:
             while more:
                 block = self._block()
                 self._at += BLOCK
-                more = block[504] if len(block) == BLOCK else self._damaged()
+                more = block[504] if len(block) == BLOCK else self._raise_damaged()
             what = SPARSE
         if kind in DEVICES:
             return Member(name, "not a regular file")

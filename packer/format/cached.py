@@ -132,7 +132,7 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
     report, stored = CacheReport(pack.url, 0, manifest.records), pack.stored
     wrong: set[int] = set()
     with stored.held():
-        here = stored.here()
+        here = stored.present()
         before = np.concatenate([[0], np.cumsum(here)])
         for number, shard in enumerate(manifest.shards):
             index = os.path.join(pack.folder, shard.index.name)
@@ -170,7 +170,7 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                 wrong.update(stored.layout.extents[begin:end].tolist())
             progress.advance(int(sizes[:, rows].sum()))
     for extent in sorted(wrong):
-        size = int(stored.layout.block_sizes[stored.here() & (stored.layout.extents == extent)].sum())
+        size = int(stored.layout.block_sizes[stored.present() & (stored.layout.extents == extent)].sum())
         dropped = stored.evict(extent)
         report.dropped_bytes += dropped
         report.in_use_bytes += size if not dropped else 0

@@ -123,7 +123,9 @@ class Pack:
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         """Raise TypeError: images differ in size, and may not fit into memory."""
-        raise TypeError("a pack is no array: pack[0].image is the image of a record, PackedLoader makes batches of all")
+        raise TypeError(
+            "a pack is not an array: pack[0].image is the image of a record, PackedLoader makes batches of all"
+        )
 
     def __enter__(self) -> Pack:
         return self

@@ -296,7 +296,7 @@ class PackPlaces:
         """Return the files of the pack that a shard is from."""
         return self.files[self._of[number]]
 
-    def about(self, runs: Int64) -> tuple[Int64, Int64]:
+    def approximate_extents(self, runs: Int64) -> tuple[Int64, Int64]:
         """Return the places (`places`) of all records in runs; in a large pack, of each run, as if its records had even
         sizes, so that no index is needed.
 

@@ -332,7 +332,7 @@ class Records(PackPlaces):
             found.append(rows)
         return found
 
-    def damage(self, i: int, problem: str) -> DamagedPack:
+    def damage_error(self, i: int, problem: str) -> DamagedPack:
         """Return the error that record `i` has this `problem`."""
         number, row = self.locate(i)
         files, shard, key = self.files_of(number), self.shards[number].container.name, self.key(i)
@@ -341,7 +341,7 @@ class Records(PackPlaces):
 
     def raise_damaged(self, i: int, problem: str) -> NoReturn:
         """Raise that error."""
-        raise self.damage(i, problem)
+        raise self.damage_error(i, problem)
 
     def _key(self, i: int) -> memoryview:
         records = np.array([i])

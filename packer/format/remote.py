@@ -41,7 +41,7 @@ AHEAD_BLOCKS = 32
 """How far to read ahead of a reader of records in order that announces nothing."""
 
 
-class Held:
+class PinnedBlocks:
     """A context in which blocks stay that are there when it begins."""
 
     __slots__ = ("_blocks", "_extents", "_pid")
@@ -186,11 +186,11 @@ class Remote:
         """Return what these blocks are evicted with, each extent once."""
         return np.unique(self.blocks.layout.extents[blocks]).astype(np.int64)
 
-    def whole(self) -> Held | None:
+    def whole(self) -> PinnedBlocks | None:
         """Return a context in which all blocks stay if all that have records are there, and known to be."""
-        return Held(self.blocks) if self.blocks.pin_if_all(self._whole_since) else None
+        return PinnedBlocks(self.blocks) if self.blocks.pin_if_all(self._whole_since) else None
 
-    def held(self, blocks: Int64) -> Held:
+    def held(self, blocks: Int64) -> PinnedBlocks:
         """Fetch blocks that are missing, before all that was announced, and return a context in which they stay."""
         held = self.pinned(blocks)
         try:
@@ -205,18 +205,18 @@ class Remote:
             raise
         return held
 
-    def pinned(self, blocks: Int64) -> Held:
+    def pinned(self, blocks: Int64) -> PinnedBlocks:
         """Return a context in which blocks stay, once they are there."""
         if self.blocks.pin_if_all():
-            return Held(self.blocks)
+            return PinnedBlocks(self.blocks)
         extents = self.extents_of(blocks)
         self.blocks.pin(extents)
-        return Held(self.blocks, extents)
+        return PinnedBlocks(self.blocks, extents)
 
-    def all_pinned(self) -> Held:
+    def all_pinned(self) -> PinnedBlocks:
         """Return a context in which all blocks stay, once they are there."""
         self.blocks.pin()
-        return Held(self.blocks)
+        return PinnedBlocks(self.blocks)
 
     def is_whole(self) -> bool:
         """Return whether `whole` knows that all blocks are there."""
@@ -230,7 +230,7 @@ class Remote:
         """Let `whole` know if these blocks (1) are there: they stay for as long as all are pinned without a break."""
         period = self.blocks.period
         if self.blocks.pin_if_all(period):
-            with Held(self.blocks):
+            with PinnedBlocks(self.blocks):
                 if (self.blocks.states >= needed).all() and (self.blocks.generations == self._seen).all():
                     self._whole_since = period
 

@@ -17,7 +17,7 @@ from packer.images.header import (
     read_header,
     read_header_leniently,
 )
-from packer.images.image_headers import Header, bad
+from packer.images.image_headers import Header, bad_image
 from packer.images.jpeg import extents, reduction
 from packer.images.opencv import cv2
 from packer.model.annotation import Image
@@ -100,7 +100,7 @@ def decode(
     try:
         if header.format == "jpeg":
             if _too_many_scans(data, header):
-                raise bad(f"JPEG of more than {_SCANS_MAX} scans", "re-save it with an image editor")
+                raise bad_image(f"JPEG of more than {_SCANS_MAX} scans", "re-save it with an image editor")
             if at_least is not None:
                 factor = reduction((width, height), at_least, header.orientation)
             image = _JPEG_DECODERS[decoder](data, header, channels, factor)
@@ -109,7 +109,7 @@ def decode(
         else:
             image = _by_opencv(data, header, mode)
     except MemoryError:
-        raise bad(f"no memory to decode {header.width}x{header.height} pixels", "lower --workers") from None
+        raise bad_image(f"no memory to decode {header.width}x{header.height} pixels", "lower --workers") from None
     return _upright(image, header, mode, factor)
 
 
@@ -148,7 +148,7 @@ def decode_leniently(
             image = jpeg.decode_leniently(data, header, channels, factor)
         return _upright(image, header, mode, factor), strict.problem
     except MemoryError:
-        raise bad(f"no memory to decode {header.width}x{header.height} pixels", "lower --workers") from None
+        raise bad_image(f"no memory to decode {header.width}x{header.height} pixels", "lower --workers") from None
     except BadImage:
         raise strict from None
 
@@ -159,7 +159,7 @@ def _upright(image: Image, header: Header, mode: Mode, factor: int) -> Image:
     if header.orientation != 1:
         image = orient(image, header.orientation)
     if image.shape != (extents(height, factor), extents(width, factor), channels) or image.dtype != _DTYPES[dtype]:
-        raise bad(f"decodes to shape {image.shape}, but its header says {(height, width, channels)}")
+        raise bad_image(f"decodes to shape {image.shape}, but its header says {(height, width, channels)}")
     return image
 
 
@@ -249,7 +249,7 @@ def _jpeg_by_opencv(data: bytes, header: Header, channels: int, factor: int) -> 
     image = _in_order(_imdecode(data, flags | _AS_STORED, header), channels)
     size = extents(header.width, factor), extents(header.height, factor)
     if image.shape[1::-1] != size:
-        raise bad(f"OpenCV decodes to {image.shape[1]}x{image.shape[0]} pixels, not {size[0]}x{size[1]}")
+        raise bad_image(f"OpenCV decodes to {image.shape[1]}x{image.shape[0]} pixels, not {size[0]}x{size[1]}")
     return image
 
 
@@ -262,8 +262,8 @@ def _imdecode(data: bytes, flags: int, header: Header) -> Image:
         image = None
     if image is None:
         if header.format == "gif" and cv2.imdecode(np.frombuffer(_GIF, np.uint8), cv2.IMREAD_COLOR) is None:
-            raise bad("this OpenCV reads no GIF", "upgrade opencv-python-headless, or convert it to PNG")
-        raise bad(f"truncated or damaged {header.format} file", "copy it again from the original")
+            raise bad_image("this OpenCV reads no GIF", "upgrade opencv-python-headless, or convert it to PNG")
+        raise bad_image(f"truncated or damaged {header.format} file", "copy it again from the original")
     return image
 
 
@@ -285,7 +285,7 @@ def _in_order(image: Image, channels: int) -> Image:
         (4, 4): cv2.COLOR_BGRA2RGBA,
     }
     if (have, channels) not in codes:
-        raise bad(f"OpenCV decodes {have} channels, but the header says {channels}")
+        raise bad_image(f"OpenCV decodes {have} channels, but the header says {channels}")
     converted: Image = cv2.cvtColor(image, codes[have, channels])
     return converted.reshape(*image.shape[:2], channels)
 

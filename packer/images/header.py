@@ -10,7 +10,7 @@ import re
 
 from packer.errors import BadImage, NotAnImage, SeveralFrames
 from packer.images import image_headers, tiff_header
-from packer.images.image_headers import Header, IncompleteHeader, Mode, OnAnimation, bad
+from packer.images.image_headers import Header, IncompleteHeader, Mode, OnAnimation, bad_image
 
 __all__ = ["DEFAULT_MAX_PIXELS", "Header", "IncompleteHeader", "Mode", "check_header", "decoded_shape"]
 __all__ += ["losses", "read_header", "read_header_leniently"]
@@ -99,12 +99,12 @@ def check_header(header: Header, max_pixels: int = DEFAULT_MAX_PIXELS, on_animat
     """
     if header.width * header.height > max_pixels:
         pixels = f"{header.width}x{header.height} pixels"
-        raise bad(f"{pixels} are more than {max_pixels}", "raise --max-pixels if this is intended")
+        raise bad_image(f"{pixels} are more than {max_pixels}", "raise --max-pixels if this is intended")
     if header.frames > 1 and on_animation == "fail":
         kind = "several pages" if header.format == "tiff" else "an animation"
         raise SeveralFrames("", f"{header.format} with {kind}, not one image", "take the first: --on-animation=first")
     if header.obstacle:
-        raise bad(f"cannot decode a {header.obstacle}", "convert it to an 8-bit JPEG or PNG")
+        raise bad_image(f"cannot decode a {header.obstacle}", "convert it to an 8-bit JPEG or PNG")
 
 
 def decoded_shape(header: Header, mode: Mode) -> tuple[int, int, int, str]:

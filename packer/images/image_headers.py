@@ -114,7 +114,7 @@ def orientation_of(block: bytes) -> int:
     return 1
 
 
-def bad(problem: str, next_step: str = "replace it or remove it") -> BadImage:
+def bad_image(problem: str, next_step: str = "replace it or remove it") -> BadImage:
     """Return a `BadImage` whose file name the caller fills in."""
     return BadImage("", problem, next_step)
 
@@ -123,7 +123,7 @@ def cut_short(format_name: str, complete: bool) -> Exception:
     """Return the error for data that end too early: the file is truncated, or only its first bytes were given."""
     if not complete:
         return IncompleteHeader()
-    return bad(f"truncated {format_name} file", "copy it again from the original")
+    return bad_image(f"truncated {format_name} file", "copy it again from the original")
 
 
 JPEG_SIGNATURE = b"\xff\xd8\xff"
@@ -192,14 +192,14 @@ def read_jpeg(data: bytes, complete: bool, file_bytes: int) -> Header:
                 at, unusual = _after_fill(data, at), True
             elif marker < 0xFF00:
                 # libjpeg skips such bytes with a warning, but other parts of the file may be damaged too
-                raise bad("stray bytes between JPEG markers", "re-save it with an image editor")
+                raise bad_image("stray bytes between JPEG markers", "re-save it with an image editor")
             elif marker in _NO_SEGMENT:
-                raise bad(f"JPEG marker 0x{marker & 0xFF:02x} in the header")
+                raise bad_image(f"JPEG marker 0x{marker & 0xFF:02x} in the header")
             elif size < 2:
-                raise bad(f"JPEG segment of {size} bytes")
+                raise bad_image(f"JPEG segment of {size} bytes")
             elif marker == _SOS:
                 if not frame_at:
-                    raise bad("JPEG scan before any frame header")
+                    raise bad_image("JPEG scan before any frame header")
                 if not unusual:
                     _remember(data, starts, frame_at)
                 return _header(data, frame_at, orientation or 1, file_bytes)
@@ -211,13 +211,13 @@ def read_jpeg(data: bytes, complete: bool, file_bytes: int) -> Header:
                             raise cut_short("JPEG", complete)
                         orientation = orientation_of(data[at + 10 : at + 2 + size])
                 elif frame_at:
-                    raise bad("JPEG with two frame headers")
+                    raise bad_image("JPEG with two frame headers")
                 else:
                     frame_at = at + 4
                 at += 2 + size
     except struct.error:
         raise cut_short("JPEG", complete) from None
-    raise bad(f"more than {_SEGMENTS_MAX} segments in a JPEG header")
+    raise bad_image(f"more than {_SEGMENTS_MAX} segments in a JPEG header")
 
 
 def frame_like_last(data: memoryview) -> bytes | None:
@@ -253,7 +253,7 @@ def _after_fill(data: bytes, at: int) -> int:
     while data[at + 1 : at + 2] == b"\xff":
         at += 1
         if at - start > _FILL_MAX:
-            raise bad("a run of fill bytes in a JPEG header")
+            raise bad_image("a run of fill bytes in a JPEG header")
     return at
 
 
@@ -261,7 +261,7 @@ def _header(data: bytes, at: int, orientation: int, file_bytes: int) -> Header:
     sof = 0xFF00 | data[at - 3]
     bit_depth, height, width, components = _FRAME.unpack(data[at : at + 6])
     if not width or not height:
-        raise bad(f"JPEG of {width}x{height} pixels")
+        raise bad_image(f"JPEG of {width}x{height} pixels")
     obstacle = ""
     if sof not in _DECODED_SOF:
         obstacle = f"{'lossless' if sof & 3 == 3 else 'hierarchical'} JPEG (SOF{sof - 0xFFC0})"
@@ -270,7 +270,9 @@ def _header(data: bytes, at: int, orientation: int, file_bytes: int) -> Header:
     elif components not in (1, 3, 4):
         obstacle = f"JPEG of {components} components"
     elif file_bytes and sof < _ARITHMETIC_SOF and width * height > _PIXELS_PER_BYTE_MAX * file_bytes:
-        raise bad(f"JPEG declares {width}x{height} pixels in {file_bytes} bytes", "copy it again from the original")
+        raise bad_image(
+            f"JPEG declares {width}x{height} pixels in {file_bytes} bytes", "copy it again from the original"
+        )
     return Header(
         "jpeg", width, height, components, bit_depth, orientation, 1,
         components == 4, False, sof in _MANY_SCANS_SOF, obstacle,
@@ -291,21 +293,21 @@ def read_png(data: bytes, complete: bool) -> Header:
     if len(data) < 33:
         raise cut_short("PNG", complete)
     if data[8:16] != b"\0\0\0\rIHDR":
-        raise bad("PNG without a header chunk")
+        raise bad_image("PNG without a header chunk")
     width, height, bit_depth, color, compression, filtering, interlace = _IHDR.unpack(data[16:29])
     if bit_depth not in _BIT_DEPTHS.get(color, ()) or compression or filtering or interlace > 1:
-        raise bad(f"PNG of color type {color} and bit depth {bit_depth}, which the format does not have")
+        raise bad_image(f"PNG of color type {color} and bit depth {bit_depth}, which the format does not have")
     if not 0 < width < 1 << 31 or not 0 < height < 1 << 31:
-        raise bad(f"PNG of {width}x{height} pixels")
+        raise bad_image(f"PNG of {width}x{height} pixels")
     if zlib.crc32(data[12:29]) != int.from_bytes(data[29:33], "big"):
-        raise bad("checksum of the PNG header is wrong")
+        raise bad_image("checksum of the PNG header is wrong")
     channels, orientation, frames, hidden_alpha = _CHANNELS[color], 1, 1, False
     palette = color != 3
     for kind, start, stop in _chunks(data, complete):
         if kind == b"PLTE":
             palette = True
         elif kind == b"IDAT" and not palette:
-            raise bad("PNG without its palette")
+            raise bad_image("PNG without its palette")
         elif kind == b"eXIf":
             orientation = orientation_of(data[start:stop])
         elif kind == b"acTL" and stop - start >= 4:
@@ -327,7 +329,9 @@ def pixel_chunks(data: bytes) -> bytes:
         if kind in _PIXEL_CHUNKS:
             view = memoryview(data)[start - 4 : stop]
             if zlib.crc32(view) != int.from_bytes(data[stop : stop + 4], "big"):
-                raise bad(f"checksum of a PNG chunk ({kind.decode()}) is wrong", "copy it again from the original")
+                raise bad_image(
+                    f"checksum of a PNG chunk ({kind.decode()}) is wrong", "copy it again from the original"
+                )
             parts.append(data[start - 8 : stop + 4])
     return b"".join(parts)
 
@@ -346,4 +350,4 @@ def _chunks(data: bytes, complete: bool) -> Iterator[tuple[bytes, int, int]]:
         if kind == b"IEND":
             return
         at = stop + 4
-    raise bad(f"more than {_CHUNKS_MAX} chunks in a PNG file")
+    raise bad_image(f"more than {_CHUNKS_MAX} chunks in a PNG file")

@@ -10,7 +10,7 @@ import simplejpeg
 from packer.errors import UsageError, option
 from packer.images import pillow
 from packer.images.decoders import import_jpeg4py
-from packer.images.image_headers import Header, bad
+from packer.images.image_headers import Header, bad_image
 from packer.images.opencv import cv2
 from packer.model.annotation import Image
 
@@ -126,7 +126,7 @@ def decode_into(data: bytes | memoryview, row: Image, factor: int = 1) -> None:
     except ValueError as error:
         raise damaged(error) from None
     if image.shape != row.shape:
-        raise bad(f"decodes to shape {image.shape}, but the index says {row.shape}")
+        raise bad_image(f"decodes to shape {image.shape}, but the index says {row.shape}")
 
 
 def decode_rows(parts: list[memoryview], rows: list[Image]) -> int:
@@ -163,7 +163,7 @@ def damaged(error: Exception) -> Exception:
     """Convert an error of libjpeg to a BadImage."""
     text = str(error).strip().rpartition("error string ")[2]  # jpeg4py adds words before it
     what = "truncated" if "remature end" in text else "damaged"
-    return bad(f"{what} JPEG ({text})", "copy it again from the original")
+    return bad_image(f"{what} JPEG ({text})", "copy it again from the original")
 
 
 def load_jpeg4py() -> Any:

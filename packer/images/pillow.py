@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from packer.errors import PackerError
-from packer.images.image_headers import Header, bad, cut_short, orientation_of
+from packer.images.image_headers import Header, bad_image, cut_short, orientation_of
 from packer.model.annotation import Image
 
 _CLASSES = {
@@ -47,7 +47,7 @@ class _BytesFile:
     def read(self, size: int = -1) -> bytes:
         self._left -= 1
         if self._left < 0:
-            raise bad("a file of too many blocks")
+            raise bad_image("a file of too many blocks")
         start = self._at
         self._at = len(self._data) if size < 0 else min(start + size, len(self._data))
         return self._data[start : self._at]
@@ -75,10 +75,10 @@ def _opened(kind: str, file: Any) -> Any:
 def _refused(kind: str, error: Exception) -> Exception:
     reason = str(error).strip().partition("\n")[0]
     if reason.startswith("Unsupported"):
-        return bad(f"cannot decode this {kind} file: {reason}", "convert it to an 8-bit PNG")
+        return bad_image(f"cannot decode this {kind} file: {reason}", "convert it to an 8-bit PNG")
     if "support not installed" in reason:
-        return bad(f"this Pillow reads no {kind} files", "pip install --upgrade pillow")
-    return bad(f"truncated or damaged {kind} file" + (f" ({reason})" if reason else ""))
+        return bad_image(f"this Pillow reads no {kind} files", "pip install --upgrade pillow")
+    return bad_image(f"truncated or damaged {kind} file" + (f" ({reason})" if reason else ""))
 
 
 def read(data: bytes, kind: str, lenient: bool = False) -> Header:
@@ -101,7 +101,7 @@ def read(data: bytes, kind: str, lenient: bool = False) -> Header:
         raise _refused(kind, error) from None
     width, height = image.size
     if not width or not height:
-        raise bad(f"{kind} of {width}x{height} pixels")
+        raise bad_image(f"{kind} of {width}x{height} pixels")
     if kind == "bmp":
         return _bmp(data, image, lenient)
     transparent, mode = "transparency" in image.info, image.mode
@@ -187,7 +187,7 @@ def decode(data: bytes, header: Header, lenient: bool = False) -> Image:
     if header.format == "tiff":
         from packer.images import tiff_header
 
-        data = tiff_header.unturned(data)  # else Pillow would turn it
+        data = tiff_header.without_orientation(data)  # else Pillow would turn it
     image = _opened(header.format, io.BytesIO(data))
     _load(image, header, lenient)
     try:

@@ -12,7 +12,7 @@ import simplejpeg
 
 from packer.errors import BadImage, UsageError, option, printable
 from packer.images.header import DEFAULT_MAX_PIXELS
-from packer.images.image_headers import bad
+from packer.images.image_headers import bad_image
 from packer.images.jpeg import HEADROOM, extents, reduction
 from packer.images.opencv import ANTIALIASED, Interpolation, cv2, resample
 from packer.model.annotation import Image
@@ -210,12 +210,12 @@ def encode(image: Image, encoding: Encoding, quality: int = 90) -> bytes:
         return _jpeg(image, quality)
     channels = image.shape[2]
     if channels == 2:
-        raise bad(f"{encoding} cannot hold gray with alpha here", "use --encode=raw or --mode=rgb")
+        raise bad_image(f"{encoding} cannot hold gray with alpha here", "use --encode=raw or --mode=rgb")
     if encoding == "bmp" and image.dtype != np.uint8:
-        raise bad("bmp cannot hold 16 bits a sample", "use --encode=raw or png, or --mode=rgb")
+        raise bad_image("bmp cannot hold 16 bits a sample", "use --encode=raw or png, or --mode=rgb")
     if encoding == "bmp" and channels == 4:
         # OpenCV 4.11 writes a BMP that does not mark its alpha
-        raise bad("bmp cannot hold alpha", "use --encode=raw or png, or --mode=rgb")
+        raise bad_image("bmp cannot hold alpha", "use --encode=raw or png, or --mode=rgb")
     stored = cv2.cvtColor(image, _TO_OPENCV[channels]) if channels > 1 else image
     done, data = cv2.imencode(f".{encoding}", stored)
     if not done:
@@ -226,11 +226,11 @@ def encode(image: Image, encoding: Encoding, quality: int = 90) -> bytes:
 def _jpeg(image: Image, quality: int) -> bytes:
     height, width, channels = image.shape
     if image.dtype != np.uint8:
-        raise bad("jpeg cannot hold 16 bits a sample", "use --encode=raw or png, or --mode=rgb")
+        raise bad_image("jpeg cannot hold 16 bits a sample", "use --encode=raw or png, or --mode=rgb")
     if channels not in (1, 3):
-        raise bad("jpeg cannot hold alpha", "use --encode=raw or png, or --mode=rgb")
+        raise bad_image("jpeg cannot hold alpha", "use --encode=raw or png, or --mode=rgb")
     if max(height, width) > _JPEG_SIDE_MAX:
-        raise bad(f"jpeg cannot hold {width}x{height} pixels", "use --encode=raw or png, or --resize")
+        raise bad_image(f"jpeg cannot hold {width}x{height} pixels", "use --encode=raw or png, or --resize")
     pixels = np.ascontiguousarray(image)
     if channels == 1:
         return bytes(simplejpeg.encode_jpeg(pixels, quality, "GRAY", "Gray"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from packer.images.image_headers import ORIENTATION_TAG, Header, bad, cut_short
+from packer.images.image_headers import ORIENTATION_TAG, Header, bad_image, cut_short
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 256, 257, 258, 262, 277, 338, 339
@@ -50,7 +50,7 @@ def read(data: bytes, complete: bool) -> Header:
     bits = fields[_BITS][2] if _BITS in fields else (1,)
     photometric = first(_PHOTOMETRIC, -1)
     if not width or not height:
-        raise bad(f"TIFF of {width}x{height} pixels")
+        raise bad_image(f"TIFF of {width}x{height} pixels")
     orientation = first(ORIENTATION_TAG, 1)
     layout = photometric, samples, first(_PLANES, 1)
     with_alpha = layout[:2] == (_BLACK_IS_0, 2) and bits[0] == 8 and first(_EXTRA, 0) == _UNASSOCIATED
@@ -84,7 +84,7 @@ def plain(data: bytes) -> bytes:
     return _changed(data, ((ORIENTATION_TAG, 1), (_EXTRA, _ASSOCIATED)))
 
 
-def unturned(data: bytes) -> bytes:
+def without_orientation(data: bytes) -> bytes:
     """Return the TIFF with orientation 1."""
     return _changed(data, ((ORIENTATION_TAG, 1),))
 

@@ -228,7 +228,7 @@ def read_annotations(pack: Pack, records: Int64, fields: Sequence[str], points: 
             pack.annotation(record)  # names the one that is damaged
         for place in range(len(records)) if len(records) > 1 else ():
             read_annotations(pack, records[place : place + 1], fields)
-        raise pack.reader.damage(int(records[0]), f"has an annotation that is damaged: {error}") from error
+        raise pack.reader.damage_error(int(records[0]), f"has an annotation that is damaged: {error}") from error
     return batch
 
 

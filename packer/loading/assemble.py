@@ -15,10 +15,10 @@ from packer.loading import options
 from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.fill import ImageFiller
-from packer.loading.handover import Handover, Mixing
 from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Workload
+from packer.loading.postprocess import BatchPostprocessor, Mixing
 from packer.loading.replace import Replacer
 from packer.loading.targets import ImageTransform, JointTransform, Targets, Transforms
 from packer.loading.to_device import Normalize, Transfer
@@ -145,7 +145,7 @@ class LoaderParts:
     ram: RamCache | None
     device: torch.device
     transfer: Transfer
-    hand_over: Handover
+    hand_over: BatchPostprocessor
 
 
 def assemble(given: Arguments) -> LoaderParts:
@@ -191,7 +191,7 @@ def assemble(given: Arguments) -> LoaderParts:
         ram=RamCache(pack) if reading.cache == "ram" else None,
         device=device,
         transfer=Transfer(device, reading.prefetch, Normalize() if mixing.jitters else normalize),
-        hand_over=Handover(mixing, normalize, form.memory_format, form.with_index),
+        hand_over=BatchPostprocessor(mixing, normalize, form.memory_format, form.with_index),
     )
 
 

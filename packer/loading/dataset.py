@@ -184,7 +184,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def _decoded(self, i: int, shape: tuple[int, ...]) -> Image:
         image = self.pack.image(i, self.decoder)
         if image.shape != shape:
-            raise self.pack.reader.damage(i, f"decodes to shape {image.shape}, which is not {shape}")
+            raise self.pack.reader.damage_error(i, f"decodes to shape {image.shape}, which is not {shape}")
         return image
 
     @cached_property

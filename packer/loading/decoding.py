@@ -216,7 +216,7 @@ class RowDecoder:
         verify = self._may_be_damaged(records[places], indexes)
         errors = self._native.decode_batch(batch, into, filter=self._interpolation, verify=verify, headroom=HEADROOM)
         for record in records[places[errors == self._native.Error.WRONG_INDEX]].tolist():
-            error = self.pack.reader.damage(record, "has an index of its JPEG that was made of other bytes")
+            error = self.pack.reader.damage_error(record, "has an index of its JPEG that was made of other bytes")
             error.next_step = make_again(error.pack or self.pack.path)
             raise error
         good = errors == self._native.Error.OK
@@ -269,7 +269,7 @@ class RowDecoder:
         try:
             decode_into(data, image, factor)
         except BadImage as error:
-            raise self.pack.reader.damage(record, f"cannot be decoded: {error.problem}") from None
+            raise self.pack.reader.damage_error(record, f"cannot be decoded: {error.problem}") from None
         return image
 
     def _decode_parts(self, records: Int64, regions: Regions, rows: list[Image]) -> None:
@@ -323,7 +323,7 @@ class RowDecoder:
             decoder = "lenient" if self.pack.manifest.lenient else self._decoder
             return decode(data, self._mode, decoder, at_least, header=header)
         except BadImage as error:
-            raise self.pack.reader.damage(record, f"cannot be decoded: {error.problem}") from None
+            raise self.pack.reader.damage_error(record, f"cannot be decoded: {error.problem}") from None
 
     def _header(self, record: int, data: bytes) -> Header:
         """Return the header of an image. Raise DamagedPack if its row says another shape."""
@@ -337,7 +337,7 @@ class RowDecoder:
                 raise BadImage("", f"decodes to shape {found}, but the index says {expected}")
             return header
         except BadImage as error:
-            raise self.pack.reader.damage(record, f"cannot be decoded: {error.problem}") from None
+            raise self.pack.reader.damage_error(record, f"cannot be decoded: {error.problem}") from None
 
     def _at_least(self, part: list[float], width: int, height: int) -> tuple[int, int]:
         """Return the smallest (width, height) at which to decode the whole image without visible loss in this part."""

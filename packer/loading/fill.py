@@ -169,7 +169,7 @@ class ImageFiller:
         wrong = np.flatnonzero(stored != widths * heights * self.channels * self.dtype.itemsize)
         for i in wrong.tolist():
             problem = f"has {stored[i]} bytes, which is not a {widths[i]:.0f}x{heights[i]:.0f} image"
-            raise pack.reader.damage(int(records[i]), problem)
+            raise pack.reader.damage_error(int(records[i]), problem)
         sizes = zip(heights.astype(int).tolist(), widths.astype(int).tolist(), strict=True)
         images = (
             np.frombuffer(data, self.dtype).reshape(height, width, self.channels)

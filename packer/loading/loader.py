@@ -18,10 +18,10 @@ from packer.images.opencv import quiet_opencv
 from packer.loading.assemble import Arguments, Augment, Form, Functions, Order, Reading, assemble
 from packer.loading.crop import STATE, Augmentation, Crop, crop_of, crop_text
 from packer.loading.dataset import PackedDataset
-from packer.loading.handover import MIXING_STATE
 from packer.loading.on_device import Decoding
 from packer.loading.options import check_crop, check_same_decoder, refuse_unknown
-from packer.loading.page_cache import InWindows, check_cache
+from packer.loading.page_cache import WindowedBatches, check_cache
+from packer.loading.postprocess import MIXING_STATE
 from packer.loading.replace import Replaced, Stats
 from packer.loading.targets import ImageTransform, JointTransform
 from packer.samplers import BlockShuffleSampler, Sampler
@@ -307,7 +307,7 @@ class PackedLoader(Rebuildable):
         stats = self._stats = Stats()
         records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
         if isinstance(self.sampler, BlockShuffleSampler):
-            records = InWindows(records, self.sampler, here.epoch, here.position, size)
+            records = WindowedBatches(records, self.sampler, here.epoch, here.position, size)
         end, augmentation, begun = self._end(size), self._augmentation, False
         batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)
         if self.device.type != "cpu" or not self._transfer.normalize.nothing:
@@ -339,7 +339,7 @@ class PackedLoader(Rebuildable):
 
     def _now(self) -> tuple[Iteration, int, Augmentation]:
         """Return what a state describes: an iteration, its samples per batch of all ranks, its augmentation."""
-        here = self.sampler.clock.now()
+        here = self.sampler.clock.current()
         if self._begun is not None and self._begun[0] is here:
             return self._begun
         return here, self.sampler.global_batch(self.batch_size), self._augmentation

@@ -412,7 +412,7 @@ class DeviceDecode:
                 images[row] = self._on_host(int(records[row]))
             elif image.shape[1:] != (shape := self.reader.pack.reader.shape_of(int(records[row])))[:2]:
                 found = f"decodes to {image.shape[2]}x{image.shape[1]} pixels, its index says {shape[1]}x{shape[0]}"
-                raise self.reader.pack.reader.damage(int(records[row]), found)
+                raise self.reader.pack.reader.damage_error(int(records[row]), found)
         return images
 
     def _bytes_of(self, records: Int64) -> list[torch.Tensor]:

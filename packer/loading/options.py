@@ -19,7 +19,7 @@ from packer.images.decoders import load_native
 from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Crop
 from packer.loading.fill import ImageFiller
-from packer.loading.handover import Mixing
+from packer.loading.postprocess import Mixing
 from packer.loading.targets import Targets, Transforms
 from packer.loading.to_device import Normalize
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler

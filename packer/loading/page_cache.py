@@ -23,7 +23,7 @@ from packer.samplers.order import SortedPackWarning
 from packer.stores.blocks import BlockLayout
 
 if TYPE_CHECKING:
-    from packer.format.remote import Held, Remote
+    from packer.format.remote import PinnedBlocks, Remote
 import threading
 import weakref
 from contextlib import contextmanager, suppress
@@ -37,7 +37,7 @@ from packer.system import available_bytes
 from packer.system.locks import Locked
 
 if TYPE_CHECKING:
-    from packer.format.remote import Held, Remote
+    from packer.format.remote import PinnedBlocks, Remote
 
 
 class Closable(Protocol):
@@ -61,7 +61,7 @@ class _Window:
         self.is_open = False
 
 
-class InWindows(Iterator[Int64]):
+class WindowedBatches(Iterator[Int64]):
     """Batches of record numbers, and the windows that they are from.
 
     Args:
@@ -148,7 +148,9 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
                 held += ahead_of[files].ask(*places, later)
         return size, held
 
-    windows = batches.ahead(lambda records: ask(records, later=True)[1]) if isinstance(batches, InWindows) else None
+    windows = (
+        batches.ahead(lambda records: ask(records, later=True)[1]) if isinstance(batches, WindowedBatches) else None
+    )
     try:
         for one in pack.reader.files:
             ahead_of[one] = _Ahead(pack, one)
@@ -208,7 +210,7 @@ class _Ahead:
 
     def __init__(self, pack: Pack, files: PackFiles) -> None:
         self._pack, self._files, self._remote = pack, files, files.remote
-        self._everything: Held | None = None
+        self._everything: PinnedBlocks | None = None
         self._is_here = self._remote is None
         self._is_cold: bool | None = None
         if self._remote is None:
@@ -264,7 +266,7 @@ def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
         problem = f"leaves {size_text(max(0, room))} for images, but these packs have {size_text(total)}"
         raise UsageError("cache_bytes", problem, f"pass cache_bytes={total + (remotes[0].limit or 0) - room} or more")
     remote = pack.reader.remote
-    each = int(pack.reader.about(_sample(pack.reader.files[0])[:, None] + np.arange(2))[1].mean())
+    each = int(pack.reader.approximate_extents(_sample(pack.reader.files[0])[:, None] + np.arange(2))[1].mean())
     batches = 2 * (LEAD_BATCHES + BEHIND_BATCHES) * batch_size * each
     span = 2 * AHEAD_BYTES + batches
     if (need := _needed(pack, remote, sampler, span)) > room:
@@ -298,7 +300,7 @@ def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
         near = np.append(read, 0)[np.searchsorted(starts, stops)] <= span
         places, extents = places[:, near], list(compress(extents, near))
         for start, stop, runs in begun:
-            where = pack.reader.about(runs)
+            where = pack.reader.approximate_extents(runs)
             extents.append(remote.extents_of(remote.blocks_of(*where)))
             places = np.append(places, [[start], [stop], [int(where[1].sum())]], axis=1)
         most = max(most, int(extent_bytes[np.unique(np.concatenate(extents))].sum()))
@@ -371,7 +373,7 @@ _owners = _Owners()
 
 
 def _keep(packs: list[tuple[Region, Remote | None]], stop: SimpleQueue[None], done: threading.Event) -> None:
-    held: list[Held] = []
+    held: list[PinnedBlocks] = []
     try:
         for _, remote in packs:
             if remote is not None:

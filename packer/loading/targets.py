@@ -182,7 +182,7 @@ def _tags(pack: Pack, records: Int64) -> NDArray[np.float32]:
         if len(row) == len(flags):
             flags[:] = row
         elif len(row):
-            raise pack.reader.damage(record, f"has {len(row)} tags, not {len(flags)}")
+            raise pack.reader.damage_error(record, f"has {len(row)} tags, not {len(flags)}")
     return found
 
 

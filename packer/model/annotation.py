@@ -266,7 +266,7 @@ def facts_in(members: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
     """Yield name, encoding and size of each part that the JSON of an annotation lists. Raise ValueError."""
     listed = members.get("parts", {})
     if not isinstance(listed, dict):
-        raise ValueError("the parts of an annotation are no object")
+        raise ValueError("the parts of an annotation are not an object")
     check_names(listed)
     for name, facts in listed.items():
         if not isinstance(facts, dict) or facts.get("encoding") not in ENCODINGS:

@@ -108,14 +108,14 @@ def too_many(options: BuildOptions, bad: int, asked: int) -> bool:
     return bad > options.bad_allowed(asked) or bad >= asked
 
 
-def going_on(options: BuildOptions, bad: int, asked: int) -> str:
+def continue_message(options: BuildOptions, bad: int, asked: int) -> str:
     """Return the note that the build will fail, but looks for further bad inputs."""
     found = plural(bad, "bad input", "bad inputs")
     allowed = options.bad_allowed(asked)
     return f"{found}, {allowed:,} allowed: going on to find all of them before failing (--fail-fast stops at once)"
 
 
-def fail(
+def too_many_bad_error(
     options: BuildOptions,
     inputs: Inputs,
     asked: int,

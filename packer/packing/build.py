@@ -276,7 +276,7 @@ def _packed(every: Sequence[BuildOptions], progress: Progress, reading: _Reading
     from packer.packing.engines import open_engine
     from packer.packing.jpeg_index_step import check_indexer, index_jpegs
     from packer.packing.publish import Outputs
-    from packer.packing.resume import asked_of, resume_or_restart
+    from packer.packing.resume import options_that_shape_bytes, resume_or_restart
     from packer.packing.store_output import output_of
     from packer.sources.paths import archive_of
     from packer.stores import is_url
@@ -299,7 +299,7 @@ def _packed(every: Sequence[BuildOptions], progress: Progress, reading: _Reading
         with Outputs(outputs), engine as pool:  # which ends before the locks are released
             resumes.clear()
             for each, output in zip(every, outputs, strict=True):
-                for note in resume_or_restart(output, asked_of(each), each.overwrite):
+                for note in resume_or_restart(output, options_that_shape_bytes(each), each.overwrite):
                     progress.note(f"note: {note}")
                 resumes.append(output)
             pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
@@ -348,14 +348,14 @@ def _planned_and_packed(
 @contextmanager
 def _noting_what_is_kept(outputs: Sequence[Output], progress: Progress) -> Iterator[list[Output]]:
     """Say after an error what is kept of those outputs that are left in the list that is yielded."""
-    from packer.packing.resume import what_is_kept
+    from packer.packing.resume import kept_work_note
 
     resumed = list(outputs)
     try:
         yield resumed
     except BaseException as error:
-        notes = [what_is_kept(output, error) for output in resumed if output.kept]
-        for note in notes or [what_is_kept(output, error) for output in resumed[:1]]:
+        notes = [kept_work_note(output, error) for output in resumed if output.kept]
+        for note in notes or [kept_work_note(output, error) for output in resumed[:1]]:
             if note:
                 progress.note(note)
         raise
@@ -387,7 +387,15 @@ def _planned(
         reading: How the source is read.
         deep: Decode every image. None: if the build fails for too many bad inputs, unless ``--fail-fast``.
     """
-    from packer.packing.bad_inputs import CheckJob, check_images, check_not_empty, decode_all, fail, going_on, too_many
+    from packer.packing.bad_inputs import (
+        CheckJob,
+        check_images,
+        check_not_empty,
+        continue_message,
+        decode_all,
+        too_many,
+        too_many_bad_error,
+    )
     from packer.packing.jpeg_index_step import check_indexer
     from packer.packing.make_record import MeasureJob, measure
     from packer.packing.partial_builds import HasSplits, is_test_without_labels, splits_in
@@ -435,10 +443,10 @@ def _planned(
     decoding = failing and not options.fail_fast and not in_parts if deep is None else deep
     if decoding:
         if failing:
-            progress.note(f"note: {going_on(options, inputs.bad, asked)}")
+            progress.note(f"note: {continue_message(options, inputs.bad, asked)}")
         decode_all(inputs, recipe_of(options, inputs.archives), suspects=failing, run=check)
     if too_many(options, inputs.bad, asked):
-        raise fail(options, inputs, asked, decoding, progress)
+        raise too_many_bad_error(options, inputs, asked, decoding, progress)
     plan = make_plan(options, inputs, in_a_worker)
     if not options.finish:  # which only moves files
         plan.check_space()
@@ -447,7 +455,7 @@ def _planned(
 
 def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[ShardResult]:
     """Pack all shards and return their results in order."""
-    from packer.packing.bad_inputs import fail, going_on, too_many
+    from packer.packing.bad_inputs import continue_message, too_many, too_many_bad_error
     from packer.packing.engines import with_threads
     from packer.packing.partial_builds import BuildPart, FinishedParts
     from packer.packing.write_shard import pack_shard
@@ -478,12 +486,12 @@ def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[
             if options.fail_fast:
                 break
             if not options.finish:
-                progress.note(f"note: {going_on(options, inputs.bad, asked)}")
+                progress.note(f"note: {continue_message(options, inputs.bad, asked)}")
         if not result.unchanged:
             output.add(jobs[number].name, result)
         results[number] = replace(result, rejected=[], changed=[])  # they are in the list, which may be long
     if failing:
-        raise fail(options, inputs, asked, not options.fail_fast, progress)
+        raise too_many_bad_error(options, inputs, asked, not options.fail_fast, progress)
     if before:
         unchanged = sum(result.unchanged for result in results.values())
         changed = len(before) - unchanged

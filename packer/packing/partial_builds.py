@@ -18,7 +18,7 @@ from packer.packing.input_table import Inputs
 from packer.packing.journal import Journal, ShardResult
 from packer.packing.plan import Plan
 from packer.packing.publish import JOURNAL, PACK, PART, TAKEN, Output
-from packer.packing.resume import asked_of, differences, versions
+from packer.packing.resume import differences, options_that_shape_bytes, versions
 from packer.packing.scan import Listed, list_source
 from packer.packing.store_journal import StoreJournal
 from packer.packing.write_shard import Check, ShardJob, digest_of_inputs, has_intact_files, is_unchanged
@@ -418,7 +418,7 @@ def _is_published(options: BuildOptions) -> bool:
 
 def _is_packed(options: BuildOptions) -> bool:
     """Return whether a build with these options has left finished shards."""
-    head = {"asked": asked_of(options), "made_with": versions()}
+    head = {"asked": options_that_shape_bytes(options), "made_with": versions()}
     if options.to_store:
         return bool(StoreJournal(open_store(options.output), head).finished)
     partial = os.path.abspath(options.output) + PARTIAL_SUFFIX

@@ -173,7 +173,7 @@ def versions() -> dict[str, Any]:
     return {"format": FORMAT_VERSION, "packer": packer.__version__, **library_versions()}
 
 
-def asked_of(options: BuildOptions) -> dict[str, Any]:
+def options_that_shape_bytes(options: BuildOptions) -> dict[str, Any]:
     """Return the options of a build that affect the bytes of a shard."""
     asked: dict[str, Any] = {name: value for name, value in asdict(options).items() if TABLE[name].shapes_bytes}
     asked = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
@@ -227,7 +227,7 @@ def _versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     )
 
 
-def what_is_kept(output: Output, error: BaseException) -> str:
+def kept_work_note(output: Output, error: BaseException) -> str:
     """Return a note on what a build that ended with `error` has left; empty if nothing is left and nobody asks."""
     if not output.kept and isinstance(error, KeyboardInterrupt | SystemExit):
         return "nothing is kept: no shard was finished; the same command starts again (--shard-size makes them smaller)"

@@ -41,7 +41,7 @@ CHUNK_BYTES = 4 * 1024**2
 CHUNK_RECORDS = 64
 
 
-class Made(NamedTuple):
+class ConvertedInput(NamedTuple):
     """The result of converting one input."""
 
     record: Record | None
@@ -86,7 +86,7 @@ class NewShard:
             with suppress(OSError):
                 os.unlink(path)
 
-    def write(self, chunks: Generator[list[Made], None, None], report: Report) -> ShardResult:
+    def write(self, chunks: Generator[list[ConvertedInput], None, None], report: Report) -> ShardResult:
         """Write the shard under the names of this attempt and verify it. `name_files` gives it its own names.
 
         Raises:
@@ -121,14 +121,14 @@ Chunk = TypeVar("Chunk")
 
 
 def ahead(
-    make: Callable[[Chunk], list[Made]], chunks: Iterator[Chunk], threads: int
-) -> Generator[list[Made], None, None]:
+    make: Callable[[Chunk], list[ConvertedInput]], chunks: Iterator[Chunk], threads: int
+) -> Generator[list[ConvertedInput], None, None]:
     """Yield what `make` makes of each chunk, in order; with several threads, a few chunks ahead of the writer."""
     if threads == 1:
         yield from map(make, chunks)
         return
     with ThreadPoolExecutor(threads) as pool:
-        pending: deque[Future[list[Made]]] = deque()
+        pending: deque[Future[list[ConvertedInput]]] = deque()
         try:
             for chunk in chunks:
                 pending.append(pool.submit(make, chunk))
@@ -142,7 +142,7 @@ def ahead(
 
 
 def _write(
-    job: NewShard, chunks: Iterator[list[Made]], report: Report, working: str, working_index: str
+    job: NewShard, chunks: Iterator[list[ConvertedInput]], report: Report, working: str, working_index: str
 ) -> ShardResult:
     """Write the shard to the two files `working` and `working_index`."""
     container = open_container(job.container)
@@ -190,7 +190,7 @@ def _write(
     return result
 
 
-def _count(made: Made, result: ShardResult) -> None:
+def _count(made: ConvertedInput, result: ShardResult) -> None:
     assert made.record is not None
     if made.damage:
         result.counts["lenient"] += 1
@@ -332,7 +332,7 @@ Input = tuple[int, InputRow, Annotation, Callable[[], bytes]]
 """Row number in the table of inputs, the row, its annotation before resizing, and what reads its file."""
 
 
-def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made]:
+def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[ConvertedInput]:
     """Convert a chunk of inputs to records."""
     recipe = job.recipe
     results = []
@@ -349,11 +349,11 @@ def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Made
                 record, damage = recipe.record(f"{number:0{job.key_digits}d}", known, data, annotation)
         except BadInput as error:
             digest = b"" if data is None else xxh3_128_digest(data)
-            results.append(Made(None, rejected(row.path, error), digest, late=late))
+            results.append(ConvertedInput(None, rejected(row.path, error), digest, late=late))
         else:
             before, after = annotation.boxes, record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
-            results.append(Made(record, None, record.source_xxh3, cropped, damage, late))
+            results.append(ConvertedInput(record, None, record.source_xxh3, cropped, damage, late))
     return results
 
 

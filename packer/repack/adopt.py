@@ -157,7 +157,7 @@ def adopt(
         TooManyBad: More images than `max_bad` are bad.
         StorageError: The pack cannot be written.
     """
-    from packer.packing.bad_inputs import fail, too_many
+    from packer.packing.bad_inputs import too_many, too_many_bad_error
     from packer.packing.publish import Output, check_folder
     from packer.repack.adopt_pack import classes_of, final_tables, manifest_of, with_shards
     from packer.repack.formats import check_roles
@@ -183,7 +183,7 @@ def adopt(
         tables = list(final_tables(results, jobs, ids, inputs, asked.missing_labels))
         inputs.rows = sum(map(len, tables))
         if too_many(checked, inputs.bad, inputs.asked):
-            raise fail(checked, inputs, inputs.asked, False, progress, [option("json")])
+            raise too_many_bad_error(checked, inputs, inputs.asked, False, progress, [option("json")])
         if asked.roles.get("label") and not any({"label", "boxes", "tags"} & r.fields for r in results):
             given = printable(asked.roles["label"])
             raise UsageError(

@@ -34,7 +34,7 @@ from packer.packing.input_table import Selection, read_selection
 from packer.packing.journal import ShardResult
 from packer.packing.plan import SAMPLED_IMAGES, InputSizes, check_space, free_bytes, shard_name, stored_bytes
 from packer.packing.publish import Output
-from packer.packing.resume import asked_of, library_versions, resume_or_restart, what_is_kept
+from packer.packing.resume import kept_work_note, library_versions, options_that_shape_bytes, resume_or_restart
 from packer.packing.store_output import output_of
 from packer.repack.copy_shard import CopyJob, Remake, copy_shard, measure_rows
 from packer.repack.index_columns import recount
@@ -253,7 +253,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         workers = options.workers or usable_cores()
         preloaded = PRELOADED if remake is None else f"{PRELOADED} {DECODING}"
         with output, Pool(workers, options.decode_timeout, preloaded) as pool:
-            asked = {**asked_of(options), "command": "convert"}
+            asked = {**options_that_shape_bytes(options), "command": "convert"}
             asked["source"] = f"{asked['source']} (digest {old.digest[:12]})"
             notes = (*resume_or_restart(output, asked, options.overwrite), *selected.notes, *not_carried([folder]))
             for note in notes:
@@ -272,7 +272,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             made = _counted(made, results, output.folder, listings)
             manifest = output.publish(made, listings.values(), selections)
     except BaseException as error:
-        if kept := what_is_kept(output, error):
+        if kept := kept_work_note(output, error):
             progress.note(kept)
         raise
     size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)

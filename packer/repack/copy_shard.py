@@ -24,7 +24,7 @@ from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation_columns import Annotations, column, present
 from packer.model.fields import FIELD_NAMES
 from packer.packing.journal import ShardResult, is_intact
-from packer.packing.write_shard import CHUNK_BYTES, CHUNK_RECORDS, Made, NewShard, ahead
+from packer.packing.write_shard import CHUNK_BYTES, CHUNK_RECORDS, ConvertedInput, NewShard, ahead
 from packer.system.child import Decoding, Report, unmarked
 
 if TYPE_CHECKING:  # a copy of bytes does not need the libraries of images, which take a while to load
@@ -101,7 +101,7 @@ class CopyJob(NewShard):
     remake: Remake | None
     """None: the bytes of the images stay."""
 
-    def made(self, decoding: Decoding) -> Generator[list[Made], None, None]:
+    def made(self, decoding: Decoding) -> Generator[list[ConvertedInput], None, None]:
         """Yield the new records."""
         source = _Source(self, decoding)
         if self.remake is None:
@@ -190,11 +190,11 @@ class _Source:
         if chunk:
             yield chunk
 
-    def made(self, chunk: list[tuple[int, int]]) -> list[Made]:
+    def made(self, chunk: list[tuple[int, int]]) -> list[ConvertedInput]:
         """Return the new record of each row of a chunk."""
         return [self._made(number, row) for number, row in chunk]
 
-    def _made(self, number: int, row: int) -> Made:
+    def _made(self, number: int, row: int) -> ConvertedInput:
         job, record, cropped = self._job, self._record(row), 0
         check: Callable[[int], None] | None = partial(self._check, row)
         if job.remake is not None or job.first_key is not None:  # the checksum will be another
@@ -210,12 +210,12 @@ class _Source:
             except BadInput as error:
                 from packer.packing.make_record import rejected
 
-                return Made(None, rejected(record.path, error), record.source_xxh3)
+                return ConvertedInput(None, rejected(record.path, error), record.source_xxh3)
             after = record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
         if job.first_key is not None:
             record = replace(record, key=f"{job.first_key + number:08d}")
-        return Made(record, None, record.source_xxh3, cropped, check=check)
+        return ConvertedInput(record, None, record.source_xxh3, cropped, check=check)
 
     def _record(self, row: int) -> Record:
         facts, start = self._numbers, self._offsets[row]

@@ -47,7 +47,7 @@ class EqualInputs:
 def find_duplicates(taken: Sequence[Taken]) -> tuple[EqualInputs, Int64, Int64]:
     """Return the duplicates among the records of these shards, their numbers, and the first record of each one's file.
 
-    Files are equal if their XXH3-128 are; records whose digest is not known are no duplicates.
+    Files are equal if their XXH3-128 are; records whose digest is not known are not duplicates.
     """
     tables = [item.source.tables[item.number] for item in taken]
     digests = np.concatenate([np.asarray(column(table, "source_xxh3")) for table in tables])

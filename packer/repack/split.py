@@ -190,7 +190,7 @@ def _extras(pack: Pack, name: str) -> list[bytes | None]:
         try:
             extras = object_of(text)
         except ValueError as error:
-            raise pack.reader.damage(record, f"has extras that are damaged: {error}") from None
+            raise pack.reader.damage_error(record, f"has extras that are damaged: {error}") from None
         fields.update(extras)
         value = extras.get(name)
         found.append(None if value is None else json.dumps(value, sort_keys=True).encode("ascii"))

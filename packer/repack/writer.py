@@ -28,7 +28,7 @@ from packer.packing.plan import MOST_RECORDS, shard_name
 from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import ClassIds, Resolver, similar_names
 from packer.packing.resume import library_versions
-from packer.packing.write_shard import Made, NewShard, files_of, name_files
+from packer.packing.write_shard import ConvertedInput, NewShard, files_of, name_files
 from packer.repack.index_columns import recount
 from packer.sources.paths import MOST_CLASSES
 from packer.system.atomic import make_own_folder
@@ -209,13 +209,15 @@ class PackWriter:
             return f"{self._count:08d}.{EXTENSIONS[encoding]}".encode("ascii")
         name = os.fsencode(path)
         if not name or b"\0" in name or name in self._paths:
-            raise UsageError(printable(name), "is no name for a record, or was given before", "give each its own")
+            raise UsageError(
+                printable(name), "cannot be the name of a record, or was given before", "give each its own"
+            )
         return name
 
     def _value(self, field: Field, value: Any, where: str) -> Any:
         """Return the value of a field as a `RawAnnotation` has it."""
         if not field.kind.is_numeric and not isinstance(value, Mapping):
-            raise BadLabel(where, f"has {field.name} that is no mapping", f'write {field.name}={{"name": value}}')
+            raise BadLabel(where, f"has {field.name} that is not a mapping", f'write {field.name}={{"name": value}}')
         if not field.kind.is_numeric:
             return {name: tuple(one) if field.per_box else one for name, one in dict(value).items()}
         if field.classes:
@@ -371,7 +373,9 @@ def _rows(values: Any, shape: tuple[int | None, ...], where: str, name: str) -> 
     try:
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
-        raise BadLabel(where, f"has {name} that are no array of numbers: {error}", "give one row for each") from None
+        raise BadLabel(
+            where, f"has {name} that are not an array of numbers: {error}", "give one row for each"
+        ) from None
     if not array.size and array.ndim < len(shape):
         return ()
     if array.ndim != len(shape) or any(a not in (None, b) for a, b in zip(shape, array.shape, strict=True)):
@@ -384,5 +388,5 @@ def _deep(value: Any) -> Any:
     return tuple(map(_deep, value)) if isinstance(value, list) else value
 
 
-def _made(records: list[Record]) -> Generator[list[Made], None, None]:
-    yield [Made(record, None, record.source_xxh3) for record in records]
+def _made(records: list[Record]) -> Generator[list[ConvertedInput], None, None]:
+    yield [ConvertedInput(record, None, record.source_xxh3) for record in records]

@@ -35,7 +35,7 @@ class Iteration:
     ended: bool = False
 
 
-class Clock:
+class EpochTracker:
     """Decides which epoch an iteration reads; a sampler and its loader share one.
 
     An epoch that was set is the next one read; otherwise it is the epoch after that of the iteration started last. An
@@ -43,8 +43,8 @@ class Clock:
     epoch if nothing is left.
     """
 
-    def __init__(self, tell: Callable[[int], None] | None = None) -> None:
-        self._tell = tell
+    def __init__(self, on_epoch: Callable[[int], None] | None = None) -> None:
+        self._on_epoch = on_epoch
         """`set_epoch` of a dataset whose transforms depend on the epoch."""
         self.epoch = 0
         """The epoch that comes next, or that is being read."""
@@ -88,10 +88,10 @@ class Clock:
         left = getattr(reader, "_send_idx", 0) > getattr(reader, "_num_yielded", 0)
         return self._ahead and self._last is not None and (left or not self._last.ended)
 
-    def following(self, told: Iteration | None = None) -> Iteration:
-        """Return the start of a new iteration: `told`, unless another epoch was set since."""
-        if told is not None and (told.epoch == self.epoch or not self._was_set):
-            return told
+    def next_start(self, loaded_state: Iteration | None = None) -> Iteration:
+        """Return the start of a new iteration: `loaded_state`, unless another epoch was set since."""
+        if loaded_state is not None and (loaded_state.epoch == self.epoch or not self._was_set):
+            return loaded_state
         epoch = self.epoch + (self._last is not None and not self._was_set)
         return Iteration(epoch, self._loaded.get(epoch, 0))
 
@@ -105,16 +105,16 @@ class Clock:
         """
         self._last, self.epoch, self._was_set, self._loaded = iteration, iteration.epoch, False, {}
         self._reader, self._ahead = None if reader is None else ref(reader), ahead or reader is not None
-        if self._tell is not None:
-            self._tell(iteration.epoch)
+        if self._on_epoch is not None:
+            self._on_epoch(iteration.epoch)
 
-    def now(self) -> Iteration:
+    def current(self) -> Iteration:
         """Return what a state describes: the iteration started last, even if another epoch has been set since.
 
         After the end of that iteration, it is the epoch that was set.
         """
         last = self._last
-        return self.following() if last is None or (last.ended and self._was_set) else last
+        return self.next_start() if last is None or (last.ended and self._was_set) else last
 
     def load(self, epoch: int, position: int, end: int) -> None:
         """Resume from a position of an epoch that ends at `end`."""
@@ -238,46 +238,48 @@ def _place(loop: Any, resumes: bool) -> tuple[int, int]:
     return (epochs.processed + 1, 0) if batches.is_last_batch else (epochs.processed, batches.current.processed)
 
 
-def workers_reader(dealt_by: Any) -> Any:
+def workers_reader(divided_by: Any) -> Any:
     """Return the iterator of a DataLoader that is calling, if it reads ahead in worker processes; else None.
 
     None also for accelerate's loaders (`dealer`): they set the epoch before, and on some ranks take no batch.
     """
     readers = [caller for caller, _ in _callers(WORKERS) if "MultiProcessing" in type(caller).__name__]
-    return readers[0] if readers and dealt_by is None else None
+    return readers[0] if readers and divided_by is None else None
 
 
-def next_iteration(sampler: object, clock: Clock, told: Iteration | None = None, dealt_by: Any = None) -> Iteration:
-    """Return the start of the next iteration: what Lightning resumes, or `told`, or the next epoch.
+def next_iteration(
+    sampler: object, clock: EpochTracker, loaded_state: Iteration | None = None, divided_by: Any = None
+) -> Iteration:
+    """Return the start of the next iteration: what Lightning resumes, or `loaded_state`, or the next epoch.
 
     Args:
         sampler: whose order is read.
         clock: its clock.
-        told: the loaded state of the iterator, if there is one.
-        dealt_by: accelerate's loader (`dealer`).
+        loaded_state: the loaded state of the iterator, if there is one.
+        divided_by: accelerate's loader (`dealer`).
 
     Raises:
         UsageError: if Lightning resumes the middle of an epoch, and its checkpoint has no state of its loader.
     """
-    if told is None and hasattr(dealt_by, "iteration"):
-        clock.set_epoch(dealt_by.iteration)  # accelerate does not reach a sampler through several wrappers
+    if loaded_state is None and hasattr(divided_by, "iteration"):
+        clock.set_epoch(divided_by.iteration)  # accelerate does not reach a sampler through several wrappers
     resumed = resumed_by_lightning(sampler)
     if resumed is None:
-        return clock.following(told)
+        return clock.next_start(loaded_state)
     clock.set_epoch(resumed.epoch)
-    here = clock.following(told)
+    here = clock.next_start(loaded_state)
     place = f"Lightning resumes epoch {resumed.epoch} after batch {resumed.batches}"
     if resumed.batches and not here.position:
         problem = f"has no state in the checkpoint, but {place}: records would be read twice, or never"
         instead = "resume from the end of an epoch; from then on use PackedLoader, or torchdata's StatefulDataLoader"
         clock.refuse(UsageError("loader", problem, instead), later=resumed.early)
-    elif told not in (None, here) and getattr(resumed.loader, SNAPSHOTS, 1) != 1:
-        problem = f"of batches of epoch {told.epoch} would be skipped, but {place}"
+    elif loaded_state not in (None, here) and getattr(resumed.loader, SNAPSHOTS, 1) != 1:
+        problem = f"of batches of epoch {loaded_state.epoch} would be skipped, but {place}"
         clock.refuse(UsageError(SNAPSHOTS, problem, "use 1"), later=resumed.early)
     return here
 
 
-def check_late(sampler: object, clock: Clock, epoch: int) -> None:
+def check_late(sampler: object, clock: EpochTracker, epoch: int) -> None:
     """Raise UsageError if workers of a DataLoader have begun to read another epoch than the one that is being set."""
     ahead = clock.unread()
     # Lightning may set the epoch before once more, which it has finished
@@ -286,7 +288,7 @@ def check_late(sampler: object, clock: Clock, epoch: int) -> None:
         raise UsageError("epoch", late, "set it before iter(loader), or use PackedLoader, or num_workers=0")
 
 
-def consumed(clock: Clock) -> Iteration:
+def consumed(clock: EpochTracker) -> Iteration:
     """Return what a state describes.
 
     Raise UsageError if that is not what training has got, and the caller is not torchdata, which allows for it.
@@ -295,4 +297,4 @@ def consumed(clock: Clock) -> Iteration:
         problem = "is ahead of training: workers of a DataLoader, or accelerate, have read batches not trained on yet"
         instead = "use PackedLoader or torchdata's StatefulDataLoader, or save state_at(epoch, samples of all ranks)"
         raise UsageError("state_dict", problem, instead)
-    return clock.now()
+    return clock.current()

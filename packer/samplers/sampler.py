@@ -15,7 +15,7 @@ from packer.errors import UsageError, plural
 from packer.model.annotation import Int64
 from packer.samplers.clock import (
     STATE_VERSION,
-    Clock,
+    EpochTracker,
     Iteration,
     Scalar,
     check_late,
@@ -91,7 +91,7 @@ class Sampler(ABC):
         """Records that are sampled: all, or those of `indices`."""
         self.num_samples = self.num_indices
         """Samples per epoch of all ranks together, before padding or dropping; a subclass may set another number."""
-        self.clock = Clock(None if pack is None else getattr(data, "set_epoch", None))
+        self.clock = EpochTracker(None if pack is None else getattr(data, "set_epoch", None))
         self._ranks()
 
     @abstractmethod
@@ -286,7 +286,7 @@ class _RankNumbers(Iterator[int]):
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._told: Iteration | None = None  # the loaded state
+        self._loaded_state: Iteration | None = None  # the loaded state
         self._here: Iteration | None = None
         self._rest: Iterator[int] = iter(())
         self._step = 1
@@ -303,7 +303,7 @@ class _RankNumbers(Iterator[int]):
         sampler = self._sampler
         loader = dealer(sampler._given[1])
         ranks = sampler._begin() if loader is None else Ranks(0, 1)
-        here = self._here = next_iteration(sampler, sampler.clock, self._told, loader)
+        here = self._here = next_iteration(sampler, sampler.clock, self._loaded_state, loader)
         self._step = ranks.world_size
         end, size = sampler._length(ranks) * self._step, PIECE * self._step
         pieces = sampler._shares(here.epoch, here.position, end, size, ranks)
@@ -313,12 +313,12 @@ class _RankNumbers(Iterator[int]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of this iterator."""
-        here = self._here or self._sampler.clock.following(self._told)
+        here = self._here or self._sampler.clock.next_start(self._loaded_state)
         return self._sampler.state_at(here.epoch, here.position)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from a state; at the end of an epoch nothing is left."""
-        self._told = Iteration(*self._sampler.check_state(state_dict))
+        self._loaded_state = Iteration(*self._sampler.check_state(state_dict))
 
 
 class SequentialSampler(Sampler):

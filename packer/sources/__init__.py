@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from packer.errors import UsageError, as_options, option, printable
 from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
-from packer.system.registry import Registry, meant, suggestion
+from packer.system.registry import Registry, resolve_alias, suggestion
 
 SOURCES = {
     "none": "packer.sources.folder:NoneSource",
@@ -45,7 +45,7 @@ def label_kinds() -> tuple[str, ...]:
 def known_kind(spec: str) -> str:
     """Return a value of ``--labels`` by its own name: ``yolo`` for ``yolov8``, ``folder`` for ``ImageFolder``."""
     name, colon, file = spec.partition(":")
-    return meant(name, ("auto", *_REGISTRY.names)) + colon + file
+    return resolve_alias(name, ("auto", *_REGISTRY.names)) + colon + file
 
 
 def recognize(tree: Tree, options: SourceOptions) -> Choice:

@@ -123,7 +123,7 @@ def _persistently(call: Callable[[], T]) -> T:
 def _named(store: Store, top: str, objects: Sequence[Object]) -> Iterator[Object | Skipped]:
     """Yield the objects of an inventory; ask the store for those whose size it does not tell.
 
-    Names that are no paths are skipped as faults: clients of stores cannot ask for them.
+    Names that are not paths are skipped as faults: clients of stores cannot ask for them.
     """
 
     def asked(one: Object) -> Object | Skipped:

@@ -252,7 +252,7 @@ class Cache:
             found = []
             packs = self.packs()
             for number, pack in enumerate(packs):
-                there = np.unique(pack.layout.extents[pack.here()])
+                there = np.unique(pack.layout.extents[pack.present()])
                 found += [
                     (used, number, e) for used, e in zip(pack.used_s()[there].tolist(), there.tolist(), strict=True)
                 ]

@@ -233,14 +233,14 @@ class StoredBlocks:
         right = len(content) == map_bytes(self.layout) and content.startswith(header_of(self.layout))
         return content if right else bytes(map_bytes(self.layout))
 
-    def here(self) -> NDArray[np.bool_]:
+    def present(self) -> NDArray[np.bool_]:
         """Return whether each block is there."""
         count = self.layout.num_blocks
         return np.frombuffer(self._read(), np.uint8, count, map_bytes(self.layout) - count).astype(np.bool_)
 
     def here_bytes(self) -> int:
         """Return the bytes of the blocks that are there."""
-        return int(self.layout.block_sizes[self.here()].sum())
+        return int(self.layout.block_sizes[self.present()].sum())
 
     def other_bytes(self) -> int:
         """Return the size of the files of the folder that are not fetched by blocks."""
@@ -280,7 +280,7 @@ class StoredBlocks:
             locks = ((EXTENT_LOCKS + extent, 1), (BLOCK_LOCKS + first, end - first))
             if not all(lock_bytes(descriptor, *lock) for lock in locks):
                 return 0
-            size = int(self.layout.block_sizes[first:end][self.here()[first:end]].sum())
+            size = int(self.layout.block_sizes[first:end][self.present()[first:end]].sum())
             opened = open_own(path, create=False)
             try:
                 if size and has_one_name(opened, self.layout.sizes[file]):

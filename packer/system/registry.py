@@ -25,7 +25,7 @@ ALIASES = {
 """Other usual names, in lower case without - and _; they count where the real name is a choice."""
 
 
-def meant(name: str, choices: Sequence[str]) -> str:
+def resolve_alias(name: str, choices: Sequence[str]) -> str:
     """Return the one of `choices` that a name means, in any case or by another usual name; else the name itself."""
     if name in choices:
         return name
@@ -50,7 +50,7 @@ def choose(option: str, name: str, choices: Sequence[str]) -> str:
         name: What was given.
         choices: The names.
     """
-    if (found := meant(name, choices)) not in choices:
+    if (found := resolve_alias(name, choices)) not in choices:
         problem = f"must be one of {', '.join(choices)}; got {printable(name)}"
         raise UsageError(option, problem, suggestion(option, name, choices))
     return found

@@ -62,7 +62,7 @@ class Pictures:
         except DamagedPack:
             raise
         except PackerError as error:
-            raise self._pack.reader.damage(record, f"cannot be shown: {error.problem}") from None
+            raise self._pack.reader.damage_error(record, f"cannot be shown: {error.problem}") from None
         with self._lock:
             if name not in self._cached:
                 self._cached[name] = made
@@ -89,7 +89,7 @@ class Pictures:
         except DamagedPack:
             raise
         except PackerError as error:
-            raise self._pack.reader.damage(record, f"cannot be shown: {error.problem}") from None
+            raise self._pack.reader.damage_error(record, f"cannot be shown: {error.problem}") from None
 
     @quiet_opencv()
     def _small(self, record: int, side: int) -> Image:
@@ -105,7 +105,7 @@ class Pictures:
             return resize.apply(image, (width, height))
         except ValueError:
             problem = f"decodes to {image.shape[1]}x{image.shape[0]} pixels, but its row says {width}x{height}"
-            raise self._pack.reader.damage(record, problem) from None
+            raise self._pack.reader.damage_error(record, problem) from None
 
 
 def shrink(height: int, width: int, side: int) -> TargetSize:

@@ -21,7 +21,7 @@ from simulation.setting import Setting
 from packer.format.indexes import FETCHED_AT_ONCE
 from packer.format.mmap import MANY_FILES
 from packer.format.remote import Remote
-from packer.loading.page_cache import AHEAD_BYTES, Closable, InWindows, announced
+from packer.loading.page_cache import AHEAD_BYTES, Closable, WindowedBatches, announced
 from packer.loading.pipeline import DECODED_A_PART, PART_BYTES
 from packer.model.annotation import Int64
 from packer.samplers import BlockShuffleSampler, Sampler, ShuffleSampler
@@ -264,7 +264,7 @@ class _Nothing:
         """Hold nothing."""
 
 
-class _Windows(InWindows):
+class _Windows(WindowedBatches):
     """Windows, each of which one rank of a node asks for: the model keeps the blocks of all ranks in one queue."""
 
     known: set[int]

@@ -25,9 +25,10 @@ ONE_OF_ITS_OWN = {
 }  # fmt: skip
 """What a test of its own shows."""
 OF_A_RECORD = {
-    "annotation", "damage", "dtype_of", "encoding_of", "image", "key", "locate", "record", "sample", "shape_of", "span",
+    "annotation", "damage_error", "dtype_of", "encoding_of", "image", "key", "locate", "record", "sample", "shape_of",
+    "span",
 }  # fmt: skip
-OF_RECORDS = {"about", "check", "held", "places", "rows", "values"}
+OF_RECORDS = {"approximate_extents", "check", "held", "places", "rows", "values"}
 COLUMNS = {"column", "keys", "paths", "shard_columns", "to_arrow"}
 
 
@@ -75,7 +76,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_a_record_is_that_of_its_pack(joined: Pack) -> None:
-    arguments = {"damage": ("is bad",)}
+    arguments = {"damage_error": ("is bad",)}
     assert joined.classes == joined.packs[0].classes  # and so class ids are the same
     for i in range(len(joined)):
         number, inside = joined.part_of(i)
@@ -120,7 +121,7 @@ def test_records_are_those_of_their_packs(joined: Pack) -> None:
 def test_runs_are_those_of_their_packs(joined: Pack) -> None:
     middle = len(joined.packs[0])
     runs = np.array([[middle, middle + 1], [middle - 1, middle], [0, 1], [middle + 1, middle + 2]])
-    assert same(joined.reader.about(runs), joined.reader.places(runs[:, 0]))
+    assert same(joined.reader.approximate_extents(runs), joined.reader.places(runs[:, 0]))
 
 
 def test_columns_are_those_of_all_packs(joined: Pack) -> None:
@@ -174,7 +175,7 @@ def test_packs_of_many_shards(tmp_path: Path, shards: tuple[int, int]) -> None:
     joined = join_packs([large_pack(tmp_path / str(n), n, 3, 4) for n in shards])
     last = len(joined) - 1
     runs = np.array([[last - 2, last + 1], [0, 3]])
-    places, sizes = joined.reader.about(runs)
+    places, sizes = joined.reader.approximate_extents(runs)
     starts = [
         start for first, end in runs.tolist() for start in joined.reader.places(np.arange(first, end))[0].tolist()
     ]

@@ -22,7 +22,7 @@ from packer.packing import BuildOptions
 from packer.packing.build_options import DEFAULTS, KINDS
 from packer.packing.option_table import ARGUMENT, OPTIONS, TABLE, Option
 from packer.packing.recorded import as_config, read_config
-from packer.packing.resume import asked_of
+from packer.packing.resume import options_that_shape_bytes
 
 OTHER: dict[str, Any] = {
     "source": "other", "labels": ("folder",), "columns": ("path label",), "fit": "pad", "resize": "20x20",
@@ -85,7 +85,7 @@ def test_every_option_is_one_of_the_command() -> None:
 
 
 def digest(options: BuildOptions) -> str:
-    return json.dumps(asked_of(options), sort_keys=True)
+    return json.dumps(options_that_shape_bytes(options), sort_keys=True)
 
 
 @every_option

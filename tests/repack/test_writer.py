@@ -121,9 +121,9 @@ WRONG = [
     ({"extras": {"a": float("nan")}}, BadLabel, "finite|JSON"),
     ({"image": "a.jpg"}, BadImage, r"read it: Path\(image\).read_bytes\(\)"),
     ({"label": True}, BadLabel, "has the class True"),
-    ({"boxes": "abc"}, BadLabel, "has boxes that are no array of numbers"),
-    ({"extras": 3}, BadLabel, 'has extras that is no mapping; write extras={"name": value}'),
-    ({"path": "first"}, UsageError, "first: is no name for a record, or was given before"),
+    ({"boxes": "abc"}, BadLabel, "has boxes that are not an array of numbers"),
+    ({"extras": 3}, BadLabel, 'has extras that is not a mapping; write extras={"name": value}'),
+    ({"path": "first"}, UsageError, "first: cannot be the name of a record, or was given before"),
 ]  # fmt: skip
 
 

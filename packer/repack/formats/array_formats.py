@@ -60,7 +60,7 @@ def rows_of(
     if fortran or len(shape) not in (3, 4) or dtype.name not in ("uint8", "uint16") or dtype.byteorder == ">":
         order = " in Fortran order" if fortran else ""
         raise UsageError(
-            file.path, f"is an array of {dtype.str} {shape}{order}: its images are no rows of pixels", step
+            file.path, f"is an array of {dtype.str} {shape}{order}: its images are not rows of pixels", step
         )
     count, height, width = shape[:3]
     channels = shape[3] if len(shape) == 4 else 1
@@ -265,7 +265,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _rows_of_chunks(file: ForeignFile, images: Chunks, labels: list[Any] | None) -> Iterator[Row]:
-    """Yield the items of an array, wherever its chunks are. Raise UsageError if they are no images."""
+    """Yield the items of an array, wherever its chunks are. Raise UsageError if they are not images."""
     first = (1, *images.shape[1:]), False, images.dtype, int(images.starts[0]) if len(images.starts) else 0
     ((_, _, size, _, pixels),) = rows_of(file, first, None)  # checks shape and type
     assert isinstance(pixels, Pixels)

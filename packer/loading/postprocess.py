@@ -115,7 +115,7 @@ class Mixing:
         return mixed
 
 
-class Handover:
+class BatchPostprocessor:
     """The last step of each batch.
 
     Args:
