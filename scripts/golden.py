@@ -88,7 +88,7 @@ def expected(pack: Path) -> dict[str, Any]:
     """Return what a pack must hold: all but the bytes of encoded images from what was drawn."""
     opened, rows = open_pack(pack), []
     for number in range(COUNT):
-        image, encoding = pixels(number), opened.encoding_of(number)
+        image, encoding = pixels(number), opened.reader.encoding_of(number)
         stored = image.tobytes() if encoding == "raw" else bytes(opened.record(number))
         rows.append({
             "key": f"{number:08d}", "path": f"{number}.png", "encoding": encoding, "shape": list(image.shape),
@@ -99,7 +99,7 @@ def expected(pack: Path) -> dict[str, Any]:
     return {
         "container": opened.manifest.container,
         "classes": list(CLASSES),
-        "shards": len(opened.shards),
+        "shards": len(opened.reader.shards),
         "rows": rows,
     }
 

@@ -86,7 +86,7 @@ def epoch(loader: Any) -> float:
 
 def copy_rate(table: Table, path: str, rounds: int) -> None:
     loader = PackedLoader(path, 256, shuffle=True, drop_last=True, device=DEVICE)
-    size = loader.pack.record_bytes
+    size = loader.pack.reader.record_bytes
     assert size is not None
     epoch(loader)
     values = [epoch(loader) / bare_copies(len(loader.pack), 256, size) for _ in range(rounds)]
@@ -95,7 +95,7 @@ def copy_rate(table: Table, path: str, rounds: int) -> None:
 
 def device_cache(table: Table, path: str, rounds: int) -> None:
     loader = PackedLoader(path, 4096, shuffle=True, drop_last=True, device=DEVICE, cache="device")
-    images = torch.empty((len(loader.pack), loader.pack.record_bytes or 1), dtype=torch.uint8, device=DEVICE)
+    images = torch.empty((len(loader.pack), loader.pack.reader.record_bytes or 1), dtype=torch.uint8, device=DEVICE)
     orders = [torch.randperm(len(images), device=DEVICE)[:4096] for _ in range(8)]
 
     def select() -> int:

@@ -67,10 +67,12 @@ class Bench:
 
 def bare_gather(pack: Pack, batch: int) -> Callable[[], None]:
     """Two threads, each gathering half of the batches of a shuffled epoch."""
-    assert pack.record_bytes is not None
-    rows = overlapping_rows(pack.region.parts[0], pack.record_bytes)
-    order = torch.from_numpy(pack.places(np.random.default_rng(0).permutation(len(pack)))[0])
-    buffers = [[torch.empty(batch, pack.record_bytes, dtype=torch.uint8) for _ in range(3)] for _ in range(THREADS)]
+    assert pack.reader.record_bytes is not None
+    rows = overlapping_rows(pack.reader.region.parts[0], pack.reader.record_bytes)
+    order = torch.from_numpy(pack.reader.places(np.random.default_rng(0).permutation(len(pack)))[0])
+    buffers = [
+        [torch.empty(batch, pack.reader.record_bytes, dtype=torch.uint8) for _ in range(3)] for _ in range(THREADS)
+    ]
 
     def work(number: int) -> None:
         torch.get_num_threads()

@@ -89,7 +89,7 @@ def through(endpoint: str) -> Iterator[None]:
 
 
 def loader_of(pack: Pack) -> PackedLoader:
-    crop: dict[str, Any] = {} if pack.record_bytes else {"crop": CenterCrop(CROP)}
+    crop: dict[str, Any] = {} if pack.reader.record_bytes else {"crop": CenterCrop(CROP)}
     return PackedLoader(pack, BATCH, sampler=ShuffleSampler(pack), threads=THREADS, **crop)
 
 
@@ -144,7 +144,7 @@ def bare_client(local: Pack, url: str) -> Callable[[], float]:
     shards = [shard.container for shard in local.manifest.shards]
     first = np.cumsum([0, *(shard.records for shard in local.manifest.shards)])
     shard_of = np.searchsorted(first, order, side="right") - 1
-    starts, sizes = local.places(order)
+    starts, sizes = local.reader.places(order)
     starts -= local._starts[shard_of]
     places = list(zip(shard_of.tolist(), starts.tolist(), sizes.tolist(), strict=True))
 

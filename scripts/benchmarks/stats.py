@@ -32,15 +32,15 @@ print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_m
 
 def copy_all(pack: Pack, out: np.ndarray) -> None:
     """Copy each record to other memory."""
-    size, region = pack.record_bytes or 0, pack.region.parts[0]
-    for i, offset in enumerate(pack.places(np.arange(len(pack)))[0].tolist()):
+    size, region = pack.reader.record_bytes or 0, pack.reader.region.parts[0]
+    for i, offset in enumerate(pack.reader.places(np.arange(len(pack)))[0].tolist()):
         out[i * size : (i + 1) * size] = region[offset : offset + size]
 
 
 def compare(table: Table, name: str, path: Path, rounds: int) -> None:
     """Measure one pack, and print its row."""
     pack = open_pack(path)
-    out = np.zeros(len(pack) * (pack.record_bytes or 0), np.uint8)
+    out = np.zeros(len(pack) * (pack.reader.record_bytes or 0), np.uint8)
     works = {
         "copy": lambda: copy_all(pack, out),
         "plain": lambda: channel_stats(pack, threads=1, verify=False),

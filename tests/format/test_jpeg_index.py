@@ -314,7 +314,7 @@ class TestPackerFast:
         assert len(records) == 13 and (sizes[records] > 24).all() and not sizes[addresses == 0].any()
         data = [np.frombuffer(here.record(i), np.uint8) for i in records.tolist()]
         lengths = np.array([len(one) for one in data], np.uint64)
-        shapes = np.array([here.shape_of(i)[1::-1] for i in records.tolist()], np.int32)
+        shapes = np.array([here.reader.shape_of(i)[1::-1] for i in records.tolist()], np.int32)
         regions = np.column_stack([shapes // 2, shapes // 3]).astype(np.int32)
         jpegs = np.array([one.ctypes.data for one in data], np.uint64)
         rows = [np.zeros((13, 32, 32, 3), np.uint8) for _ in range(2)]

@@ -263,9 +263,9 @@ class DecodingContract:
 def _damage(path: Path, record: int) -> None:
     """Overwrite the begin of a record's bytes."""
     pack = open_pack(path)
-    number, _ = pack.locate(record)
+    number, _ = pack.reader.locate(record)
     data = bytes(pack.record(record))
-    file = path / pack.shards[number].container.name
+    file = path / pack.reader.shards[number].container.name
     content = bytearray(file.read_bytes())
     at = content.index(data)
     content[at : at + 40] = bytes(40)

@@ -83,7 +83,7 @@ def test_webdataset(tmp_path: Path) -> None:
             out.write({"__key__": f"{i:06d}", "jpg": data, "cls": i % 3, "json": {"from": "camera", "number": i}})
     pack = adopted(sorted(tmp_path.glob("*.tar")), tmp_path / "pack")
     check(pack)
-    assert len(pack.shards) == 3 and pack.annotation(7).extras == {"from": "camera", "number": 7}
+    assert len(pack.reader.shards) == 3 and pack.annotation(7).extras == {"from": "camera", "number": 7}
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_arrow_of_datasets(dataset: Any, tmp_path: Path) -> None:
     dataset.save_to_disk(str(tmp_path / "saved"), num_shards=2)
     pack = adopted([tmp_path / "saved"], tmp_path / "pack")
     check(pack)
-    assert pack.classes == ["ant", "bee", "cat"] and len(pack.shards) == 2
+    assert pack.classes == ["ant", "bee", "cat"] and len(pack.reader.shards) == 2
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "bytes", "pil"])
@@ -124,7 +124,7 @@ def test_mosaicml(kind: str, tmp_path: Path) -> None:
         for i, data in enumerate(IMAGES):
             out.write({"image": data if kind == "bytes" else opened[i], "label": i % 3})
     pack = adopted([tmp_path / "mds"], tmp_path / "pack")
-    assert len(pack) == 12 and len(pack.shards) > 1
+    assert len(pack) == 12 and len(pack.reader.shards) > 1
     if kind == "bytes":
         check(pack)
     if kind == "pil":

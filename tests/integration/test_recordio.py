@@ -38,7 +38,7 @@ def packs(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> dict[str
 
 def expected_label(pack: Any, i: int) -> np.ndarray:
     """The label vector of im2rec."""
-    annotation, (height, width, _) = pack.annotation(i), pack.shape_of(i)
+    annotation, (height, width, _) = pack.annotation(i), pack.reader.shape_of(i)
     if annotation.boxes is None:
         return np.array([annotation.label], np.float32)
     objects = np.column_stack([annotation.box_labels, annotation.boxes / [width, height, width, height]])
@@ -106,5 +106,5 @@ def test_mxnet_reads_it(packs: dict[str, Path], name: str) -> None:
         if name == "raw":
             assert size[0] == 128 + len(image)
         else:
-            assert tuple(size) == pack.shape_of(i)[:2]
+            assert tuple(size) == pack.reader.shape_of(i)[:2]
         assert sha256 == hashlib.sha256(image).hexdigest()

@@ -238,7 +238,7 @@ def test_two_epochs_on_blood_cells_from_pack_and_from_folder(real_data: Path, tm
         file = tmp_path / "bccd" / "images" / f"{stem}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(pack.record(i))
-        height, width, _ = pack.shape_of(i)
+        height, width, _ = pack.reader.shape_of(i)
         label = pack.annotation(i)
         assert label.boxes is not None and label.box_labels is not None
         low, high = label.boxes[:, :2].astype(float), label.boxes[:, 2:]

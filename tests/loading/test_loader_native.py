@@ -131,12 +131,12 @@ def test_what_it_does_not_decode_is_decoded_by_others(tmp_path: Path) -> None:
 @needs_fast
 def test_a_damaged_jpeg_is_named_as_by_others(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack = pack_of(sources, encode="jpeg")
-    starts, sizes = pack.places(np.arange(COUNT))
-    content = bytearray(pack.region.data[0 : len(pack.region)])
+    starts, sizes = pack.reader.places(np.arange(COUNT))
+    content = bytearray(pack.reader.region.data[0 : len(pack.reader.region)])
     content[int(starts[5] + sizes[5] // 2) : int(starts[5] + sizes[5])] = bytes(int(sizes[5] - sizes[5] // 2))
     damaged = np.frombuffer(content, np.uint8)
-    monkeypatch.setattr(pack.region, "parts", [damaged])
-    monkeypatch.setattr(pack.region, "_data", damaged.data)
+    monkeypatch.setattr(pack.reader.region, "parts", [damaged])
+    monkeypatch.setattr(pack.reader.region, "_data", damaged.data)
     said = []
     for decoder in ("fast", "simplejpeg"):
         with pytest.raises(DamagedPack, match=r"record 00000005 .*cannot be decoded") as caught:
