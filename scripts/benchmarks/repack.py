@@ -31,7 +31,7 @@ from packer import PackedLoader, RandomResizedCrop
 from packer.bench.measure import Figure, take_turns
 from packer.containers import CONTAINERS
 from packer.format.index import write_index
-from packer.format.indexes import Indexes
+from packer.format.indexes import Indexes, IndexFiles
 from packer.format.manifest import read_manifest
 from packer.repack.adopt import adopt
 from packer.repack.convert import convert
@@ -109,7 +109,7 @@ def adopting(folder: Path, given: Any) -> None:
 def twin(pack: Path, out: Path, seed: int) -> None:
     """Make a pack like another, with other paths, digests of sources and classes; it shares the containers."""
     manifest, shards = read_manifest(pack), []
-    tables = Indexes(str(pack), manifest.shards, manifest)
+    tables = Indexes(IndexFiles(str(pack), manifest.shards, manifest))
     random = np.random.default_rng(seed)
     out.mkdir()
     for number, shard in enumerate(manifest.shards):
