@@ -145,7 +145,7 @@ def bare_client(local: Pack, url: str) -> Callable[[], float]:
     first = np.cumsum([0, *(shard.records for shard in local.manifest.shards)])
     shard_of = np.searchsorted(first, order, side="right") - 1
     starts, sizes = local.reader.places(order)
-    starts -= local._starts[shard_of]
+    starts -= local.reader._starts[shard_of]
     places = list(zip(shard_of.tolist(), starts.tolist(), sizes.tolist(), strict=True))
 
     def blocks(shard: int, start: int, size: int) -> range:
