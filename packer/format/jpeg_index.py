@@ -101,7 +101,7 @@ class JpegIndexes:
 
     Args:
         pack: The open pack.
-        listed: The list of the index files of each of `Pack.files`; None for one without an index.
+        listed: The list of the index files of each of `Records.files`; None for one without an index.
     """
 
     def __init__(self, pack: Pack, listed: Sequence[JpegIndexList | None]) -> None:
