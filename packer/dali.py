@@ -96,7 +96,7 @@ class _DaliBatches:
         if self.reader.unknown:
             problem = f"has {self.reader.unknown[0]} images, which DALI does not decode"
             raise UsageError(self.reader.pack.path, problem, 'use PackedLoader, or pack with encode "jpeg"')
-        self._dali, self._torch = _imported("nvidia.dali"), _imported("nvidia.dali.plugin.pytorch")
+        self._dali, self._torch = _import_dali_module("nvidia.dali"), _import_dali_module("nvidia.dali.plugin.pytorch")
         crop = host.filler.augmentation.crop
         # these two take whole pixels inside the image
         self._anywhere = crop is not None and not isinstance(crop, RandomResizedCrop | Resize)
@@ -243,7 +243,7 @@ class _DaliBatches:
         return images.permute(0, 3, 1, 2).to(self._dtype)
 
 
-def _imported(name: str) -> Any:
+def _import_dali_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:

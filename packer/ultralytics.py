@@ -26,6 +26,17 @@ from packer.format.pack import Pack, open_pack
 from packer.loading.yolo_labels import ImageFiles, YoloLabels, each_has_a_polygon, imread, keypoints_of
 from packer.system.machine import install_command
 
+__all__ = [
+    "DetectionTrainer",
+    "DetectionValidator",
+    "PackedYOLODataset",
+    "PoseTrainer",
+    "PoseValidator",
+    "SegmentationTrainer",
+    "SegmentationValidator",
+]
+
+
 _INSTALL = install_command("ultralytics")
 try:
     from ultralytics import __version__ as _version
@@ -37,16 +48,6 @@ except ModuleNotFoundError as error:
     if error.name != "ultralytics":
         raise
     raise NotInstalled("packer.ultralytics", "needs Ultralytics, which is not installed", _INSTALL) from None
-
-__all__ = [
-    "DetectionTrainer",
-    "DetectionValidator",
-    "PackedYOLODataset",
-    "PoseTrainer",
-    "PoseValidator",
-    "SegmentationTrainer",
-    "SegmentationValidator",
-]
 
 SPLITS = ("train", "val", "test")
 _FIELDS = {"segment": ("boxes", "box_labels", "polygons"), "pose": ("boxes", "box_labels", "keypoints")}
@@ -216,7 +217,7 @@ def read_data(given: Any, task: str) -> dict[str, Any] | None:
     Raises:
         UsageError: A pack does not have what the task needs, or packs, names and keypoints do not belong together.
     """
-    content, folder = _content(given)
+    content, folder = _yaml_content(given)
     splits = {split: content[split] for split in SPLITS if isinstance(content.get(split), str | os.PathLike)}
     folders = [os.path.join(folder, os.fspath(content.get("path") or "")), os.fspath(content.get("path") or "")]
     packs = {}
@@ -239,7 +240,7 @@ def read_data(given: Any, task: str) -> dict[str, Any] | None:
     return {"channels": 3, **content, "nc": len(content["names"]), "path": os.path.abspath(folders[0])}
 
 
-def _content(given: Any) -> tuple[dict[str, Any], str]:
+def _yaml_content(given: Any) -> tuple[dict[str, Any], str]:
     """Return the entries of `data`, and the folder that they are relative to."""
     if isinstance(given, Mapping):
         return dict(given), ""

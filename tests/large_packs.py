@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, INDEX_SUFFIX, batch_of, coded, write_index
+from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, INDEX_SUFFIX, batch_of, dictionary_column, write_index
 from packer.format.manifest import FileEntry, Manifest, ShardEntry
 from packer.model.fields import FIELD_NAMES, label_arrays
 
@@ -38,8 +38,8 @@ def large_pack(folder: Path, shards: int, records: int, side: int, pixels: bytes
         pa.array(np.full(records, size)),
         pa.array(np.array([crc32c(data, crc32c(key)) for data, key in zip(rows, keys, strict=True)], np.uint32)),
         *map(pa.array, facts),
-        coded(np.zeros(records, np.int8), DTYPES),
-        coded(np.zeros(records, np.int8), ENCODINGS),
+        dictionary_column(np.zeros(records, np.int8), DTYPES),
+        dictionary_column(np.zeros(records, np.int8), ENCODINGS),
         pa.array([b"class/%b.png" % key for key in keys], pa.binary()),
         pa.array([bytes(16)] * records, pa.binary(16)),
         *label_arrays(np.arange(records, dtype=np.int32) % CLASSES),
@@ -91,8 +91,8 @@ def labeled_pack(folder: Path, facts: dict[str, Any], classes: Sequence[str], sh
             "height": pa.array(np.asarray(facts["height"][start:stop], np.int32)),
             "width": pa.array(np.asarray(facts["width"][start:stop], np.int32)),
             "channels": pa.array(np.full(rows, 3, np.int8)),
-            "dtype": coded(np.zeros(rows, np.int8), DTYPES),
-            "encoding": coded(np.full(rows, 1, np.int8), ENCODINGS),
+            "dtype": dictionary_column(np.zeros(rows, np.int8), DTYPES),
+            "encoding": dictionary_column(np.full(rows, 1, np.int8), ENCODINGS),
             "path": pa.array([b"images/%b.jpg" % key for key in keys], pa.binary()),
         }
         digests = np.ascontiguousarray(facts.get("source_xxh3", np.zeros((count, 16), np.uint8))[start:stop])

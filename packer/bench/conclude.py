@@ -29,10 +29,10 @@ WHAT_TO_DO = "measure again while nothing else runs; more --rounds and --seconds
 def reasons(report: Report) -> list[str]:
     """Return why the figures are unreliable; empty if they are not."""
     rows = [row for row in report.rows if row.rounds]
-    return [*_crowded(report, rows), *_above_limits(report, rows), *_unequal(report, rows), *_unsteady(rows)]
+    return [*_crowded_notes(report, rows), *_above_limits(report, rows), *_unequal(report, rows), *_unsteady(rows)]
 
 
-def _crowded(report: Report, rows: list[Row]) -> Iterable[str]:
+def _crowded_notes(report: Report, rows: list[Row]) -> Iterable[str]:
     """Yield a reason if other processes used cores that were needed."""
     cores, usable = os.cpu_count() or 1, report.machine["cores"]
     known = [(one.others, min(max(1, row.job.threads), usable)) for row in rows for one in row.rounds]

@@ -64,7 +64,7 @@ def make_demo(
     Raises:
         UsageError: The folder exists, or the source has no images, or several kinds of labels.
     """
-    chosen = None if source is None else _sampled(source, images, seed)
+    chosen = None if source is None else _sample_paths(source, images, seed)
     try:
         os.makedirs(folder)
     except FileExistsError:
@@ -100,7 +100,7 @@ def _removed_on_failure(folder: str) -> Iterator[None]:
         raise
 
 
-def _sampled(source: str, images: int, seed: int) -> list[bytes] | None:
+def _sample_paths(source: str, images: int, seed: int) -> list[bytes] | None:
     """Return the paths of a random sample of the images; None: all, or an archive."""
     tree = find_tree(source, lambda path: False)[0]
     found = list(tree.images)

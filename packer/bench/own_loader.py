@@ -92,12 +92,12 @@ class OwnLoader:
         length = images_in(batch)
         if not length:
             raise LoaderFails(
-                self._name, f"the number of images of a batch is unknown: batch {self._read:,} is {described(batch)}",
+                self._name, f"the number of images of a batch is unknown: batch {self._read:,} is {batch_text(batch)}",
                 "yield tensors or arrays with the images along the first axis, or tuples, lists or dicts of them",
             )  # fmt: skip
         if self.batch is None:
             first = _first_array(batch)
-            self.batch = UserBatch(length, None if first is None else _size(tuple(first.shape)), described(batch))
+            self.batch = UserBatch(length, None if first is None else _size(tuple(first.shape)), batch_text(batch))
         return length
 
 
@@ -177,7 +177,7 @@ def _size(shape: tuple[int, ...]) -> tuple[int, int] | None:
     return None
 
 
-def described(value: Any) -> str:
+def batch_text(value: Any) -> str:
     """Return the kind of a batch as text: ``float32 64x3x224x224``, ``a list of uint8 8x3x64x64, int64 8``."""
     shape = getattr(value, "shape", None)
     if shape is not None:
@@ -186,7 +186,7 @@ def described(value: Any) -> str:
     if isinstance(value, Mapping | list | tuple) and value:
         names = [f"{name}: " for name in value] if isinstance(value, Mapping) else [""] * len(value)
         items = value.values() if isinstance(value, Mapping) else value
-        shown = [f"{name}{described(one)}" for name, one in islice(zip(names, items, strict=True), MOST_SHOWN)]
+        shown = [f"{name}{batch_text(one)}" for name, one in islice(zip(names, items, strict=True), MOST_SHOWN)]
         kind = type(value).__name__
         article = "an" if kind[0] in "AEIOUaeiou" else "a"
         more = f", ... ({len(value):,} in all)" if len(value) > MOST_SHOWN else ""

@@ -270,7 +270,7 @@ def sweep(path: str, options: BenchOptions, command: str, progress: Progress | N
     Raises:
         DamagedPack: If a record cannot be read.
     """
-    pack = _opened(path, options, progress or Progress())
+    pack = _open_and_fetch(path, options, progress or Progress())
     job = _job_of(pack, options)
     rows: list[Row] = []
     sizes = [size for size in BATCH_SIZES if size <= len(pack)] or [len(pack)]
@@ -313,7 +313,7 @@ def beside(path: str | None, options: BenchOptions, command: str, progress: Prog
             "step_ms": options.step_ms, "loader": options.loader,
         }  # fmt: skip
         if path is not None:
-            pack = _opened(path, options, progress)
+            pack = _open_and_fetch(path, options, progress)
             job = _job_of(pack, options)
             settings |= {"size": list(job.size), "records": len(pack), "container": pack.manifest.container}
             limit = _limit_of(pack, job)
@@ -342,7 +342,7 @@ def tune(path: str, options: BenchOptions, command: str, progress: Progress | No
     """
     progress = progress or Progress()
     if is_url(path) or names_a_pack(path):
-        pack = _opened(path, options, progress)
+        pack = _open_and_fetch(path, options, progress)
         with measuring() as pool:
             return _Tuning(path, options, command, pool, progress).of_pack(pack)
     with work_folder(options) as folder, measuring() as pool:
@@ -444,7 +444,7 @@ def _thread_counts(most: int) -> list[int]:
     return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
 
 
-def _opened(path: str, options: BenchOptions, progress: Progress) -> Pack:
+def _open_and_fetch(path: str, options: BenchOptions, progress: Progress) -> Pack:
     """Open a pack; of one at a URL, fetch the records that are measured."""
     pack = open_pack(path, options.cache_dir)
     if pack.reader.remote is not None:

@@ -262,7 +262,7 @@ def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
     started, waited, spent = 0.0, 0.0, Spent()
     images = batches = -1
     while True:
-        for count, seconds in _timed(reader.epoch(), job):
+        for count, seconds in _time_batches(reader.epoch(), job):
             if batches < 0:
                 started, images, batches, spent = time.perf_counter(), 0, 0, Spent()
                 continue
@@ -277,7 +277,7 @@ def _steady(reader: Reader, job: Job, first_batch_s: float) -> Measured:
                 return Measured(images, wall_s, cpu_s, first_batch_s, 0, share, others=others)
 
 
-def _timed(batches: Iterator[int], job: Job) -> Iterator[tuple[int, float]]:
+def _time_batches(batches: Iterator[int], job: Job) -> Iterator[tuple[int, float]]:
     """Yield (images, seconds waited) of each batch; the consumer takes its step in between."""
     while True:
         began = time.perf_counter()

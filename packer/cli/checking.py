@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     pass
-
 import sys
 from typing import TYPE_CHECKING
 
@@ -226,7 +225,10 @@ def info(
     if as_json:
         asked = {name: list_as_json(read_list(pack, name, manifest)) for name, is_asked in lists.items() if is_asked}
         command_line = {"command": command_of(manifest, pack)}
-        found = {"missing": missing_files(pack, manifest), "content": content(pack, manifest, cache_dir, cache_bytes)}
+        found = {
+            "missing": missing_files(pack, manifest),
+            "content": content_digest_of(pack, manifest, cache_dir, cache_bytes),
+        }
         found |= jpeg_index_facts(pack, manifest)
         echo(json.dumps({**facts(pack, manifest), **found, **command_line, **asked}))
         return
@@ -267,7 +269,7 @@ def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
     return {"path": pack, "bytes": pack_bytes(manifest), **asdict(manifest)}
 
 
-def content(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: str | None) -> str | None:
+def content_digest_of(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: str | None) -> str | None:
     """Return the digest of what the pack holds, as `packer hash`; None if an index is missing or damaged."""
     from packer.format.content import content_digest
     from packer.format.indexes import Indexes, IndexFiles

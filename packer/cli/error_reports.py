@@ -67,7 +67,7 @@ def report(error: BaseException, given: Sequence[str]) -> int:
         interrupted = isinstance(error, click.Abort | KeyboardInterrupt)
         text, steps = failure_text(error, given)
         echo_error(as_typed(text if interrupted else f"error: {text}", given), colored=not as_json)
-        steps += corrected(error, given)
+        steps += corrected_command(error, given)
         for number, step in enumerate(steps):
             line = as_typed(step, given)
             if number:
@@ -112,7 +112,7 @@ def _may_lack_value(parameter: click.Option) -> bool:
     return not parameter.is_flag and isinstance(parameter.flag_value, str)
 
 
-def corrected(error: BaseException, given: Sequence[str]) -> list[str]:
+def corrected_command(error: BaseException, given: Sequence[str]) -> list[str]:
     """Return the same command with the options that an error names as its remedy, as a list of at most one line."""
     remedy = getattr(error, "remedy", ())
     if not remedy or "build" not in given[:2]:

@@ -47,7 +47,7 @@ def run(given: list[str]) -> int:
     _open_standard_files()
     for number in ENDING_SIGNALS[1:]:
         if number == signal.SIGTERM or signal.getsignal(number) == signal.SIG_DFL:  # SIGHUP is ignored under nohup
-            signal.signal(number, _terminated)
+            signal.signal(number, _raise_terminated)
     before, sys.unraisablehook = sys.unraisablehook, _send_again
     if given[:1] == ["help"]:  # of git, cargo, docker, ...
         given = [*given[1:2], "--help"]
@@ -105,5 +105,5 @@ def _send_after(call: FrameType, number: signal.Signals) -> None:
     _thread.interrupt_main(number)
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
+def _raise_terminated(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)  # unwinds: an unfinished build is removed

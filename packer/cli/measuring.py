@@ -147,14 +147,14 @@ def lines(report: Report) -> Iterator[str]:
     from packer.bench.report import settings_text
 
     machine, settings = report.machine, report.settings
-    yield from _wrapped(printable(report.answer))
+    yield from _wrap_line(printable(report.answer))
     yield ""
     yield (
         f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['date']}; "
         f"JPEG decoder: {machine['decoder']}"
     )
-    yield from _wrapped(", ".join(f"{name} {version}" for name, version in machine["versions"].items()))
-    yield from _wrapped(settings_text(settings))
+    yield from _wrap_line(", ".join(f"{name} {version}" for name, version in machine["versions"].items()))
+    yield from _wrap_line(settings_text(settings))
     yield ""
     cells = [_cells(report, row) for row in report.rows]
     hidden = "waiting" if report.what == "compare" else ""  # the conclusion has it, and 100 columns are full
@@ -162,16 +162,16 @@ def lines(report: Report) -> Iterator[str]:
     head = ("cold" if settings["cold"] else "warm", *HEAD[1:])
     yield from table_text([[row[i] for i in used] for row in (head, *cells)], right=range(1, len(used)))
     meanings = [f"{HEAD[i]}: {MEANINGS[HEAD[i]]}" for i in used if HEAD[i] in MEANINGS]
-    yield from _wrapped("; ".join([f"median of {settings['rounds']} rounds ±half their range", *meanings]))
+    yield from _wrap_line("; ".join([f"median of {settings['rounds']} rounds ±half their range", *meanings]))
     for note in [*(f"{row.name} is left out: {row.left_out}" for row in report.rows if row.left_out), *report.notes]:
-        yield from _wrapped(f"note: {printable(note)}")
+        yield from _wrap_line(f"note: {printable(note)}")
     if report.conclusion:
         yield ""
     for line in report.conclusion:
-        yield from [printable(line)] if line.startswith("paste: ") else _wrapped(printable(line))
+        yield from [printable(line)] if line.startswith("paste: ") else _wrap_line(printable(line))
 
 
-def _wrapped(line: str) -> list[str]:
+def _wrap_line(line: str) -> list[str]:
     return textwrap.wrap(line, 100, break_long_words=False, break_on_hyphens=False)
 
 

@@ -32,7 +32,7 @@ def echo(text: str) -> None:
         StorageError: The disk is full.
     """
     try:
-        click.echo(painted(text, sys.stdout))
+        click.echo(color_first_word(text, sys.stdout))
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:
@@ -41,13 +41,13 @@ def echo(text: str) -> None:
 
 def echo_error(text: str, colored: bool = True) -> None:
     """Print one line on standard error, with the name of the program before it; red and yellow if it may be colored."""
-    click.echo(f"packer: {painted(text, sys.stderr) if colored else text}", err=True)
+    click.echo(f"packer: {color_first_word(text, sys.stderr) if colored else text}", err=True)
 
 
 def echo_step(text: str, colored: bool = True) -> None:
     """Print the next step after an error, on a line of its own."""
     line = f"try: {text}"
-    click.echo(painted(line, sys.stderr) if colored else line, err=True)
+    click.echo(color_first_word(line, sys.stderr) if colored else line, err=True)
 
 
 STYLES: dict[str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ def has_colors(stream: Any) -> bool:
     return stream is not None and bool(stream.isatty())
 
 
-def painted(text: str, stream: Any) -> str:
+def color_first_word(text: str, stream: Any) -> str:
     """Return a line with its first word colored, if it has a style and `stream` has colors."""
     word, space, rest = text.partition(" ")
     style = STYLES.get(word)

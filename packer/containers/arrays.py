@@ -402,7 +402,7 @@ class ArraysWriter:
         yield from self._columns.arrays().items()
 
 
-def scanned(arrays: ArrayFile) -> Iterator[Entry]:
+def scan_entries(arrays: ArrayFile) -> Iterator[Entry]:
     """Yield the records of a file that packer wrote.
 
     Raises:

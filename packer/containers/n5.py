@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.containers.arrays import ArraysWriter, BytesColumn, scanned
+from packer.containers.arrays import ArraysWriter, BytesColumn, scan_entries
 from packer.containers.container import Entry, ShardSpec
 from packer.errors import UsageError, option, size_text
 from packer.files.n5_blocks import METADATA, block_head, open_arrays
@@ -125,7 +125,7 @@ class N5Container:
 
     def scan(self, path: str) -> Iterator[Entry]:
         with open_arrays(path) as arrays:
-            yield from scanned(arrays)
+            yield from scan_entries(arrays)
 
 
 CONTAINER = N5Container()

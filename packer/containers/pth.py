@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.containers.arrays import ArraysWriter, scanned
+from packer.containers.arrays import ArraysWriter, scan_entries
 from packer.containers.container import Entry, ShardSpec
 from packer.files.torch_tensors import PICKLE, Tensor, open_arrays, strides_of
 
@@ -76,7 +76,7 @@ class PthContainer:
 
     def scan(self, path: str) -> Iterator[Entry]:
         with open_arrays(path) as arrays:
-            yield from scanned(arrays)
+            yield from scan_entries(arrays)
 
 
 def pickled(content: dict[str, Any]) -> bytes:

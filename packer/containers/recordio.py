@@ -47,7 +47,7 @@ class RecordIOWriter:
         note = annotation_json(record, self._classes).encode("ascii")
         header, image = image_file(record)
         if header:
-            header = _shifted(header, image)
+            header = _header_past_magic(header, image)
         head = _ir_header(record) + header
         parts = [*parts_of(record, self._parts).values()]
         contents = [part.data for part in parts]
@@ -117,7 +117,7 @@ def _ir_header(record: Record) -> bytes:
     return HEADER.pack(len(vector), label, int(record.key), 0) + struct.pack(f"<{len(vector)}f", *vector)
 
 
-def _shifted(header: bytes, pixels: bytes) -> bytes:
+def _header_past_magic(header: bytes, pixels: bytes) -> bytes:
     """Return the .npy header, up to 3 bytes longer if the magic word would lie at a multiple of 4 bytes otherwise.
 
     MXNet's writer splits records there. A reader that follows the frames or the .idx needs no split, but one that

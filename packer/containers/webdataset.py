@@ -87,13 +87,13 @@ class WebDatasetContainer:
             if len(view) % tarfile.RECORDSIZE:
                 raise DamagedPack(path, "not a whole tar file")
             try:
-                yield from _scanned(view, path)
+                yield from _scan_entries(view, path)
             except (UsageError, ValueError) as error:
                 problem = error.problem if isinstance(error, UsageError) else error
                 raise DamagedPack(path, f"not a whole tar file: {problem}") from error
 
 
-def _scanned(view: mmap.mmap, path: str) -> Iterator[Entry]:
+def _scan_entries(view: mmap.mmap, path: str) -> Iterator[Entry]:
     sample = ""
     members: list[tuple[str, Place]] = []
     for name, start, size in tar_files(view, path):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-from packer.containers.arrays import ArraysWriter, scanned
+from packer.containers.arrays import ArraysWriter, scan_entries
 from packer.containers.container import Entry, ShardSpec
 from packer.files.zarr_chunks import INDEX_CRC, METADATA, open_arrays
 
@@ -109,7 +109,7 @@ class ZarrContainer:
 
     def scan(self, path: str) -> Iterator[Entry]:
         with open_arrays(path) as arrays:
-            yield from scanned(arrays)
+            yield from scan_entries(arrays)
 
 
 CONTAINER = ZarrContainer()

@@ -54,7 +54,7 @@ def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def unpickled(data: bytes) -> Any:
+def read_pickle(data: bytes) -> Any:
     """Return the content of a `data.pkl`: dicts, lists, tuples, texts, numbers and `Tensor`; other objects are None.
 
     Raises:
@@ -119,7 +119,7 @@ class _Machine:
             pass  # the tuple that says where a storage is stays on the stack
         elif name in ("REDUCE", "NEWOBJ"):
             arguments, function = stack.pop(), stack.pop()
-            stack.append(_made(getattr(function, "name", ""), arguments))
+            stack.append(_call_result(getattr(function, "name", ""), arguments))
         elif name == "BUILD":
             stack.pop()
         else:
@@ -146,7 +146,7 @@ _CONSTANTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _made(function: str, arguments: Any) -> Any:
+def _call_result(function: str, arguments: Any) -> Any:
     """Return the result of a call: a tensor, the dict of an OrderedDict, or None for anything else."""
     if function == "collections OrderedDict":
         return {}
@@ -181,7 +181,7 @@ def _arrays(files: StoredEntries, data: memoryview) -> ArrayFile:
     folders = [name.removesuffix(PICKLE) for name in files.names if name.endswith(f"/{PICKLE}")]
     if len(folders) != 1:
         raise ValueError(f"{len(folders)} entries {PICKLE}")
-    content = unpickled(files.read(folders[0] + PICKLE))
+    content = read_pickle(files.read(folders[0] + PICKLE))
     if isinstance(content, list | tuple):
         content = dict(enumerate(content))
     elif not isinstance(content, dict):

@@ -43,7 +43,7 @@ def content_digest(indexes: Indexes, manifest: Manifest) -> str:
         DamagedPack: An index is missing or was altered.
     """
     parts = (column_of(name, what) for name in sorted(manifest.parts) for what in ("crc32c", "size", "encoding"))
-    return _joined(manifest, _of_columns(indexes, manifest, (*FACTS, *parts)))
+    return _combined_digest(manifest, _of_columns(indexes, manifest, (*FACTS, *parts)))
 
 
 def deep_digest(pack: Pack, progress: Progress | None = None) -> str:
@@ -70,10 +70,10 @@ def deep_digest(pack: Pack, progress: Progress | None = None) -> str:
         if number % RECORDS_A_REPORT == 0:
             progress.advance(min(RECORDS_A_REPORT, len(pack) - number))
     of_bytes = {name: digest.hexdigest() for name, digest in parts.items()}
-    return _joined(pack.manifest, {**digests, "images": images.hexdigest(), **of_bytes})
+    return _combined_digest(pack.manifest, {**digests, "images": images.hexdigest(), **of_bytes})
 
 
-def _joined(manifest: Manifest, digests: dict[str, str]) -> str:
+def _combined_digest(manifest: Manifest, digests: dict[str, str]) -> str:
     content = {
         "packer.content": VERSION,
         "records": manifest.records,

@@ -111,8 +111,8 @@ def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> An
         pa.array(heights, pa.int32()),
         pa.array(widths, pa.int32()),
         pa.array(channels, pa.int8()),
-        coded(dtypes, DTYPES),
-        coded(encodings, ENCODINGS),
+        dictionary_column(dtypes, DTYPES),
+        dictionary_column(encodings, ENCODINGS),
         pa.array(paths, pa.binary()),
         pa.array(sources, pa.binary(16)),
         *annotation_arrays(annotations, list(map(texts_of, annotations))),
@@ -128,11 +128,11 @@ def part_arrays(rows: Sequence[Mapping[str, tuple[int, int, int]]], names: Seque
         sizes, crcs, codes = zip(*(row.get(name, LACKING) for row in rows), strict=True) if rows else ((), (), ())
         columns[f"{name}_size"] = pa.array(sizes, pa.int64())
         columns[f"{name}_crc32c"] = pa.array(crcs, pa.uint32())
-        columns[f"{name}_encoding"] = coded(codes, PART_ENCODINGS)
+        columns[f"{name}_encoding"] = dictionary_column(codes, PART_ENCODINGS)
     return columns
 
 
-def coded(codes: Any, names: tuple[str, ...]) -> Any:
+def dictionary_column(codes: Any, names: tuple[str, ...]) -> Any:
     """Return codes with their names, as the columns `dtype` and `encoding`."""
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names, pa.string()))
 
@@ -204,7 +204,9 @@ class IndexBuilder:
             self._facts, self._annotations, self._parts = [], [], []
 
     def _one_batch(self, path: AnyPath, places: Places) -> Any:
-        columns = {name: _joined(path, [chunk[name] for chunk in self._chunks]) for name in self._chunks[0]}
+        columns = {
+            name: _concatenated_column(path, [chunk[name] for chunk in self._chunks]) for name in self._chunks[0]
+        }
         if len(places.offsets) != len(self):
             raise DamagedPack(path, f"the shard has {len(places.offsets)} records, but {len(self)} were written")
         columns["offset"] = _offsets(path, columns["size"], places)
@@ -227,7 +229,7 @@ def _code(encoding: str) -> int:
     return PART_ENCODINGS.index(encoding)
 
 
-def _joined(path: AnyPath, chunks: list[Any], kind: Any = None) -> Any:
+def _concatenated_column(path: AnyPath, chunks: list[Any], kind: Any = None) -> Any:
     # one array, so that it can be mapped without a copy
     try:
         return pa.concat_arrays(chunks) if chunks else pa.array([], kind)
@@ -239,7 +241,7 @@ def _joined(path: AnyPath, chunks: list[Any], kind: Any = None) -> Any:
 def batch_of(path: AnyPath, table: Any) -> Any:
     """Return a table of FULL_SCHEMA as the batch of an index. Raise StorageError if an index cannot hold it."""
     columns = zip(table.column_names, table.columns, strict=True)
-    return _batch({name: _joined(path, column.chunks, column.type) for name, column in columns})
+    return _batch({name: _concatenated_column(path, column.chunks, column.type) for name, column in columns})
 
 
 def _batch(columns: dict[str, Any]) -> Any:
@@ -288,7 +290,7 @@ def read_index(path: AnyPath, data: NDArray[np.uint8] | None = None, known: bool
     must check the file's size first.
     """
     if data is None:
-        data = _mapped(path)
+        data = _map_index(path)
     batch = one_batch(path, data, _is_index, None if known else partial(_check_layout, path))
     return pa.Table.from_batches([batch])
 
@@ -332,7 +334,7 @@ def one_batch(
         raise DamagedPack(path, problem, "restore it or build the pack again") from error
 
 
-def _mapped(path: AnyPath) -> NDArray[np.uint8]:
+def _map_index(path: AnyPath) -> NDArray[np.uint8]:
     # not with Arrow's map, which accepts only UTF-8 paths
     name = os.fsdecode(path)
     try:

@@ -31,6 +31,7 @@ from packer.system import PORTABLE
 if TYPE_CHECKING:
     from packer.format.remote import Remote
 
+
 SCHEMA = pa.schema([pa.field("index", pa.large_binary(), nullable=False)])
 COLUMN = "index"
 MADE_OF = b"packer.jpeg_index"
@@ -55,7 +56,7 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
         texts = [None if one.remote else list_text(one.folder) for one in pack.reader.files]
         problem, found = None, None
         try:
-            listed = [_listed(*each) for each in zip(pack.reader.files, texts, strict=True)]
+            listed = [_read_list_file(*each) for each in zip(pack.reader.files, texts, strict=True)]
             if any(listed):
                 found = JpegIndexes(pack, listed)
         except DamagedPack as error:
@@ -67,10 +68,10 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
             return found
 
 
-def _listed(files: PackFiles, text: bytes | None) -> JpegIndexList | None:
+def _read_list_file(files: PackFiles, text: bytes | None) -> JpegIndexList | None:
     """Return the list of the index files of a pack, whose `text` it is if the pack is in a folder."""
     if files.remote is not None:
-        return _fetched(files, files.remote)
+        return _fetch_list(files, files.remote)
     try:
         path, again = os.path.join(files.folder, JPEG_INDEX_NAME), make_again(files.folder)
         return None if text is None else parse_jpeg_index_list(path, text, files.manifest, again)
@@ -79,7 +80,7 @@ def _listed(files: PackFiles, text: bytes | None) -> JpegIndexList | None:
         raise
 
 
-def _fetched(files: PackFiles, remote: Remote) -> JpegIndexList | None:
+def _fetch_list(files: PackFiles, remote: Remote) -> JpegIndexList | None:
     """Return the list of the index files of a pack at a URL; None if its cache has no room for them."""
     from packer.format.pack_objects import jpeg_index_at
 

@@ -26,7 +26,7 @@ from packer.format.manifest import (
     Manifest,
     ShardEntry,
     digest_of,
-    typed,
+    from_json_value,
 )
 from packer.stores import is_url
 from packer.system import open_regular, sync_path
@@ -165,7 +165,7 @@ def parse_jpeg_index_list(path: str, text: bytes, manifest: Manifest, next_step:
                 path, f"has version {content['version']!r}, not {VERSION}", f"update packer, or {next_step}"
             )
         content.pop("digest")
-        found: JpegIndexList = typed(JpegIndexList, content)
+        found: JpegIndexList = from_json_value(JpegIndexList, content)
         if found.to_json() != text:
             raise DamagedPack(path, "was not written by packer: it was altered", next_step)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:

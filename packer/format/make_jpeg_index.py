@@ -137,7 +137,7 @@ def make_jpeg_index(job: JpegIndexJob, report: Report, decoding: Decoding = unma
         StorageError: A file cannot be read or written.
     """
     made_of = _made_of(job)
-    if (kept := _kept(job, made_of)) is not None:
+    if (kept := _earlier_result(job, made_of)) is not None:
         report(job.shard.records, 0)
         return kept
     indexes, without, seconds = index_rows(job, report, decoding)
@@ -179,7 +179,7 @@ def _made_of(job: JpegIndexJob) -> dict[str, Any]:
     }
 
 
-def _kept(job: JpegIndexJob, made_of: Mapping[str, Any]) -> MadeJpegIndex | None:
+def _earlier_result(job: JpegIndexJob, made_of: Mapping[str, Any]) -> MadeJpegIndex | None:
     """Return the index that an earlier attempt has written; None if it is not there, or another."""
     try:
         size = os.path.getsize(job.path)
@@ -240,7 +240,7 @@ def index_rows(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked)
 
     found: list[bytes | str] = []
     seconds = 0.0
-    for some, its_seconds in _mapped(chunk, range(0, shard.records, ROWS_AT_ONCE), job.threads):
+    for some, its_seconds in _map_jobs(chunk, range(0, shard.records, ROWS_AT_ONCE), job.threads):
         found += some
         seconds += its_seconds
         report(len(some), 0)
@@ -249,7 +249,7 @@ def index_rows(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked)
     return pa.array(values, pa.large_binary()), dict(sorted(without.items())), seconds
 
 
-def _mapped(work: Any, jobs: Sequence[int], threads: int) -> Iterator[Any]:
+def _map_jobs(work: Any, jobs: Sequence[int], threads: int) -> Iterator[Any]:
     if threads == 1:
         yield from map(work, jobs)
         return

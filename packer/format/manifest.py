@@ -40,7 +40,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def typed(hint: Any, value: Any) -> Any:
+def from_json_value(hint: Any, value: Any) -> Any:
     """Convert a JSON value to a type: objects to dataclasses, lists to tuples. Raise TypeError if it does not fit."""
     if hint is Any:
         return value
@@ -48,20 +48,22 @@ def typed(hint: Any, value: Any) -> Any:
         kind: Any = hint
         kinds = _hints(kind)
         # most values already have the right type: a large pack has 100,000 of them
-        return kind(**{n: item if type(item) is kinds[n] else typed(kinds[n], item) for n, item in value.items()})
+        return kind(
+            **{n: item if type(item) is kinds[n] else from_json_value(kinds[n], item) for n, item in value.items()}
+        )
     origin, inner = get_origin(hint), get_args(hint)
     if type(None) in inner:
-        return None if value is None else typed(inner[0], value)
+        return None if value is None else from_json_value(inner[0], value)
     are_alike = origin is list or inner[-1:] == (Ellipsis,)
     if are_alike and isinstance(value, list) and {inner[0]} == set(map(type, value)):  # a million classes, at once
         return value if origin is list else tuple(value)
     if origin is tuple:
         hints = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        return tuple(typed(item_hint, item) for item_hint, item in zip(hints, value, strict=True))
+        return tuple(from_json_value(item_hint, item) for item_hint, item in zip(hints, value, strict=True))
     if origin is list:
-        return [typed(inner[0], item) for item in value]
+        return [from_json_value(inner[0], item) for item in value]
     if origin is not None:
-        return {name: typed(inner[1], item) for name, item in value.items()}
+        return {name: from_json_value(inner[1], item) for name, item in value.items()}
     if type(value) is not hint:
         raise TypeError(f"{value!r} is not of type {hint.__name__}")
     return value
@@ -362,7 +364,7 @@ def parse_manifest(path: str, text: bytes) -> Manifest:
 
 
 def _from_json(content: Mapping[str, Any]) -> Manifest:
-    manifest: Manifest = typed(Manifest, {k: v for k, v in content.items() if k not in ("format", "digest")})
+    manifest: Manifest = from_json_value(Manifest, {k: v for k, v in content.items() if k not in ("format", "digest")})
     for name, choices in _CHOICES.items():
         if getattr(manifest, name) not in choices:
             raise ValueError(f"unknown {name} {getattr(manifest, name)!r}")

@@ -69,7 +69,7 @@ def decode(data: bytes | memoryview, header: Header, channels: int, factor: int)
     except ValueError as error:
         if is_unknown_sampling(error):
             return pillow.decode_jpeg(bytes(data), header, channels, factor)
-        raise damaged(error) from None
+        raise as_bad_image(error) from None
     return _from_cmyk(image, channels) if header.cmyk else image
 
 
@@ -124,7 +124,7 @@ def decode_into(data: bytes | memoryview, row: Image, factor: int = 1) -> None:
             rows, columns = row.shape[:2]
             image = simplejpeg.decode_jpeg(data, space, False, False, rows, columns, factor, row)
     except ValueError as error:
-        raise damaged(error) from None
+        raise as_bad_image(error) from None
     if image.shape != row.shape:
         raise bad_image(f"decodes to shape {image.shape}, but the index says {row.shape}")
 
@@ -155,11 +155,11 @@ def check(data: bytes, header: Header) -> None:
         simplejpeg.decode_jpeg(data, space, min_height=1, min_width=1, min_factor=8)
     except ValueError as error:
         if not is_unknown_sampling(error):
-            raise damaged(error) from None
+            raise as_bad_image(error) from None
         pillow.decode_jpeg(data, header, 3, 1)
 
 
-def damaged(error: Exception) -> Exception:
+def as_bad_image(error: Exception) -> Exception:
     """Convert an error of libjpeg to a BadImage."""
     text = str(error).strip().rpartition("error string ")[2]  # jpeg4py adds words before it
     what = "truncated" if "remature end" in text else "damaged"
@@ -207,7 +207,7 @@ def decode_by_jpeg4py(data: bytes, header: Header, channels: int, factor: int) -
             jpeg.decompressor = None
         if is_unknown_sampling(error):
             return decode(data, header, channels, factor)
-        raise damaged(error) from None
+        raise as_bad_image(error) from None
     return image.reshape(*size, channels)
 
 

@@ -18,6 +18,7 @@ from packer.system import at_fork
 
 __all__ = ["cv2", "quiet_opencv"]
 
+
 REST_S = 0.005
 """Time in which OpenCV's threads fall asleep after their work: they look for more for about 1 ms."""
 
@@ -151,7 +152,7 @@ def resample(
                          for at, side, n in ((y, height, size[1]), (x, width, size[0])))  # fmt: skip
         made = image[rows[:, None], columns]
     else:
-        part = image[top:bottom, left:right] if begins_whole else _moved(image, x, y, width, height)
+        part = image[top:bottom, left:right] if begins_whole else _shifted_part(image, x, y, width, height)
         made = _by_opencv(part, size, interpolation, (width, height), out if whole else None)
     if out is None:
         return np.ascontiguousarray(made.reshape(size[1], size[0], image.shape[2]))
@@ -186,7 +187,7 @@ def _by_opencv(
     return made[: size[1], : size[0]]
 
 
-def _moved(image: Image, x: float, y: float, width: float, height: float) -> Image:
+def _shifted_part(image: Image, x: float, y: float, width: float, height: float) -> Image:
     """Return the part at (x, y), shifted by a fraction of a pixel so that its first pixel starts there."""
     left, top = math.floor(x), math.floor(y)
     right, bottom = left + math.ceil(width) + 1, top + math.ceil(height) + 1

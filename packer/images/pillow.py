@@ -61,7 +61,7 @@ class _BytesFile:
         return self._at
 
 
-def _opened(kind: str, file: Any) -> Any:
+def _open_lazily(kind: str, file: Any) -> Any:
     """Return the image in a file of this format; its pixels are not decoded yet."""
     module, _, name = _CLASSES[kind].partition(".")
     try:
@@ -69,10 +69,10 @@ def _opened(kind: str, file: Any) -> Any:
     except (PackerError, MemoryError):
         raise
     except Exception as error:  # damaged bytes may raise anything in Pillow
-        raise _refused(kind, error) from None
+        raise _refusal(kind, error) from None
 
 
-def _refused(kind: str, error: Exception) -> Exception:
+def _refusal(kind: str, error: Exception) -> Exception:
     reason = str(error).strip().partition("\n")[0]
     if reason.startswith("Unsupported"):
         return bad_image(f"cannot decode this {kind} file: {reason}", "convert it to an 8-bit PNG")
@@ -92,13 +92,13 @@ def read(data: bytes, kind: str, lenient: bool = False) -> Header:
     Raises:
         BadImage: The header is damaged or truncated.
     """
-    image = _opened(kind, _BytesFile(data))
+    image = _open_lazily(kind, _BytesFile(data))
     try:
         several = bool(getattr(image, "is_animated", False))
     except PackerError:
         raise
     except Exception as error:
-        raise _refused(kind, error) from None
+        raise _refusal(kind, error) from None
     width, height = image.size
     if not width or not height:
         raise bad_image(f"{kind} of {width}x{height} pixels")
@@ -188,14 +188,14 @@ def decode(data: bytes, header: Header, lenient: bool = False) -> Image:
         from packer.images import tiff_header
 
         data = tiff_header.without_orientation(data)  # else Pillow would turn it
-    image = _opened(header.format, io.BytesIO(data))
+    image = _open_lazily(header.format, io.BytesIO(data))
     _load(image, header, lenient)
     try:
-        return _fitted(_array(image), header)
+        return _as_header_says(_array(image), header)
     except (PackerError, MemoryError):
         raise
     except Exception as error:
-        raise _refused(header.format, error) from None
+        raise _refusal(header.format, error) from None
 
 
 def decode_jpeg(data: bytes, header: Header, channels: int, factor: int, lenient: bool = False) -> Image:
@@ -210,7 +210,7 @@ def decode_jpeg(data: bytes, header: Header, channels: int, factor: int, lenient
         factor: 1, 2, 4 or 8: the image is decoded at 1/factor.
         lenient: Take what Pillow can decode of a damaged file.
     """
-    image = _opened("jpeg", io.BytesIO(data + b"\xff\xd9" if lenient else data))
+    image = _open_lazily("jpeg", io.BytesIO(data + b"\xff\xd9" if lenient else data))
     image.draft("L" if channels == 1 and not header.cmyk else None, (header.width // factor, header.height // factor))
     _load(image, header, lenient)
     return np.asarray(image.convert("L" if channels == 1 else "RGB")).reshape(image.height, image.width, channels)
@@ -229,7 +229,7 @@ def _load(image: Any, header: Header, lenient: bool) -> None:
         partial = lenient and isinstance(error, OSError) and image._im is not None
         image.tile = []  # do not try again
         if not partial or getattr(image, "use_load_libtiff", False) or image.getbbox(alpha_only=False) is None:
-            raise _refused(header.format, error) from None
+            raise _refusal(header.format, error) from None
 
 
 def _array(image: Any) -> Image:
@@ -244,7 +244,7 @@ def _array(image: Any) -> Image:
     return pixels.reshape(image.height, image.width, -1)
 
 
-def _fitted(pixels: Image, header: Header) -> Image:
+def _as_header_says(pixels: Image, header: Header) -> Image:
     """Return the pixels with the channels and bits that the header says."""
     channels = 3 if header.cmyk else header.channels
     if header.bit_depth == 16 and pixels.dtype == np.uint8:
@@ -264,7 +264,7 @@ def _samples(data: bytes, header: Header) -> Image:
 
     Pillow reads colors with 8 bits only, and scales with a loop in Python.
     """
-    _, _, offset, args = _opened("pnm", io.BytesIO(data)).tile[0]
+    _, _, offset, args = _open_lazily("pnm", io.BytesIO(data)).tile[0]
     maximum = args[1] if isinstance(args, tuple) else 65535 if args == "I;16B" else 255
     deep = maximum > 255
     shape = (header.height, header.width, header.channels)

@@ -151,16 +151,16 @@ class TargetSize:
             at = (self.width - scaled[0]) // 2, (self.height - scaled[1]) // 2
             return _Plan(whole, scaled, at, size)
         if (width <= height) == (self.fit == "short"):
-            scaled = self.width, _rounded(height * self.width, width)
+            scaled = self.width, _round_half_up(height * self.width, width)
         else:
-            scaled = _rounded(width * self.height, height), self.height
+            scaled = _round_half_up(width * self.height, height), self.height
         return _Plan(whole, scaled, (0, 0), scaled)
 
     def _crop_size(self, width: int, height: int) -> tuple[int, int]:
         """Return (width, height) of the largest part of an image with the aspect ratio of the target."""
         if width * self.height >= height * self.width:
-            return min(width, _rounded(height * self.width, self.height)), height
-        return width, min(height, _rounded(width * self.height, self.width))
+            return min(width, _round_half_up(height * self.width, self.height)), height
+        return width, min(height, _round_half_up(width * self.height, self.width))
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -175,7 +175,7 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[-1])
 
 
-def _rounded(numerator: int, denominator: int) -> int:
+def _round_half_up(numerator: int, denominator: int) -> int:
     """Round to a whole number of pixels, at least 1; halves are rounded up."""
     return max(1, (2 * numerator + denominator) // (2 * denominator))
 

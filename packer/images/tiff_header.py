@@ -81,15 +81,15 @@ def plain(data: bytes) -> bytes:
     OpenCV always rotates TIFFs, and multiplies separate alpha into the colors. With these changes it returns
     the pixels as stored (premultiplied colors stay so).
     """
-    return _changed(data, ((ORIENTATION_TAG, 1), (_EXTRA, _ASSOCIATED)))
+    return _with_values(data, ((ORIENTATION_TAG, 1), (_EXTRA, _ASSOCIATED)))
 
 
 def without_orientation(data: bytes) -> bytes:
     """Return the TIFF with orientation 1."""
-    return _changed(data, ((ORIENTATION_TAG, 1),))
+    return _with_values(data, ((ORIENTATION_TAG, 1),))
 
 
-def _changed(data: bytes, values: tuple[tuple[int, int], ...]) -> bytes:
+def _with_values(data: bytes, values: tuple[tuple[int, int], ...]) -> bytes:
     fields, _ = _directory(data, complete=True)
     out = bytearray(data)
     for tag, value in values:

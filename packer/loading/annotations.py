@@ -104,7 +104,7 @@ class BatchAnnotations:
                 each = np.repeat(maps, column.counts, axis=0)
                 if column.sizes is not None:
                     each = np.repeat(each, column.sizes, axis=0)
-                columns[name] = replace(column, values=_moved(column.values, each))
+                columns[name] = replace(column, values=_move_coordinates(column.values, each))
         return replace(self, columns=columns)
 
     def mirrored(self, flipped: NDArray[np.bool_], flip_index: Int64) -> BatchAnnotations:
@@ -259,7 +259,7 @@ def _in_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.clip(values, -FARTHEST, FARTHEST).astype(np.float32)
 
 
-def _moved(values: NDArray[Any], maps: Float64) -> NDArray[Any]:
+def _move_coordinates(values: NDArray[Any], maps: Float64) -> NDArray[Any]:
     """Return boxes (n, 4) or points (n, 2 or 3) moved by the map of each, (n, 4), computed in float64."""
     a, c, e, f = maps.T
     moved = values.astype(np.float64)

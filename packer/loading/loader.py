@@ -383,7 +383,7 @@ class PackedLoader(Rebuildable):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the settings and the state: a copy resumes from the current position."""
         here, size, augmentation = self._now()
-        return _remade, (self._settings, augmentation.crop, here.epoch, here.position, self._end(size))
+        return _rebuild_loader, (self._settings, augmentation.crop, here.epoch, here.position, self._end(size))
 
     @property
     def replaced(self) -> list[Replaced]:
@@ -396,7 +396,7 @@ class PackedLoader(Rebuildable):
         return {**self._stats.summary(), **({"decoder": decoder} if decoder else {})}
 
 
-def _remade(settings: dict[str, Any], crop: Crop | None, epoch: int, position: int, end: int) -> PackedLoader:
+def _rebuild_loader(settings: dict[str, Any], crop: Crop | None, epoch: int, position: int, end: int) -> PackedLoader:
     loader = PackedLoader(**settings)
     if crop is not settings["crop"]:
         loader.set_crop(crop)

@@ -222,12 +222,12 @@ def received(tensor: torch.Tensor, states: torch.Tensor, number: int) -> torch.T
     """Return a tensor that the pool of another process has sent, and note there when nothing refers to it any more."""
     # over an array, to which every view refers
     memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage()).numpy()
-    dropped = weakref.finalize(memory, _dropped, states.numpy(), number, os.getpid(), _forks[0])
+    dropped = weakref.finalize(memory, _on_dropped, states.numpy(), number, os.getpid(), _forks[0])
     dropped.atexit = False
     return _like(tensor, torch.from_numpy(memory))
 
 
-def _dropped(state: Memory, number: int, pid: int, forks: int) -> None:
+def _on_dropped(state: Memory, number: int, pid: int, forks: int) -> None:
     if pid == os.getpid():  # else this is a fork of the process that received it
         state[number] = HERE if forks == _forks[0] else FORKED
 

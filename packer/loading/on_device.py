@@ -235,7 +235,7 @@ class DeviceCache:
             params = filler.params(records, epoch)
             images = self._gathered(records)
             if params.regions is not None:
-                images = cropped(images, params.regions, filler.output, filler.interpolation)
+                images = crop_and_resize(images, params.regions, filler.output, filler.interpolation)
             if params.flipped is not None:
                 flipped = torch.from_numpy(params.flipped).to(self.device, non_blocking=True)
                 images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
@@ -254,7 +254,7 @@ def _free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
 
 
-def cropped(
+def crop_and_resize(
     images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation
 ) -> torch.Tensor:
     """Resize the region (x, y, width, height) of each image to (height, width) `output`; uint8, channels last."""
@@ -462,7 +462,7 @@ class DeviceDecode:
         interpolation = self.filler.interpolation
         sides = np.array(image.shape[:0:-1], np.float64)
         if not in_whole_pixels(region, (sides[:1], sides[1:])).all():
-            return cropped(image[None], region, output, interpolation)[0]
+            return crop_and_resize(image[None], region, output, interpolation)[0]
         x, y, width, height = region[0].astype(int).tolist()
         part = image[:, y : y + height, x : x + width].float()
         if part.shape[1:] == output:

@@ -269,19 +269,19 @@ def check_cache(pack: Pack, sampler: Sampler, batch_size: int) -> None:
     each = int(pack.reader.approximate_extents(_sample(pack.reader.files[0])[:, None] + np.arange(2))[1].mean())
     batches = 2 * (LEAD_BATCHES + BEHIND_BATCHES) * batch_size * each
     span = 2 * AHEAD_BYTES + batches
-    if (need := _needed(pack, remote, sampler, span)) > room:
+    if (need := _bytes_needed(pack, remote, sampler, span)) > room:
         enough = min(need + need // 4, sum(remote.blocks.layout.sizes))  # other epochs need a little more
         step = f"pass cache_bytes={enough + (remote.limit or 0) - room} or more"
         if not isinstance(sampler, BlockShuffleSampler):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SortedPackWarning)
-                less = _needed(pack, remote, BlockShuffleSampler(pack, sampler.seed), span)
+                less = _bytes_needed(pack, remote, BlockShuffleSampler(pack, sampler.seed), span)
             step += f", or BlockShuffleSampler, which needs {size_text(less)}" if less < need else ""
         problem = f"leaves {size_text(max(0, room))} for images, but this order needs {size_text(need)} at a time"
         raise UsageError("cache_bytes", problem, step)
 
 
-def _needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
+def _bytes_needed(pack: Pack, remote: Remote, sampler: Sampler, span: int) -> int:
     """Return how many bytes of a pack must be in the cache for an order of which each rank reads `span` at a time."""
     layout = remote.blocks.layout
     extent_bytes = np.bincount(layout.extents, layout.block_sizes).astype(np.int64)

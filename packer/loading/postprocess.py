@@ -99,7 +99,7 @@ class Mixing:
         if self._jitter is None:
             return images
         _check_images("color_jitter", images)
-        with _seeded(derive(self._seed ^ STREAM, epoch, number, 0)):
+        with _seeded_torch(derive(self._seed ^ STREAM, epoch, number, 0)):
             changed: torch.Tensor = self._jitter(images)
         return changed
 
@@ -110,7 +110,7 @@ class Mixing:
         _check_images(self.mixes[0], images)
         if "mixup" in self.mixes and not images.is_floating_point():
             raise UsageError("mixup", f"needs float images, but the transform returns {images.dtype}", FRACTIONS)
-        with _seeded(derive(self._seed ^ STREAM, epoch, number, 1)):
+        with _seeded_torch(derive(self._seed ^ STREAM, epoch, number, 1)):
             mixed: tuple[torch.Tensor, Any] = self._mix(images, targets)
         return mixed
 
@@ -175,7 +175,7 @@ def _torchvision(name: str) -> Any:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seeded_torch(seed: int) -> Iterator[None]:
     """Let torch's functions draw from a seed, for torchvision takes no generator; then all is as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -124,7 +124,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
 
     def _of(self, records: Int64) -> Iterator[dict[str, Any]]:
         sizes = self._sizes(records).astype(np.float64)
-        boxes, box_labels = _ragged(self.pack, "boxes"), _ragged(self.pack, "box_labels")
+        boxes, box_labels = _ragged_column(self.pack, "boxes"), _ragged_column(self.pack, "box_labels")
         index, counts = _items(boxes, records)
         scale = np.repeat(sizes, counts, axis=0)
         corners = boxes.values[index].astype(np.float64).reshape(-1, 2, 2)
@@ -152,7 +152,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
             }
 
     def _segments(self, records: Int64, sizes: Any) -> list[Any]:
-        polygons = _ragged(self.pack, "polygons")
+        polygons = _ragged_column(self.pack, "polygons")
         objects, counts = _items(polygons, records)
         points, lengths = _items(polygons.values, objects)
         scale = np.repeat(np.repeat(sizes, counts, axis=0), lengths, axis=0)
@@ -160,7 +160,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
         return [xy[start:stop] for start, stop in pairwise([0, *np.cumsum(lengths).tolist()])]
 
     def _keypoints(self, records: Int64, scale: Any) -> Any:
-        keypoints = _ragged(self.pack, "keypoints")
+        keypoints = _ragged_column(self.pack, "keypoints")
         points, _ = _items(keypoints.values, _items(keypoints, records)[0])
         xyv = keypoints.values.values[points].reshape(len(scale), keypoints_of(self.pack), 3)
         fractions = np.concatenate([xyv[..., :2] / scale[:, None], xyv[..., 2:]], axis=2).astype(np.float32)
@@ -171,7 +171,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
 
 def keypoints_of(pack: Pack) -> int:
     """Return how many keypoints each object has; 0 if there are none."""
-    of_objects = _ragged(pack, "keypoints").flat()
+    of_objects = _ragged_column(pack, "keypoints").flat()
     return int(of_objects.offsets[1] - of_objects.offsets[0]) if len(of_objects) else 0
 
 
@@ -179,17 +179,17 @@ def each_has_a_polygon(pack: Pack) -> bool:
     """Return whether every box of a pack has a polygon."""
     if "polygons" not in pack.manifest.fields:
         return False
-    polygons = _ragged(pack, "polygons")
-    same = np.array_equal(_ragged(pack, "boxes").lengths, polygons.lengths)
+    polygons = _ragged_column(pack, "polygons")
+    same = np.array_equal(_ragged_column(pack, "boxes").lengths, polygons.lengths)
     return same and bool(polygons.flat().lengths.all())
 
 
-def _ragged(pack: Pack, name: str) -> Any:
+def _ragged_column(pack: Pack, name: str) -> Any:
     return pack.column(name)
 
 
 def _names(pack: Pack, records: Int64) -> list[str]:
-    paths = _ragged(pack, "path")
+    paths = _ragged_column(pack, "path")
     text, root = memoryview(paths.values), os.path.join(pack.path, "")
     places = zip(paths.offsets[records].tolist(), paths.offsets[records + 1].tolist(), strict=True)
     return [root + os.fsdecode(bytes(text[start:stop])) for start, stop in places]
@@ -206,7 +206,7 @@ def _items(column: Ragged, rows: Int64) -> tuple[Int64, Int64]:
 def _without_repeats(label: dict[str, Any]) -> dict[str, Any]:
     """Return the label with only the first of equal objects, as Ultralytics drops equal lines of a label file."""
     arrays = [label[name] for name in ("cls", "bboxes", "keypoints") if label[name] is not None]
-    rows = [b"".join(part[i].tobytes() for part in (*arrays, *_listed(label))) for i in range(len(label["cls"]))]
+    rows = [b"".join(part[i].tobytes() for part in (*arrays, *_label_list(label))) for i in range(len(label["cls"]))]
     if len(set(rows)) < len(rows):
         first = sorted({row: i for i, row in reversed(list(enumerate(rows)))}.values())
         label.update({name: label[name][first] for name in ("cls", "bboxes", "keypoints") if label[name] is not None})
@@ -214,7 +214,7 @@ def _without_repeats(label: dict[str, Any]) -> dict[str, Any]:
     return label
 
 
-def _listed(label: dict[str, Any]) -> list[Any]:
+def _label_list(label: dict[str, Any]) -> list[Any]:
     return [label["segments"]] if label["segments"] else []
 
 

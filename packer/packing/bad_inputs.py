@@ -15,7 +15,7 @@ from packer.model.annotation import Annotation, Progress
 from packer.packing.build_options import BuildOptions
 from packer.packing.input_table import Inputs
 from packer.packing.make_record import Recipe, rejected, rows_of
-from packer.packing.partition import mapped, write_table
+from packer.packing.partition import map_table, write_table
 from packer.system.atomic import replacing
 from packer.system.child import Decoding, Report
 
@@ -191,7 +191,7 @@ class CheckJob:
 def check_images(job: CheckJob, report: Report, decoding: Decoding) -> dict[int, Rejected]:
     """Decode the images of a job. Return why an image cannot be packed, by its row."""
     bad = {}
-    rows = rows_of(mapped(job.table).slice(job.start, job.stop - job.start))
+    rows = rows_of(map_table(job.table).slice(job.start, job.stop - job.start))
     for number, (row, read) in enumerate(job.recipe.reads(rows), job.start):
         try:
             if number in job.refused:

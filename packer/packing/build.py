@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     _Packed = tuple[Output, Plan, list[ShardResult], float]
     """Where a pack is, its plan, its shards, and the seconds that it took."""
 
+
 T = TypeVar("T")
 PRELOADED = "packer.packing.write_shard packer.packing.partition"
 """Modules that workers import when they start."""
@@ -105,7 +106,7 @@ def _planned_alone(options: BuildOptions, progress: Progress, deep: bool, readin
         Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.partition") as pool,
     ):
         pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
-        plan = _planned(options, pool, progress, replace(reading, scratch=temporary), deep=deep)
+        plan = _make_plan_of(options, pool, progress, replace(reading, scratch=temporary), deep=deep)
     list_rejected(options, plan.inputs.rejected, progress)
     return plan
 
@@ -233,7 +234,7 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
             summaries[options.split] = BuildSummary(
                 options.output, manifest, _bytes_of(manifest), 0.0, None, options.output
             )
-    with _packed(left, progress, reading) as packed:
+    with _pack_all(left, progress, reading) as packed:
         check_classes(
             [summary.manifest for summary in summaries.values()], [plan.inputs.classes for _, plan, *_ in packed]
         )
@@ -261,7 +262,7 @@ def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Re
     started, part = time.monotonic(), BuildPart.of(every[0].part or "")
     summaries = []
     for options in every:
-        with _packed([options], progress, reading) as ((output, plan, results, _),):
+        with _pack_all([options], progress, reading) as ((output, plan, results, _),):
             records = sum(result.entry.records for result in results if result.entry is not None)
         seconds, started = time.monotonic() - started, time.monotonic()
         summaries.append(PartSummary(output.path, part, len(results), plan.shards, records, seconds))
@@ -269,7 +270,7 @@ def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Re
 
 
 @contextmanager
-def _packed(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> Iterator[list[_Packed]]:
+def _pack_all(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> Iterator[list[_Packed]]:
     """Plan all packs, pack their shards, and yield them with where they are; work that is not published is kept."""
     from packer.images.decode import check_available
     from packer.packing.bad_inputs import check_quarantine, list_rejected
@@ -327,7 +328,7 @@ def _planned_and_packed(
     for each, output in zip(every, outputs, strict=True):
         started = time.monotonic()
         reading = replace(reading, scratch=output.source, folder=output.partial)
-        plan = _planned(each, pool, progress, reading)
+        plan = _make_plan_of(each, pool, progress, reading)
         for note in dict.fromkeys(plan.inputs.more_notes):
             if not any(note in other.inputs.more_notes for other in plans):
                 progress.note(f"note: {printable(note)}")
@@ -375,7 +376,7 @@ class _Reading:
     """Whether to raise HasSplits if they have splits."""
 
 
-def _planned(
+def _make_plan_of(
     options: BuildOptions, pool: Engine, progress: Progress, reading: _Reading, deep: bool | None = None
 ) -> Plan:
     """Read the source and plan the pack.

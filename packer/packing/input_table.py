@@ -28,8 +28,8 @@ from packer.packing.partition import (
     UNLABELED,
     Partition,
     base_schema,
-    mapped,
-    marked,
+    map_table,
+    mark_missing_labels,
     no_objects,
     pieces,
     renumbered,
@@ -37,7 +37,7 @@ from packer.packing.partition import (
 )
 from packer.packing.publish import PLAN
 from packer.sources.archives import add_folder
-from packer.sources.paths import as_bytes, as_text, folder_of, quoted, stem_of
+from packer.sources.paths import as_bytes, as_text, folder_of, quoted_value, stem_of
 from packer.sources.places import Archive
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.system.atomic import make_own_folder, remove
@@ -78,7 +78,7 @@ class Selection:
         text, number = next(iter(self.unmatched.items()))
         name = printable(os.path.basename(self.file))
         lines = plural(len(self.unmatched), "line names", "lines name")
-        return f"{name}: {lines} no image, for example line {number}: {quoted(text)}"
+        return f"{name}: {lines} no image, for example line {number}: {quoted_value(text)}"
 
 
 def read_selection(file: str, images: Sequence[bytes], like: str | None = None) -> Selection:
@@ -134,7 +134,7 @@ def _entries(data: bytes, file: str) -> Iterator[tuple[int, bytes]]:
             try:
                 entry = as_bytes(path_in(as_text(line.partition(b"\t")[0]))) if number > 1 else b""
             except ValueError:
-                problem = f"{quoted(line)} is not a line of a list of packer"
+                problem = f"{quoted_value(line)} is not a line of a list of packer"
                 raise UsageError(f"{file}:{number}", problem, "write one path, key or glob per line") from None
         if entry:
             yield number, entry
@@ -159,7 +159,7 @@ def _find_names(
     for number, line in lines:
         found = [path for path in dict.fromkeys(of_key.get(line, ())) if path in there] or named.get(line, [])
         if len(found) > 1:
-            several = f"{quoted(line)} fits {len(found)} images, for example {printable(found[0])}"
+            several = f"{quoted_value(line)} fits {len(found)} images, for example {printable(found[0])}"
             raise UsageError(f"{selection.file}:{number}", several, "give its path, or a glob for all of them")
         if not found and line in folders:
             selection.images.update(image for image in images if image.startswith(line + b"/"))
@@ -233,7 +233,7 @@ class Inputs:
 
         It has the columns of `base` and the annotation columns of the index that any image has.
         """
-        return mapped(self.file)
+        return map_table(self.file)
 
     def work_in(self, folder: str | None) -> None:
         """Write the plan into this folder. None: into a temporary one that is removed with this object.
@@ -258,7 +258,7 @@ class Inputs:
                 first, last = np.searchsorted(dropped, [start, start + len(piece)])
                 there: Any = np.ones(len(piece), np.bool_)
                 there[dropped[first:last] - start] = False
-                yield from marked(piece.filter(pa.array(there))).to_batches()
+                yield from mark_missing_labels(piece.filter(pa.array(there))).to_batches()
 
         write_table(kept(), table.schema, less)
         os.replace(less, self.file)

@@ -269,7 +269,7 @@ class Recipe:
         header = row.header
         image, damage = self.image(data, row, header)
         if self.resize is not None:
-            annotation = resized(annotation, self.resize, (row.width, row.height))
+            annotation = resize_annotation(annotation, self.resize, (row.width, row.height))
         stored, encoding = (
             (data, header.format) if self.encode == "copy" else (encode(image, self.encode, self.quality), self.encode)
         )
@@ -281,7 +281,7 @@ class Recipe:
         return record, damage
 
 
-def resized(annotation: Annotation, resize: TargetSize, size: tuple[int, int]) -> Annotation:
+def resize_annotation(annotation: Annotation, resize: TargetSize, size: tuple[int, int]) -> Annotation:
     """Return the annotation of an image of `size` (width, height) in the frame of the resized image."""
     if not any(field.moves and getattr(annotation, field.name) is not None for field in FIELDS):
         return annotation
@@ -299,7 +299,7 @@ def rejected(path: bytes, error: BadInput) -> Rejected:
     return Rejected(name, error.reason, problem)
 
 
-def refused(path: bytes, reason: str) -> Rejected | None:
+def rejected_of_path(path: bytes, reason: str) -> Rejected | None:
     """Return the entry of a path that `find_tree` skipped although it may hold any number of images; else None."""
     if reason.partition(":")[0] not in FAULTS:
         return None

@@ -268,7 +268,7 @@ def write_table(batches: Iterable[Any], schema: Any, path: str) -> None:
             writer.write_table(pa.Table.from_batches(waiting, schema).combine_chunks())
 
 
-def mapped(file: str) -> Any:
+def map_table(file: str) -> Any:
     """Return the table in a file, which stays mapped as long as it is used."""
     return pa.ipc.open_file(pa.memory_map(os.fsencode(file))).read_all()
 
@@ -299,10 +299,10 @@ def rows_at(table: Any, numbers: NDArray[np.int64]) -> Any:
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     rows = pa.concat_tables(found) if found else table.slice(0, 0)
-    return marked(rows.combine_chunks().take(pa.array(back)).combine_chunks())
+    return mark_missing_labels(rows.combine_chunks().take(pa.array(back)).combine_chunks())
 
 
-def marked(table: Any) -> Any:
+def mark_missing_labels(table: Any) -> Any:
     """Return a table of which rows were taken with -1 below the nulls of `label` again, where Arrow leaves zeros."""
     place = table.schema.get_field_index("label")
     if place < 0 or not table.column(place).null_count:

@@ -28,7 +28,7 @@ from packer.packing.make_record import UNREAD, MeasureJob, Recipe, rows_of
 from packer.packing.partition import pieces, rows_at
 from packer.packing.publish import PACK
 from packer.packing.write_shard import ShardJob
-from packer.samplers.order import derive, shuffled
+from packer.samplers.order import derive, permutation_function
 from packer.sources.paths import as_bytes
 from packer.sources.places import Archive
 from packer.stores import clean_url, is_url
@@ -113,7 +113,7 @@ class AllFacts:
 
 def permuted(values: NDArray[np.int64], order: tuple[int, int]) -> NDArray[np.int64]:
     """Return values in a packing order."""
-    to, result = shuffled(*order), Spill()
+    to, result = permutation_function(*order), Spill()
     for start, part in _parts(values):
         result.append(values[to(np.arange(start, start + len(part)))].data)
     return np.frombuffer(result.finish(), np.int64)
@@ -178,10 +178,10 @@ def cuts_of(image_bytes: NDArray[np.int64], shard_bytes: int | None) -> tuple[in
         cuts.update((np.searchsorted(ends, targets[done:here], side="left") + start + 1).tolist())
         done = max(done, here)
     by_size = sorted(cut for cut in cuts if cut <= n)
-    return tuple(by_size if shard_bytes is None else _divided(by_size))
+    return tuple(by_size if shard_bytes is None else _divide_large_shards(by_size))
 
 
-def _divided(cuts: list[int]) -> Iterator[int]:
+def _divide_large_shards(cuts: list[int]) -> Iterator[int]:
     """Yield the cuts, and those that divide shards of more than MOST_RECORDS evenly."""
     for start, stop in pairwise(cuts):
         parts = -(-(stop - start) // MOST_RECORDS)
@@ -438,7 +438,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
 def _ratio(table: Any, order: tuple[int, int] | None, recipe: Recipe, measure: Measure) -> float:
     """Return the encoded bytes per byte of pixels, of an even sample."""
     drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int))
-    rows = rows_at(table, drawn if order is None else shuffled(*order)(drawn))
+    rows = rows_at(table, drawn if order is None else permutation_function(*order)(drawn))
     sizes = measure(MeasureJob(tuple(rows_of(rows)), recipe))
     encoded, raw = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (1, 1)
     return encoded / raw

@@ -12,7 +12,7 @@ from packer.format.lists import selection_file
 from packer.format.manifest import Manifest, read_manifest
 from packer.packing.build_options import DEFAULT_CONTAINER, DEFAULTS, KINDS, BuildOptions, default_encoding
 from packer.packing.option_table import OPTIONS, TABLE, label_of
-from packer.sources.paths import as_bytes, quoted
+from packer.sources.paths import as_bytes, quoted_value
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo_config import parse_yaml
 
@@ -98,7 +98,7 @@ def read_config(path: str) -> dict[str, Any]:
     for written, value in loaded.items():
         name = flags.get(written.replace("_", "-"), written.replace("-", "_"))
         if name not in TABLE:
-            raise UsageError(path, f"has the option {quoted(written)}, which is not known", HELP)
+            raise UsageError(path, f"has the option {quoted_value(written)}, which is not known", HELP)
         try:
             options[name] = _value(name, value)
         except ValueError as error:
@@ -120,13 +120,13 @@ def _value(name: str, value: Any) -> Any:
         return read(value)
     if kind == "bool":
         if value.lower() not in ("true", "false"):
-            raise ValueError(f"must be true or false, got {quoted(value)}")
+            raise ValueError(f"must be true or false, got {quoted_value(value)}")
         return value.lower() == "true"
     if kind.startswith("int"):
         try:
             return int(value)
         except ValueError:
-            raise ValueError(f"must be a whole number, got {quoted(value)}") from None
+            raise ValueError(f"must be a whole number, got {quoted_value(value)}") from None
     return value
 
 
@@ -156,7 +156,9 @@ def command_of(manifest: Manifest, pack: str) -> str:
         for name, value in manifest.options.get("repack", {}).items():
             words += [label_of(name)] if value is True else [label_of(name), str(value)]
         if words[1] == "convert":
-            return shlex.join([*words[:3], pack, option("format"), manifest.container]) + _remade(manifest, pack)
+            return shlex.join([*words[:3], pack, option("format"), manifest.container]) + _conversion_options(
+                manifest, pack
+            )
         return shlex.join(words if words[1] == "split" else [*words, "-o", pack])
     from packer.packing.plan import default_shard_bytes
 
@@ -184,7 +186,7 @@ def command_of(manifest: Manifest, pack: str) -> str:
     return shlex.join([*words, "-o", pack])
 
 
-def _remade(manifest: Manifest, pack: str) -> str:
+def _conversion_options(manifest: Manifest, pack: str) -> str:
     """Return the options of a conversion, with a comment: a pack does not say which of them are those of its source."""
     options = manifest.options
     names = [*(("encode",) if options.get("encode") not in (None, "copy") else ())]

@@ -75,7 +75,7 @@ def check_boxes(
     changes.counts["boxes_clamped"] += int(((excess > 0) & ~outside & ~drop).sum())
     for number in np.flatnonzero(bad).tolist():
         before = _pixels(raw, number, scale)
-        after = "" if drop[number] else _numbers(_cut(before, size))
+        after = "" if drop[number] else _numbers(_cut_box(before, size))
         change = "dropped" if drop[number] else "clipped"
         changes.rows.append((change, *_place(raw, number), _numbers(before), after))
     annotation = replace(annotation, boxes=clamped)
@@ -100,7 +100,7 @@ def _note_polygons(
             if not noted[number]:
                 low, high = polygon.min(axis=0).tolist(), polygon.max(axis=0).tolist()
                 extent = (low[0], low[1], high[0], high[1])
-                row = ("polygon clipped", *_place(raw, number), _numbers(extent), _numbers(_cut(extent, size)))
+                row = ("polygon clipped", *_place(raw, number), _numbers(extent), _numbers(_cut_box(extent, size)))
                 changes.rows.append(row)
 
 
@@ -117,7 +117,7 @@ def _pixels(raw: RawAnnotation, number: int, scale: Box) -> Box:
     return x1, y1, x2, y2
 
 
-def _cut(box: Box, size: tuple[int, int]) -> Box:
+def _cut_box(box: Box, size: tuple[int, int]) -> Box:
     (x1, y1, x2, y2), (width, height) = box, size
     return min(max(x1, 0), width), min(max(y1, 0), height), min(max(x2, 0), width), min(max(y2, 0), height)
 

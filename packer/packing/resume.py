@@ -73,7 +73,7 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         rejected=tuple(islice(inputs.rejected, MOST_IN_MANIFEST)),
         flip_index=inputs.flip_index,
         tags=inputs.tags,
-        notes=(*inputs.all_notes, *_skipped(inputs.skipped)),
+        notes=(*inputs.all_notes, *_skipped_lines(inputs.skipped)),
         packer=packer.__version__,
         libraries=library_versions(),
     )
@@ -121,7 +121,7 @@ def library_versions() -> dict[str, str]:
     return versions
 
 
-def _skipped(skipped: Listing[Skipped]) -> list[str]:
+def _skipped_lines(skipped: Listing[Skipped]) -> list[str]:
     return [
         f"skipped {count}: {printable(reason)} ({printable(skipped.examples[reason].path)})"
         for reason, count in sorted(skipped.counts.items())
@@ -205,10 +205,12 @@ def _differences(before: Any, now: Mapping[str, Any]) -> str:
     if not isinstance(before, Mapping):
         return "which ones is not recorded"
     names = [name for name in now if before.get(name) != now[name]]
-    return ", ".join(f"{_named(name, _value_text(before.get(name)))}, now {_value_text(now[name])}" for name in names)
+    return ", ".join(
+        f"{_option_name(name, _value_text(before.get(name)))}, now {_value_text(now[name])}" for name in names
+    )
 
 
-def _named(name: str, value: str) -> str:
+def _option_name(name: str, value: str) -> str:
     return f"{ARGUMENT} {value}" if name == "source" else option(TABLE[name].flag, value)
 
 

@@ -21,12 +21,12 @@ from packer.images.image_headers import OnAnimation
 from packer.model.annotation import Progress
 from packer.packing.build_options import BuildOptions, not_in_split
 from packer.packing.input_table import Inputs, InputTable, read_selection
-from packer.packing.make_record import UNREAD, Headers, refused, rejected
+from packer.packing.make_record import UNREAD, Headers, rejected, rejected_of_path
 from packer.packing.partition import Partition, PartitionJob, make_partition, names_of, read_names, read_partition
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
 from packer.sources import check_options, check_sources, joined, open_source, recognize
 from packer.sources.auto import left_unread, what_was_read
-from packer.sources.paths import as_text, extension_of, file_of, quoted
+from packer.sources.paths import as_text, extension_of, file_of, quoted_value
 from packer.sources.places import MemberPlaces, Scratch
 from packer.sources.source import BaseSource, SourceOptions, Tree, leaves_out
 from packer.sources.store_tree import find_store_tree
@@ -96,7 +96,7 @@ def read_inputs(
         tree = replace(tree, members=replace(tree.members, scratch=scratch))
     inputs = Inputs(archives=tree.members.archives if tree.members else ())
     inputs.in_store = tree.members is not None and not inputs.archives
-    faults = {path: fault for path, reason in skipped if (fault := refused(path, reason)) is not None}
+    faults = {path: fault for path, reason in skipped if (fault := rejected_of_path(path, reason)) is not None}
     if options.exclude is not None:
         inputs.left_out = read_selection(
             options.exclude, [*tree.images, *faults] if faults else tree.images, options.like
@@ -112,14 +112,14 @@ def read_inputs(
         also = also or "".join(f"; {printable(row.path)}: {row.reason}" for row in islice(inputs.skipped, 1))
         step = "give the folder that holds the images"
         if video := next((path for path in tree.files if extension_of(path) in VIDEOS), None):
-            also = f", but videos: {quoted(video)}"
-            step = f"extract frames as images first: ffmpeg -i {quoted(video)} FRAMES/%06d.jpg"
+            also = f", but videos: {quoted_value(video)}"
+            step = f"extract frames as images first: ffmpeg -i {quoted_value(video)} FRAMES/%06d.jpg"
         raise UsageError(options.source, f"no images found{also}", step)
     sources, siblings = _open_sources(tree, options, inputs)
     fixed = None if options.classes is None else read_classes(options.classes)
     inputs.work_in(folder)
     table = InputTable(inputs)
-    paths, others = _chosen(tree, sources, options, inputs, bool(siblings))
+    paths, others = _choose_images(tree, sources, options, inputs, bool(siblings))
     inputs.images, inputs.taken = len(tree.images), len(paths)
     length = max(IMAGES_A_JOB, min(MOST_IMAGES_A_JOB, len(paths) // JOBS))
     jobs = Jobs(paths, length, tree.root, tree.members, options, fixed, table, sources, range(-(-len(paths) // length)))
@@ -173,7 +173,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[li
     sources_of = joined(specs)
     inputs.labels = tuple(spec.partition(":")[0] for spec in specs)
     files = [spec.partition(":")[2] for spec in specs]
-    inputs.label_files = tuple(_recorded(tree, file) for file in files) if any(files) else ()
+    inputs.label_files = tuple(_path_as_recorded(tree, file) for file in files) if any(files) else ()
     columns: Iterator[str | None] = iter(options.columns)
     sources, by_auto = [], options.labels == ("auto",)
     for spec, more_files in sources_of:
@@ -187,7 +187,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[li
     return sources, [open_source(spec, tree, of_all) for spec in others]
 
 
-def _recorded(tree: Tree, file: str) -> str:
+def _path_as_recorded(tree: Tree, file: str) -> str:
     """Return a file as ``SRC/FILE`` if it is below the source, else its name: a pack does not say where it was made."""
     try:
         below = tree.below(file_of(tree, "", file))
@@ -272,7 +272,7 @@ def _read_all(jobs: Jobs, table: InputTable, run: Run, progress: Progress) -> No
         inputs.notes.append(inputs.left_out.note)
 
 
-def _chosen(
+def _choose_images(
     tree: Tree, sources: Sequence[BaseSource], options: BuildOptions, inputs: Inputs, by_list: bool
 ) -> tuple[Sequence[bytes], Sequence[bytes]]:
     """Return the paths of the images that the sources, ``--split``, ``--include`` and ``--exclude`` leave, and of those
@@ -280,7 +280,7 @@ def _chosen(
     """
     paths: Sequence[bytes] = tree.images
     for source in sources:
-        paths = _kept(paths, source.left_out, inputs) if leaves_out(source) else paths
+        paths = _without_left_out(paths, source.left_out, inputs) if leaves_out(source) else paths
     others: Sequence[bytes] = ()
     if options.one_split is not None:
         other, elsewhere = not_in_split(options.one_split), PathWriter()
@@ -291,12 +291,12 @@ def _chosen(
             elsewhere.append(path)
             return other
 
-        paths = _kept(paths, reason, inputs)
+        paths = _without_left_out(paths, reason, inputs)
         others = elsewhere.finish()
     if by_list:
         ours = set(paths)
         others = [path for path in tree.images if path not in ours]
-    return _selected(paths, others, tree, options, inputs)
+    return _apply_selection(paths, others, tree, options, inputs)
 
 
 def _late(job: PartitionJob, sources: Sequence[BaseSource]) -> Headers | None:
@@ -329,7 +329,9 @@ def _reject(fault: Rejected, inputs: Inputs) -> None:
         inputs.rejected.add(fault)
 
 
-def _kept(paths: Sequence[bytes], left_out: Callable[[bytes], str | None], inputs: Inputs | None) -> Sequence[bytes]:
+def _without_left_out(
+    paths: Sequence[bytes], left_out: Callable[[bytes], str | None], inputs: Inputs | None
+) -> Sequence[bytes]:
     """Return the paths for which there is no reason to leave them out; the others are skipped in `inputs`."""
     kept = PathWriter()
     for path in paths:
@@ -341,7 +343,7 @@ def _kept(paths: Sequence[bytes], left_out: Callable[[bytes], str | None], input
     return kept.finish()
 
 
-def _selected(
+def _apply_selection(
     paths: Sequence[bytes], others: Sequence[bytes], tree: Tree, options: BuildOptions, inputs: Inputs
 ) -> tuple[Sequence[bytes], Sequence[bytes]]:
     """Return the paths that ``--include`` and ``--exclude`` leave, and of other splits those."""
@@ -350,17 +352,17 @@ def _selected(
         inputs.selections["include"] = chosen.content
         name = os.path.basename(options.include)
         for line, number in chosen.unmatched.items():
-            error = NoImage(f"{name}:{number}", f"no image {quoted(line)}", "correct the line, or remove it")
+            error = NoImage(f"{name}:{number}", f"no image {quoted_value(line)}", "correct the line, or remove it")
             inputs.rejected.add(rejected(os.fsencode(error.where), error))
 
         def not_included(path: bytes) -> str | None:
             return None if path in chosen.images else "not included"
 
-        paths, others = _kept(paths, not_included, inputs), _kept(others, not_included, None)
+        paths, others = _without_left_out(paths, not_included, inputs), _without_left_out(others, not_included, None)
     if (left_out := inputs.left_out) is not None:
 
         def excluded(path: bytes) -> str | None:
             return "excluded" if path in left_out.images else None
 
-        paths, others = _kept(paths, excluded, inputs), _kept(others, excluded, None)
+        paths, others = _without_left_out(paths, excluded, inputs), _without_left_out(others, excluded, None)
     return paths, others

@@ -30,8 +30,8 @@ from packer.model.annotation import Annotation, Record
 from packer.model.annotation_columns import Annotations
 from packer.packing.journal import ShardResult, SourcesDigest, is_intact
 from packer.packing.make_record import UNREAD, InputRow, Recipe, rejected, rows_of
-from packer.packing.partition import classes_of, mapped, rows_at
-from packer.samplers.order import shuffled
+from packer.packing.partition import classes_of, map_table, rows_at
+from packer.samplers.order import permutation_function
 from packer.sources.places import held_open
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.storage import storage_errors
@@ -305,10 +305,10 @@ def digest_of_inputs(job: ShardJob) -> str:
 
 def _rows_of(job: ShardJob) -> Any:
     """Return the rows of the table of inputs that a job packs, in packing order."""
-    table = mapped(job.table)
+    table = map_table(job.table)
     if job.order is None:
         return table.slice(job.start, job.stop - job.start).combine_chunks()
-    return rows_at(table, shuffled(*job.order)(np.arange(job.start, job.stop)))
+    return rows_at(table, permutation_function(*job.order)(np.arange(job.start, job.stop)))
 
 
 def _digest_of(job: ShardJob, rows: Any) -> str:

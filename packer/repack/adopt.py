@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AdoptOptions", "AdoptReport", "adopt"]
 
+
 ROLES = ("image", "label", "text", "boxes")
 READ_HERE_BYTES = 16 << 20
 """Files up to this size in all are read sooner than a worker starts."""
@@ -177,7 +178,7 @@ def adopt(
         output.restart()
         make_own_folder(output.folder)
         jobs = _jobs(asked, paths, kind, output.folder)
-        results = _read(asked, jobs, progress)
+        results = _read_all_files(asked, jobs, progress)
         inputs = _inputs(results, skipped)
         classes, ids = classes_of(results, jobs, asked.classes is not None)
         tables = list(final_tables(results, jobs, ids, inputs, asked.missing_labels))
@@ -227,7 +228,7 @@ def _jobs(asked: AdoptOptions, paths: list[str], kind: str, folder: str) -> list
     ]
 
 
-def _read(asked: AdoptOptions, jobs: list[FileJob], progress: Progress) -> list[FileResult]:
+def _read_all_files(asked: AdoptOptions, jobs: list[FileJob], progress: Progress) -> list[FileResult]:
     """Read all files, in worker processes."""
     from packer.repack.adopt_file import adopt_file
     from packer.system.pool import Pool

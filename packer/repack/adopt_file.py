@@ -18,7 +18,7 @@ from crc32c import crc32c
 from xxhash import xxh3_128_digest
 
 from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, PackerError, UsageError, printable
-from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, coded
+from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, dictionary_column
 from packer.format.indexes import overlapping
 from packer.format.lists import Changed
 from packer.format.manifest import Rejected
@@ -416,8 +416,8 @@ class _Reader:
             pa.array(heights.astype(np.int32)),
             pa.array(widths.astype(np.int32)),
             pa.array(channels.astype(np.int8)),
-            coded(dtypes.astype(np.int8), DTYPES),
-            coded(encodings.astype(np.int8), ENCODINGS),
+            dictionary_column(dtypes.astype(np.int8), DTYPES),
+            dictionary_column(encodings.astype(np.int8), ENCODINGS),
             pa.array(paths, pa.binary()),
             pa.Array.from_buffers(pa.binary(16), len(kept), [None, pa.py_buffer(b"".join(digests))]),
             *annotations,

@@ -22,7 +22,7 @@ from packer.model.annotation_columns import column, present
 from packer.model.fields import CLASS_IDS, FIELDS, OBJECTS
 from packer.packing.input_table import Inputs
 from packer.packing.make_record import rejected
-from packer.packing.partition import marked, no_objects, renumbered
+from packer.packing.partition import mark_missing_labels, no_objects, renumbered
 from packer.packing.publish import Output
 from packer.packing.resolve import ClassIds, similar_names
 from packer.packing.resume import library_versions
@@ -166,14 +166,14 @@ def final_tables(
     """
     labels = [f.name for f in FIELDS if f.says and any(f.name in result.fields for result in results)]
     for job, of_file in zip(jobs, ids, strict=True):
-        table = _numbered(job.table, of_file)
+        table = _with_final_ids(job.table, of_file)
         there = _labeled(table, labels) if labels and len(table) else None
         if there is not None and not there.all():
             table = _without_labels(table, there, missing, inputs, "boxes" in labels)
         yield table
 
 
-def _numbered(path: str, ids: NDArray[np.int64]) -> Any:
+def _with_final_ids(path: str, ids: NDArray[np.int64]) -> Any:
     """Return the table that a worker wrote, with the final class ids."""
     with pa.memory_map(os.fsencode(path)) as source:
         table = pa.ipc.open_file(source).read_all()
@@ -210,4 +210,4 @@ def _without_labels(table: Any, there: NDArray[np.bool_], policy: str, inputs: I
             inputs.skipped.add(Skipped(as_text(path), "no label"))
         else:
             inputs.rejected.add(rejected(path, NoLabel("", "has no label", "add it, or pass --missing-labels=skip")))
-    return marked(table.filter(pa.array(there)).combine_chunks())
+    return mark_missing_labels(table.filter(pa.array(there)).combine_chunks())

@@ -120,11 +120,11 @@ def _builds(store: Store, before: float) -> tuple[list[Object], _Builds, _Builds
         recent = max(times) > before or not min(times) or (running.folders and folder == BUILDS.rstrip("/"))
         builds = running if recent else abandoned
         builds.folders.add(folder)
-        builds.objects.update(_named(store, objects))
+        builds.objects.update(_journal_objects(store, objects))
     return found, running, abandoned
 
 
-def _named(store: Store, objects: Iterable[Object]) -> Iterable[str]:
+def _journal_objects(store: Store, objects: Iterable[Object]) -> Iterable[str]:
     """Yield the names of the objects that a journal names."""
     for one in objects:
         with suppress(NoObject):

@@ -114,7 +114,7 @@ class CopyPlan:
     def jobs(self, rows: Sequence[Rows], folder: str) -> list[CopyJob]:
         """Return a job for each shard that has records left, to be written to `folder`."""
         wanted = [number for number, kept in enumerate(rows) if kept is None or kept]
-        tables = [_taken(self._indexes[number], rows[number]) for number in wanted]
+        tables = [_take_rows(self._indexes[number], rows[number]) for number in wanted]
         self.new_keys = not all(map(_keys_may_stay, tables))
         facts = InputSizes(pa.concat_tables(map(_sizes, tables)), None if self._remake is None else self._remake.resize)
         old, options = self._old, self._options
@@ -173,7 +173,7 @@ class CopyPlan:
 _LABELS = ("path", *FIELD_NAMES)
 
 
-def _taken(table: Any, rows: Rows) -> Any:
+def _take_rows(table: Any, rows: Rows) -> Any:
     return table if rows is None else table.take(pa.array(rows, pa.int64()))
 
 
@@ -264,12 +264,12 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             if plan.new_keys:
                 progress.note("note: records get new keys: those of the pack are not numbers in increasing order")
             plan.check_space(jobs, lambda job: next(sizes for _, sizes in pool.run(measure_rows, [job])))
-            results = _written(jobs, pool, output, progress)
+            results = _write_shards(jobs, pool, output, progress)
             rejected = [row for result in results for row in result.rejected]
             for one in rejected:
                 listings["rejected"].add(one)
             made = _manifest(old, options, remake, selected)
-            made = _counted(made, results, output.folder, listings)
+            made = _count_records(made, results, output.folder, listings)
             manifest = output.publish(made, listings.values(), selections)
     except BaseException as error:
         if kept := kept_work_note(output, error):
@@ -324,7 +324,7 @@ def _check_links(old: Manifest, folder: str, out: str) -> None:
             raise UsageError(out, problem, "choose another name")
 
 
-def _written(jobs: list[CopyJob], pool: Pool, output: Output, progress: Progress) -> list[ShardResult]:
+def _write_shards(jobs: list[CopyJob], pool: Pool, output: Output, progress: Progress) -> list[ShardResult]:
     """Write all shards and return their results in order."""
     before = dict(output.journal.finished)
     jobs = [replace(job, finished=before.get(job.name), checked=output.checked) for job in jobs]
@@ -365,7 +365,7 @@ def _manifest(old: Manifest, options: BuildOptions, remake: Remake | None, selec
     )
 
 
-def _counted(
+def _count_records(
     manifest: Manifest, results: Sequence[ShardResult], folder: str, listings: dict[str, Listing[Any]]
 ) -> Manifest:
     """Return the manifest with the shards, and with what follows from them and from the lists."""

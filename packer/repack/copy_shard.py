@@ -50,12 +50,12 @@ class Remake:
             BadImage: The image cannot be decoded, or the encoding cannot hold it.
         """
         from packer.images.resize import encode
-        from packer.packing.make_record import resized
+        from packer.packing.make_record import resize_annotation
 
         image = self._image(record)
         annotation = record.annotation
         if self.resize is not None:
-            annotation = resized(annotation, self.resize, (record.width, record.height))
+            annotation = resize_annotation(annotation, self.resize, (record.width, record.height))
         height, width, channels = image.shape
         return replace(
             record, data=encode(image, self.encode, self.quality), encoding=self.encode, height=height, width=width,

@@ -126,12 +126,12 @@ class _Diff:
         """Return the numbers of the records that belong together, in the order of `a`."""
         paths = self.a.paths, self.b.paths
         sources = [np.asarray(pack.column("source_xxh3")) for pack in (self.a, self.b)]
-        partner, left = _matched(paths[0], paths[1])
+        partner, left = _match_items(paths[0], paths[1])
         alone = [number for number in range(len(self.a)) if partner[number] < 0]
         if alone and left:
             keys = [[bytes(row) for row in source[rows]] for source, rows in zip(sources, (alone, left), strict=True)]
             unknown = bytes(16)
-            again, _ = _matched(
+            again, _ = _match_items(
                 [key if key != unknown else b"a%d" % number for number, key in zip(alone, keys[0], strict=True)],
                 [key if key != unknown else b"b%d" % number for number, key in zip(left, keys[1], strict=True)],
             )
@@ -243,7 +243,7 @@ def _names(a: Sequence[str], b: Sequence[str], prefix: str = "") -> dict[str, li
     return {prefix + name: names for name, names in found.items() if names}
 
 
-def _matched(a: Sequence[AnyStr], b: Sequence[AnyStr]) -> tuple[list[int], list[int]]:
+def _match_items(a: Sequence[AnyStr], b: Sequence[AnyStr]) -> tuple[list[int], list[int]]:
     """Return the place of each item of `a` in `b` (-1 if there is none), each used once, and the places left over."""
     places: dict[AnyStr, deque[int]] = defaultdict(deque)
     for number, item in enumerate(b):

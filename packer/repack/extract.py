@@ -94,7 +94,7 @@ def extract(
     opened = open_pack(pack)
     target = os.path.abspath(os.fsdecode(out))
     kind("", opened.manifest).check()
-    chosen, notes = _chosen(opened, asked)
+    chosen, notes = _choose_records(opened, asked)
     _check_target(target, opened, overwrite)
     try:
         with growing_folder(target, MARK, "extract") as folder:
@@ -201,7 +201,7 @@ def safe(path: bytes, extensions: tuple[bytes, ...]) -> bytes:
     return b"/".join([*short, name])
 
 
-def _chosen(pack: Pack, asked: ExtractOptions) -> tuple[list[int], list[str]]:
+def _choose_records(pack: Pack, asked: ExtractOptions) -> tuple[list[int], list[str]]:
     """Return the numbers of the records to write, and notes about lines that name none."""
     paths, notes = [os.fsencode(path) for path in pack.paths], []
     chosen = list(range(len(pack)))

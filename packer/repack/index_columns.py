@@ -86,7 +86,7 @@ def relabelled(table: Any, mapping: Int64) -> Any:
     return _with(batch, "label", _labels(map_ids(np.asarray(column(table, "label")), mapping)))
 
 
-def selected(batch: Any, rows: Int64) -> Any:
+def select_rows(batch: Any, rows: Int64) -> Any:
     """Return some rows of an index (a record batch), in the order of `rows`."""
     table = pa.Table.from_batches([batch])
     labels = np.asarray(column(table, "label"))[rows]

@@ -100,7 +100,7 @@ def index_jpegs(
     started = time.monotonic()
     progress = progress or Progress()
     number = interval_of(option("interval"), interval)
-    opened = _opened(pack)
+    opened = _open_local_pack(pack)
     manifest = opened.manifest
     if manifest.encoding not in JPEG_ENCODINGS:
         problem = f"has no JPEGs: its images are stored as {manifest.encoding}"
@@ -139,7 +139,7 @@ def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
         UsageError: The pack is at a URL, or is being indexed.
         StorageError: A file cannot be removed.
     """
-    opened = _opened(pack)
+    opened = _open_local_pack(pack)
     if not own_files(opened.path) and not os.path.isdir(os.path.join(opened.path, WORK_FOLDER)):
         return RemovedIndex(opened.path, 0, 0)
     with _in_place(), _work_folder(opened.path), _storage_errors(opened.path), held_signals():
@@ -149,7 +149,7 @@ def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
     return RemovedIndex(opened.path, len(names), size)
 
 
-def _opened(pack: AnyPath) -> Pack:
+def _open_local_pack(pack: AnyPath) -> Pack:
     if is_url(pack):
         raise UsageError(clean_url(pack), "is a URL, and packer index works on folders", "packer pull it first")
     return open_pack(pack)

@@ -26,7 +26,7 @@ from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import column
 from packer.model.fields import BY_NAME, FLIPS, WHOLE
 from packer.packing.resolve import similar_names
-from packer.repack.index_columns import relabelled, selected
+from packer.repack.index_columns import relabelled, select_rows
 from packer.system import share_file, usable_cores
 from packer.system.atomic import make_own_folder
 
@@ -103,7 +103,7 @@ class Taken:
             batch = batch if self.mapping is None else relabelled(table, self.mapping)
         except ValueError as error:
             raise DamagedPack(self.source.indexes.path(self.number), str(error), "build the pack again") from None
-        return batch if self.rows is None else selected(batch, self.rows)
+        return batch if self.rows is None else select_rows(batch, self.rows)
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ def _link(folder: str, home: str, number: int, taken: Taken) -> tuple[ShardEntry
     path: str | None
     try:
         if before:
-            how, path = IN_PLACE, _moved(before, source.path, home)
+            how, path = IN_PLACE, _path_from_home(before, source.path, home)
         else:
             how = _share(source.file_of(old), os.path.join(folder, container.name), old.container)
             path = "" if how == "hard link" or batch is not None or before == "" else None
@@ -204,7 +204,7 @@ def _share(source: str, target: str, entry: FileEntry) -> str:
     return how
 
 
-def _moved(path: str, pack: str, home: str) -> str:
+def _path_from_home(path: str, pack: str, home: str) -> str:
     """Return the path of a linked file as a pack at `home` names it: relative where it lies below its folder."""
     if os.path.isabs(path):
         return path
@@ -248,7 +248,7 @@ def joined_classes(
     return tuple(names), mappings
 
 
-def fitted(sources: Sequence[Source], classes: tuple[str, ...]) -> tuple[Manifest, list[str]]:
+def joint_manifest(sources: Sequence[Source], classes: tuple[str, ...]) -> tuple[Manifest, list[str]]:
     """Return what the manifest of all packs says, apart from its records and files, and notes about the merge.
 
     Raises:

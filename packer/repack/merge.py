@@ -25,7 +25,7 @@ from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import read_classes
 from packer.packing.resume import resume_or_restart
 from packer.repack.index_columns import map_ids, recount, rows_of
-from packer.repack.links import Linked, Source, Taken, fitted, joined_classes, link_shards
+from packer.repack.links import Linked, Source, Taken, joined_classes, joint_manifest, link_shards
 
 SHOWN = 5
 
@@ -99,7 +99,7 @@ def _differ(taken: Sequence[Taken], tables: Sequence[Any], first: Int64, later: 
     for field in NUMERIC:
         there = np.concatenate([present(table, field.name) for table in tables])
         found |= there[first] != there[later]
-        parts = [_mapped(item, table, field.name) for item, table in zip(taken, tables, strict=True)]
+        parts = [_map_class_ids(item, table, field.name) for item, table in zip(taken, tables, strict=True)]
         if isinstance(parts[0], Ragged):
             found |= _lists_differ(Ragged.concat(parts), first, later)
         else:
@@ -126,7 +126,7 @@ def _lists_differ(lists: Ragged, first: Int64, later: Int64) -> NDArray[np.bool_
     return np.asarray(found)
 
 
-def _mapped(item: Taken, table: Any, name: str) -> Any:
+def _map_class_ids(item: Taken, table: Any, name: str) -> Any:
     values: Any = column(table, name)
     if item.mapping is None or name not in CLASS_IDS:
         return values
@@ -204,7 +204,7 @@ def merge(
     for item in taken:
         len(item.source.tables)
         progress.advance(1)
-    manifest, notes = fitted(sources, names)
+    manifest, notes = joint_manifest(sources, names)
     notes = [*notes, *not_carried(source.path for source in sources)]
     if duplicates == "drop":
         manifest = replace(manifest, options={**manifest.options, "repack": {"duplicates": "drop"}})
@@ -220,7 +220,7 @@ def merge(
         for note in resume_or_restart(output, asked, overwrite):
             progress.note(f"note: {note}")
         made = link_shards(output.folder, path, [item for item in taken if item is not None], progress)
-        manifest = _counted(manifest, sources, made, output.folder, dropped)
+        manifest = _counted_manifest(manifest, sources, made, output.folder, dropped)
         manifest = replace(manifest, rejected=tuple(islice(listings["rejected"], MOST_IN_MANIFEST)))
         manifest = output.publish(manifest, listings.values())
     changed = sum(item is not None and item.mapping is not None for item in taken)
@@ -284,7 +284,9 @@ def _drop(taken: list[Any], later: Int64, skipped: Listing[Skipped]) -> int:
     return len(later)
 
 
-def _counted(manifest: Manifest, sources: Sequence[Source], made: Linked, folder: str, dropped: int) -> Manifest:
+def _counted_manifest(
+    manifest: Manifest, sources: Sequence[Source], made: Linked, folder: str, dropped: int
+) -> Manifest:
     counts = dict(manifest.counts)
     counts["skipped"] += dropped
     manifest = replace(

@@ -33,7 +33,7 @@ from packer.packing.resume import resume_or_restart
 from packer.repack.index_columns import recount
 from packer.repack.links import Linked, Source, Taken, link_shards
 from packer.samplers.order import derive, permutation
-from packer.sources.paths import as_text, quoted
+from packer.sources.paths import as_text, quoted_value
 from packer.system import open_regular
 from packer.system.atomic import is_own_file, replacing
 
@@ -58,13 +58,13 @@ def parse_parts(text: str) -> Shares:
             or any(c in name for c in '/\\:*?"<>|\0')
             or len(name) > 100
         ):
-            raise UsageError(option("parts"), f"has no valid name in {quoted(item)}, or has it twice", step)
+            raise UsageError(option("parts"), f"has no valid name in {quoted_value(item)}, or has it twice", step)
         try:
             shares[name] = Fraction(share)
         except (ValueError, ZeroDivisionError):
-            raise UsageError(option("parts"), f"has no share in {quoted(item)}", step) from None
+            raise UsageError(option("parts"), f"has no share in {quoted_value(item)}", step) from None
         if shares[name] <= 0:
-            raise UsageError(option("parts"), f"has a share that is not above 0 in {quoted(item)}", step)
+            raise UsageError(option("parts"), f"has a share that is not above 0 in {quoted_value(item)}", step)
     total = sum(shares.values())
     if all(share >= 1 for share in shares.values()) and total > 1:  # percentages, or 4 to 1
         meant = ",".join(f"{name}={_share_text(share / total)}" for name, share in shares.items())
@@ -81,7 +81,9 @@ def _share_text(share: Fraction) -> str:
     return decimal if Fraction(decimal) == share else str(share)
 
 
-def divided(pack: Pack, shares: Shares, stratify: bool, group: str | None, seed: int) -> tuple[NDArray[Any], list[str]]:
+def divide_records(
+    pack: Pack, shares: Shares, stratify: bool, group: str | None, seed: int
+) -> tuple[NDArray[Any], list[str]]:
     """Return the number of the part of each record, and notes.
 
     Args:
@@ -145,17 +147,17 @@ def _strata(pack: Pack) -> Int64:
         return np.asarray(pack.column("label"), np.int64)
     if "tags" in fields:
         rows: Any = pack.column("tags")
-        return _numbered(texts(rows))
+        return _numbers_of_values(texts(rows))
     if "box_labels" not in fields:
         raise UsageError(option("stratify"), f"needs classes, but {printable(pack.path)} has none", "leave it out")
     lists: Any = pack.column("box_labels")
     records = np.repeat(np.arange(len(pack)), lists.lengths)
     pairs = np.unique(np.stack([records, np.asarray(lists.flat(), np.int64)], axis=1), axis=0)
     bounds = np.searchsorted(pairs[:, 0], np.arange(len(pack) + 1))
-    return _numbered(texts(Ragged(np.ascontiguousarray(pairs[:, 1]).view(np.uint8), bounds * 8)))
+    return _numbers_of_values(texts(Ragged(np.ascontiguousarray(pairs[:, 1]).view(np.uint8), bounds * 8)))
 
 
-def _numbered(values: list[bytes]) -> Int64:
+def _numbers_of_values(values: list[bytes]) -> Int64:
     numbers = {value: number for number, value in enumerate(sorted(set(values)))}
     return np.array([numbers[value] for value in values], np.int64)
 
@@ -169,11 +171,11 @@ def _groups(pack: Pack, name: str) -> tuple[Int64, list[str]]:
     elif name == "folder":
         paths: Any = pack.column("path")
         known = np.ones(len(pack), np.bool_)
-        numbers = _numbered([path.rpartition(b"/")[0] for path in texts(paths)])
+        numbers = _numbers_of_values([path.rpartition(b"/")[0] for path in texts(paths)])
     else:
         values = _extras(pack, name)
         known = np.array([value is not None for value in values], np.bool_)
-        numbers = _numbered([value or b"" for value in values])
+        numbers = _numbers_of_values([value or b"" for value in values])
     unknown = int((~known).sum())
     asked = as_options(option("group", printable(name)))
     note = f"{asked}: {unknown:,} of {len(pack):,} records have no value, and each is on its own"
@@ -196,7 +198,7 @@ def _extras(pack: Pack, name: str) -> list[bytes | None]:
         found.append(None if value is None else json.dumps(value, sort_keys=True).encode("ascii"))
     if name not in fields:
         has = f"the fields are {', '.join(map(printable, sorted(fields)))}" if fields else "it has none"
-        problem = f"{printable(pack.path)} has no field {quoted(name)}: {has}"
+        problem = f"{printable(pack.path)} has no field {quoted_value(name)}: {has}"
         raise UsageError(option("group"), problem, "pass folder, source or a field of extras")
     return found
 
@@ -273,7 +275,7 @@ def split(
     shares = parse_parts(asked.parts)
     source = Source(pack)
     opened = open_pack(source.path)
-    numbers, notes = divided(opened, shares, asked.stratify, asked.group, asked.seed)
+    numbers, notes = divide_records(opened, shares, asked.stratify, asked.group, asked.seed)
     notes = [*notes, *(() if asked.lists else not_carried([source.path]))]
     counts = np.bincount(numbers, minlength=len(shares)).tolist()
     for name, count in zip(shares, counts, strict=True):
@@ -304,7 +306,7 @@ def _write_packs(
             begun = {"command": "split", "pack": source.path, "options": repr(asked), "part": number}
             for note in resume_or_restart(output, begun, overwrite):
                 progress.note(f"note: {note}")
-            made = link_shards(output.folder, path, _taken(source, numbers == number), progress)
+            made = link_shards(output.folder, path, _taken_shards(source, numbers == number), progress)
             manifest = _manifest(source, asked, made, output.folder)
             if path in before:
                 output.check_same(manifest)
@@ -326,7 +328,7 @@ def _published_before(source: Source, paths: list[str]) -> set[str]:
     return there if len(there) < len(paths) else set()
 
 
-def _taken(source: Source, mine: NDArray[np.bool_]) -> list[Taken]:
+def _taken_shards(source: Source, mine: NDArray[np.bool_]) -> list[Taken]:
     bounds = np.cumsum([0, *(shard.records for shard in source.manifest.shards)]).tolist()
     found = []
     for number, (start, stop) in enumerate(pairwise(bounds)):

@@ -140,7 +140,7 @@ class PackWriter:
         data, encoding, header, shape, dtype = self._stored(image)
         name = self._name(path, encoding)
         where = f"record {self._count}" if path is None else os.fsdecode(name)
-        values = {field.name: self._value(field, value, where) for field, value in _asked(fields)}
+        values = {field.name: self._value(field, value, where) for field, value in _given_fields(fields)}
         boxes = len(values.get("boxes", ()))
         for field in FIELDS:
             for each in _per_box(field, values.get(field.name)):
@@ -267,7 +267,7 @@ class PackWriter:
         )  # fmt: skip
         name = shard_name(self._container, number, 1 if last and not number else 2)
         shard = NewShard(folder=folder, name=name, container=self._container, spec=spec, bad_allowed=0)
-        result = shard.write(_made(records), lambda done, bad: None)
+        result = shard.write(_convert_ahead(records), lambda done, bad: None)
         name_files(folder, name, result.attempt)
         assert result.entry is not None
         self._shards.append(result.entry)
@@ -351,7 +351,7 @@ def _pixels(image: Any) -> Any:
     return np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
 
 
-def _asked(fields: Mapping[str, Any]) -> Iterator[tuple[Field, Any]]:
+def _given_fields(fields: Mapping[str, Any]) -> Iterator[tuple[Field, Any]]:
     """Yield the fields that are given, with their values. Raise TypeError for others."""
     for name, value in fields.items():
         if name not in WRITABLE:
@@ -388,5 +388,5 @@ def _deep(value: Any) -> Any:
     return tuple(map(_deep, value)) if isinstance(value, list) else value
 
 
-def _made(records: list[Record]) -> Generator[list[ConvertedInput], None, None]:
+def _convert_ahead(records: list[Record]) -> Generator[list[ConvertedInput], None, None]:
     yield [ConvertedInput(record, None, record.source_xxh3) for record in records]

@@ -45,9 +45,9 @@ from packer.samplers.order import (
     is_sorted_by_class,
     pack_of,
     permutation,
+    permutation_function,
     random_bits,
     runs_of_neighbors,
-    shuffled,
 )
 from packer.samplers.ranks import Ranks, check_int, length_of, nodes_of
 from packer.samplers.sampler import Sampler
@@ -260,7 +260,7 @@ class _Stream:
     def _mixed(self, window: int, items: Int64) -> Int64:
         """Return the positions of `items`, all of one window."""
         begin, end = self._edges[window : window + 2].tolist()
-        mixed = shuffled(end - begin, derive(*self._key, _WINDOWS, window))(items - begin)
+        mixed = permutation_function(end - begin, derive(*self._key, _WINDOWS, window))(items - begin)
         blocks = slice(window * self._window, (window + 1) * self._window)
         at: Int64 = self._items[blocks] - begin
         shift: Int64 = self._firsts[blocks] - at

@@ -102,7 +102,7 @@ def compact(n: int) -> type[np.int32] | type[np.int64]:
 
 def permutation(n: int, key: int) -> Records:
     """Return the numbers 0 to n - 1 in an order that depends only on `key`, a 64-bit number such as from `derive`."""
-    to = shuffled(n, key)
+    to = permutation_function(n, key)
     out = np.empty(n, compact(n))
     for start in range(0, n, PIECE):
         piece = np.arange(start, min(start + PIECE, n))
@@ -110,7 +110,7 @@ def permutation(n: int, key: int) -> Records:
     return out
 
 
-def shuffled(n: int, key: int) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+def permutation_function(n: int, key: int) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
     """Return a function from positions to numbers that gives the same order as `permutation`."""
     return random_bits(key, n).argsort().take if n <= SORTED_UP_TO else Feistel(n, key)
 

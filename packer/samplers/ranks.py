@@ -121,11 +121,11 @@ def as_distributed(kind: Any) -> Any:
     """Return a class that is also torch's DistributedSampler, or the class itself if torch is not loaded."""
     module = sys.modules.get("torch.utils.data.distributed")
     base = getattr(module, "DistributedSampler", None)
-    return kind if base is None else _joined(kind, base)
+    return kind if base is None else _default_process_group(kind, base)
 
 
 @cache
-def _joined(*kinds: Any) -> Any:
+def _default_process_group(*kinds: Any) -> Any:
     return new_class(kinds[0].__name__, kinds)
 
 

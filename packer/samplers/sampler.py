@@ -36,7 +36,7 @@ from packer.samplers.order import (
     in_pieces,
     pack_of,
     permutation,
-    shuffled,
+    permutation_function,
 )
 from packer.samplers.ranks import Ranks, as_distributed, check_int, length_of, warn_if_ungrouped
 
@@ -354,4 +354,4 @@ class ShuffleSampler(Sampler):
         return permutation(self.num_indices, derive(self.seed, epoch))
 
     def _numbers(self, epoch: int) -> Callable[[Int64], Records]:
-        return shuffled(self.num_indices, derive(self.seed, epoch))
+        return permutation_function(self.num_indices, derive(self.seed, epoch))

@@ -25,8 +25,8 @@ from packer.samplers.order import (
     digest_of,
     pack_of,
     permutation,
+    permutation_function,
     random_bits,
-    shuffled,
 )
 from packer.samplers.ranks import as_number, check_int
 from packer.samplers.sampler import Sampler
@@ -95,8 +95,8 @@ class BalancedSampler(Sampler):
 
     def _order(self, epoch: int) -> Records:
         n, size = self.num_indices, self.num_samples
-        record = shuffled(n, derive(self.seed, epoch, _RECORDS))
-        place = shuffled(size, derive(self.seed, epoch, _SAMPLES))
+        record = permutation_function(n, derive(self.seed, epoch, _RECORDS))
+        place = permutation_function(size, derive(self.seed, epoch, _SAMPLES))
         # the samples stand at offset, offset + 1, ...; each record covers a stretch as long as its expected samples
         offset = float(random_bits(derive(self.seed, epoch, _OFFSET), 1)[0] >> np.uint64(11)) / (1 << 53)
         out = np.empty(size, compact(n))
@@ -301,7 +301,7 @@ class MixtureSampler(Sampler):
     def _shuffled(self, pack: int, its_round: int) -> Callable[[Int64], Int64]:
         """Return the order of a pack's records in one of its rounds."""
         records = int(self._firsts[pack + 1] - self._firsts[pack])
-        return shuffled(records, derive(self.seed, _MIXED, pack, its_round))
+        return permutation_function(records, derive(self.seed, _MIXED, pack, its_round))
 
     def turns(self, epoch: int, positions: Int64) -> tuple[Int64, Int64]:
         """Return which pack the sample at each position of an epoch is from, and how many that pack gave before it.

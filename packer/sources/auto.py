@@ -18,8 +18,8 @@ from packer.sources.paths import (
     folder_of,
     is_number,
     is_of_split,
-    named,
-    quoted,
+    quoted_value,
+    some_paths,
     splits_of,
     spread,
     stem_of,
@@ -75,7 +75,7 @@ def unread_labels(tree: Tree) -> str | None:
     for ending, paths in sorted(beside.items()):
         if len(paths) >= SEVERAL:
             kind = f"{printable(ending)} files" if ending else "files without an extension"
-            found.append(f"{len(paths)} {kind} have names of images ({named(paths)})")
+            found.append(f"{len(paths)} {kind} have names of images ({some_paths(paths)})")
         else:
             del beside[ending]
     kept = [path for path in tree.files if _is_kept_as_label(path) and extension_of(path) not in beside]
@@ -85,9 +85,9 @@ def unread_labels(tree: Tree) -> str | None:
     if _tell(set().union(*says.values()), stems):
         naming += [path for path, strings in says.items() if strings]
     if naming:
-        found.append(f"{named(naming)} {'names' if len(naming) == 1 else 'name'} images")
+        found.append(f"{some_paths(naming)} {'names' if len(naming) == 1 else 'name'} images")
     elif kept and not beside:
-        found.append(f"{named(kept)} {'lies' if len(kept) == 1 else 'lie'} in a folder of annotations")
+        found.append(f"{some_paths(kept)} {'lies' if len(kept) == 1 else 'lie'} in a folder of annotations")
     return "; ".join(found) or None
 
 
@@ -103,7 +103,7 @@ def _with_an_affix(tree: Tree, stems: set[bytes]) -> list[str]:
                 if stem[: match.start()] in stems:
                     groups[ending, b"", stem[match.start() :]].append(path)
     return [
-        f"{len(paths)} {printable(ending)} files have names of images ({named(paths)})"
+        f"{len(paths)} {printable(ending)} files have names of images ({some_paths(paths)})"
         for (ending, _, _), paths in sorted(groups.items())
         if len(paths) >= max(SEVERAL, len(stems) / 2)
     ]
@@ -139,7 +139,7 @@ def _looked_at(tree: Tree) -> list[bytes]:
     return sorted(few, key=lambda path: path.count(b"/"))[:MOST_LOOKED_AT]
 
 
-def _read(tree: Tree, path: bytes, ends: bool = False) -> bytes:
+def _read_whole(tree: Tree, path: bytes, ends: bool = False) -> bytes:
     try:
         data = read_head(tree, path, MIB // 2, MIB // 2) if ends else read_head(tree, path, MIB)
     except BadLabel:
@@ -156,7 +156,7 @@ def _base(text: bytes) -> bytes:
 
 def _strings(tree: Tree, path: bytes, stems: set[bytes]) -> set[bytes]:
     """Return the names and stems of images in quotes or tags, or after a YAML key."""
-    found = STRINGS.findall(_read(tree, path, ends=True))  # COCO may put the names of its images last
+    found = STRINGS.findall(_read_whole(tree, path, ends=True))  # COCO may put the names of its images last
     bases = (_base(text.rpartition(b": ")[2].removeprefix(b"- ")) for text in found)
     return {base for base in bases if _plain(base) in stems}
 
@@ -187,7 +187,7 @@ def _is_table_of(tree: Tree, path: bytes, stems: set[bytes]) -> bool:
     A list of images without other columns is a split. A line of numbers belongs to the image in a line above it, as in
     the lists of WIDER FACE.
     """
-    lines = [line for line in lines_of(_read(tree, path))[:MOST_LINES] if line.strip()]
+    lines = [line for line in lines_of(_read_whole(tree, path))[:MOST_LINES] if line.strip()]
     by_name: set[bytes] = set()
     by_stem: set[bytes] = set()
     data = columns = 0
@@ -247,7 +247,7 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
     choice = fits[0] if fits else _none(tree)
     splits = [] if options.split or choice.spec == "folder" else splits_of(tree)
     if splits:
-        together = f"{named([split + b'/' for split in splits], 10)} are packed together"
+        together = f"{some_paths([split + b'/' for split in splits], 10)} are packed together"
         choice = choice._replace(why=f"{choice.why}; {together} (--split {printable(splits[0])} packs one)")
     return choice
 
@@ -289,7 +289,7 @@ def left_unread(tree: Tree, sources: Sequence[BaseSource]) -> str | None:
         return None
     read = {file for source in sources for file in source.label_files or ()}
     unread = [file for file in tree.files if file not in read]
-    return f"{plural(len(unread), 'file')} left unread{f' ({named(unread)})' if unread else ''}"
+    return f"{plural(len(unread), 'file')} left unread{f' ({some_paths(unread)})' if unread else ''}"
 
 
 def _none(tree: Tree) -> Choice:
@@ -306,7 +306,7 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
     if problem is None:
         problem, instead = unread_labels(tree), f"{option('labels', 'list:FILE')} (a list that you create from them)"
         if problem is None and not folders and (called := called_labels(tree)):
-            problem = f"{named(called)} {'has' if len(called) == 1 else 'have'} a name of labels"
+            problem = f"{some_paths(called)} {'has' if len(called) == 1 else 'have'} a name of labels"
         problem = problem and f"there are labels that --labels=auto cannot read: {problem}"
     if problem is not None:
         choices = [f"{option('labels', 'none')} (no labels)", instead]
@@ -324,8 +324,8 @@ def _refuse_a_wrapper(tree: Tree, folder: SourceType) -> None:
     for part in sorted(parts, key=lambda part: (b"train" not in part.lower(), part)):
         inside = _below(tree, part)
         if inside is not None and (found := folder.recognize(inside)):
-            source, top = printable(inside.root), quoted(tree.below(inside.root) + b"/")
-            others = ", ".join(quoted(other + b"/") for other in sorted(parts - {part}))
+            source, top = printable(inside.root), quoted_value(tree.below(inside.root) + b"/")
+            others = ", ".join(quoted_value(other + b"/") for other in sorted(parts - {part}))
             problem = f"its images are all below {top}" if len(parts) == 1 else f"{top} and {others} are not classes"
             choices = f"{source} as the source ({found[0].why}), --labels=folder, or --labels=none (no labels)"
             raise UsageError(tree.root, problem, f"choose one: {choices}")

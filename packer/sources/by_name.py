@@ -22,8 +22,8 @@ from packer.sources.paths import (
     file_of,
     folder_splits,
     in_order,
-    named,
-    quoted,
+    quoted_value,
+    some_paths,
     split_folders,
 )
 from packer.sources.source import BaseSource, SourceOptions, Tree
@@ -160,7 +160,9 @@ class ByNameSource(BaseSource):
         if left_out and not any(objects.boxes or objects.labels or objects.landmarks for objects in sound):
             step = "pass --labels=none to pack the images without them"
             raise UsageError(
-                named(sorted(self.label_files or ())), f"there are only {kinds}, which packer has no field for", step
+                some_paths(sorted(self.label_files or ())),
+                f"there are only {kinds}, which packer has no field for",
+                step,
             )
         if left_out:
             self.notes.append(f"left out, because packer has no field for them: {kinds}")
@@ -171,11 +173,11 @@ class ByNameSource(BaseSource):
                 images = in_folder[entry.folder] = names.of_file(b"/".join([tree.root, entry.folder, b""]))
             found = images.find(entry.name)
             if len(found) > 1:
-                problem = f"{quoted(entry.name)} may be any of {named(found)}"
+                problem = f"{quoted_value(entry.name)} may be any of {some_paths(found)}"
                 self._bad.append(BadLabel(entry.origin, problem, "write its path below the source"))
                 continue
             if not found:
-                problem = f"no image {quoted(entry.name)}"
+                problem = f"no image {quoted_value(entry.name)}"
                 self._bad.append(NoImage(entry.origin, problem, "add the image, or remove the entry"))
                 continue
             (image,) = found

@@ -19,7 +19,7 @@ from packer.model.annotation import Int64
 from packer.sources.coco_objects import CocoObject, Rules, key_of
 from packer.sources.json_map import FIX, JsonMap, Range
 from packer.sources.path_finder import FileImages
-from packer.sources.paths import MOST_CLASSES, as_bytes, flip_index_of, json_text, named, quoted
+from packer.sources.paths import MOST_CLASSES, as_bytes, flip_index_of, json_text, quoted_value, some_paths
 
 MEMBERS = ("images", "annotations", "categories")
 MOST_CATEGORY_BYTES = 64 << 20
@@ -82,7 +82,9 @@ class CocoFile:
         if images.moved is not None:
             written, found = images.moved
             what = plural(images.count, "image was", "images were")
-            self.notes.append(f"{self.name}: {what} found elsewhere, e.g. {quoted(written)} at {printable(found)}")
+            self.notes.append(
+                f"{self.name}: {what} found elsewhere, e.g. {quoted_value(written)} at {printable(found)}"
+            )
 
     def class_of(self, category: Any) -> str:
         """Return the class of a category. Raise ValueError if there is none."""
@@ -145,9 +147,9 @@ class CocoFile:
                 elif image is not None:
                     self.images.append((image, row))
                 row += 1
-        self._image_starts, self._image_sizes = _joined(starts), _joined(sizes)
+        self._image_starts, self._image_sizes = _concatenate(starts), _concatenate(sizes)
         ids = _column(pieces)
-        for number in np.unique(_repeated(ids)).tolist():
+        for number in np.unique(_repeated_ids(ids)).tolist():
             self._problems[number] = ("another entry has the same id", "number the images anew")
         return ids
 
@@ -162,11 +164,11 @@ class CocoFile:
         if written is None:
             self._bad.append(BadLabel(where, "has no id or no file_name", "add them, or remove the image"))
         elif places:
-            problem = f"{quoted(written)} fits {len(places)} images equally well: {named(places)}"
+            problem = f"{quoted_value(written)} fits {len(places)} images equally well: {some_paths(places)}"
             self._bad.append(BadLabel(where, problem, "write the folder too"))
         else:
             step = "add the image, or remove its entry"
-            self._bad.append(NoImage(where, f"no image {quoted(written)}", step))
+            self._bad.append(NoImage(where, f"no image {quoted_value(written)}", step))
         return None
 
     def _read_objects(self, place: Range, image_ids: Ids) -> int:
@@ -179,8 +181,8 @@ class CocoFile:
             sizes.append(piece.sizes)
             points = max([points, *(len(h.keypoints) // 3 for h in piece.heads if isinstance(h.keypoints, list))])
         rows = _places(_column(owners), image_ids)
-        ids, first = _column(keys), _joined(starts)
-        for number in _repeated(ids).tolist():
+        ids, first = _column(keys), _concatenate(starts)
+        for number in _repeated_ids(ids).tolist():
             if rows[number] >= 0 and rows[number] not in self._problems:
                 where = self._map.where(int(first[number]))
                 problem = f"another object has the same id as object {json_text(ids[number].item())} at {where}"
@@ -191,7 +193,7 @@ class CocoFile:
             self._bad.append(NoImage(where, problem, "add the image, or remove the object"))
         order = np.argsort(rows, kind="stable")
         order = order[np.searchsorted(rows[order], 0) :]
-        self._starts, self._sizes = first[order], _joined(sizes)[order]
+        self._starts, self._sizes = first[order], _concatenate(sizes)[order]
         self._begins = np.searchsorted(rows[order], np.arange(len(image_ids) + 1))
         return points
 
@@ -223,17 +225,17 @@ def _ids(values: Iterable[Any]) -> Ids:
     return np.array(["" if (key := key_of(value)) is None else str(key) for value in keys], np.str_)
 
 
-def _joined(pieces: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _concatenate(pieces: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
 
 def _column(pieces: Sequence[Ids]) -> Ids:
     if any(piece.dtype.kind == "U" for piece in pieces):
         pieces = [piece.astype(np.str_) for piece in pieces]
-    return _joined(pieces)
+    return _concatenate(pieces)
 
 
-def _repeated(ids: Ids) -> Int64:
+def _repeated_ids(ids: Ids) -> Int64:
     """Return the numbers of the ids that appear more than once; "" is no id."""
     order = np.argsort(ids, kind="stable")
     alike = np.flatnonzero(ids[order][1:] == ids[order][:-1])
@@ -279,7 +281,7 @@ def _categories(
         if key is None or not isinstance(name, str) or not name:
             raise UsageError(where, f"the category {json_text(entry)} has no id or no name", FIX)
         if class_of.setdefault(key, name) != name:
-            problem = f"category {json_text(key)} is both {quoted(class_of[key])} and {quoted(name)}"
+            problem = f"category {json_text(key)} is both {quoted_value(class_of[key])} and {quoted_value(name)}"
             raise UsageError(where, problem, "give each category an id of its own")
         points = entry.get("keypoints")
         if isinstance(points, list) and points:
@@ -292,5 +294,5 @@ def _categories(
     for name, keys in keys_of.items():
         if len(keys) > 1:  # Roboflow names its first category like the whole set
             listed = ", ".join(map(json_text, keys))
-            notes.append(f"{file.name}: categories {listed} are all named {quoted(name)}, and are one class")
+            notes.append(f"{file.name}: categories {listed} are all named {quoted_value(name)}, and are one class")
     return class_of, points_of, flips.pop() if len(flips) == 1 else None

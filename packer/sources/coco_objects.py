@@ -183,7 +183,7 @@ def _corners(ring: list[_Place]) -> Ring:
     return points
 
 
-def joined(rings: Sequence[Sequence[Point]]) -> tuple[Point, ...]:
+def join_rings(rings: Sequence[Sequence[Point]]) -> tuple[Point, ...]:
     """Return one polygon of the area of several: they are joined by lines there and back, where they are nearest."""
     path, later = np.array(rings[0], np.float64), rings[1:]
     left = MOST_DISTANCES
@@ -277,7 +277,7 @@ def shape_of(found: CocoObject, size: tuple[int, int] | None, rules: Rules) -> O
     crumbs = 0
     segmentation = found.segmentation
     if isinstance(segmentation, Rle):
-        box, polygon, rle = _masked(segmentation, box, size, rules.rle_polygons)
+        box, polygon, rle = _mask_geometry(segmentation, box, size, rules.rle_polygons)
     elif segmentation:
         polygon, crumbs = _polygon(segmentation)
         box = box or _extent(polygon)
@@ -340,7 +340,7 @@ def _polygon(parts: list[list[float]]) -> tuple[Flat, int]:
         _check_range(ring)  # before their areas overflow
     # parts are a union: turned alike, none of them is a hole in another
     several = (list(zip(ring[::2], ring[1::2], strict=True)) for ring in rings)
-    return _flat(joined([ring if _area(ring) >= 0 else ring[::-1] for ring in several])), crumbs
+    return _flat(join_rings([ring if _area(ring) >= 0 else ring[::-1] for ring in several])), crumbs
 
 
 def _flat(points: Iterable[Point]) -> Flat:
@@ -352,7 +352,7 @@ def _area(ring: Sequence[Point]) -> float:
     return sum(x * next_y - next_x * y for (x, y), (next_x, next_y) in zip(ring, following, strict=True))
 
 
-def _masked(
+def _mask_geometry(
     rle: Rle, box: Box | None, size: tuple[int, int] | None, polygons: bool
 ) -> tuple[Box, Flat, dict[str, Json]]:
     try:
@@ -363,7 +363,7 @@ def _masked(
         box = box or mask_box(height, counts)
         if polygons:
             rings = outline(mask_of(height, width, counts))
-            polygon = _flat(joined(rings) if rings else ())
+            polygon = _flat(join_rings(rings) if rings else ())
     except ValueError as error:
         raise ValueError(f"its RLE is invalid: {error}") from None
     return box, polygon, {"size": [height, width], "counts": rle_text(counts)}

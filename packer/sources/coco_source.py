@@ -23,7 +23,7 @@ from packer.sources.paths import (
     file_splits,
     folder_splits,
     is_of_split,
-    named,
+    some_paths,
     splits_in,
     stem_of,
 )
@@ -55,7 +55,7 @@ class CocoSource(BaseSource):
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.notes: list[str] = []
-        maps = {} if options.files else _found(tree)
+        maps = {} if options.files else _coco_files(tree)
         paths = [file_of(tree, "coco", file) for file in options.files] or list(maps)
         self.label_files = set(map(tree.below, paths))
         names = ImageNames(tree)
@@ -91,7 +91,7 @@ class CocoSource(BaseSource):
         self.flip_index: tuple[int, ...] | None = flips.pop() if len(flips) == 1 else None
         if len({file.rules.points for file in self._files}) > 1:
             self._refuse_points()
-        self._not_named = f"not in {named([as_bytes(file.name) for file in self._files])}"
+        self._not_named = f"not in {some_paths([as_bytes(file.name) for file in self._files])}"
         self._crumbs = 0
 
     @staticmethod
@@ -102,7 +102,7 @@ class CocoSource(BaseSource):
             return []
         if len(set(kinds.values())) == 1:
             are = "are COCO files" if len(kinds) > 1 else "is a COCO file"
-            return [Choice("coco", f"{named(kinds)} {are} of {next(iter(kinds.values()))}")]
+            return [Choice("coco", f"{some_paths(kinds)} {are} of {next(iter(kinds.values()))}")]
         root = as_text(tree.root.rstrip(b"/")) + "/"
         return [Choice(f"coco:{root}{as_text(path)}", f"a COCO file of {kind}") for path, kind in kinds.items()]
 
@@ -112,7 +112,7 @@ class CocoSource(BaseSource):
 
         One file that is named after a split, and was asked for, is that split.
         """
-        paths = [file_of(tree, "coco", file) for file in options.files] or list(_found(tree))
+        paths = [file_of(tree, "coco", file) for file in options.files] or list(_coco_files(tree))
         names = [ImageNames(tree).told(path) for path in paths]
         if options.files and len(names) == 1 and splits_in(names[0]):
             return ()
@@ -215,7 +215,7 @@ def _fields(file: CocoFile, found: list[CocoObject], rles: tuple[Json, ...]) -> 
     return fields
 
 
-def _found(tree: Tree) -> dict[bytes, JsonMap]:
+def _coco_files(tree: Tree) -> dict[bytes, JsonMap]:
     """Return all COCO files of a tree by their paths. Raise UsageError if there are none, or of several kinds."""
     kinds = _kinds(tree)
     if not kinds:

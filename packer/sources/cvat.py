@@ -18,7 +18,7 @@ from defusedxml.ElementTree import iterparse
 from packer.errors import BadImage, BadLabel, UsageError, printable
 from packer.model.annotation import Json
 from packer.sources.by_name import ByNameSource, ImageEntry, LabelledObjects, asked_files, files_like
-from packer.sources.paths import as_bytes, folder_of, is_number, named, number, quoted, stem_of
+from packer.sources.paths import as_bytes, folder_of, is_number, number, quoted_value, some_paths, stem_of
 from packer.sources.places import stream_of
 from packer.sources.source import Choice, SourceOptions, Tree
 
@@ -38,7 +38,7 @@ class CvatSource(ByNameSource):
     takes_file = "optional"
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        files = asked_files(tree, options, _found(tree), "cvat")
+        files = asked_files(tree, options, _cvat_files(tree), "cvat")
         entries = [entry for path in files for entry in _CvatFile(tree, path).entries()]
         sets = [entry.objects for entry in entries if isinstance(entry.objects, LabelledObjects)]
         one_set = all(objects.extras.get("points") is None or len(objects.extras["points"]) == 1 for objects in sets)
@@ -53,13 +53,13 @@ class CvatSource(ByNameSource):
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
         """Return CVAT if an XML file has the opening of its exports."""
-        files = _found(tree)
+        files = _cvat_files(tree)
         if not files:
             return []
-        return [Choice("cvat", f"{named(files)} {'is an export' if len(files) == 1 else 'are exports'} of CVAT")]
+        return [Choice("cvat", f"{some_paths(files)} {'is an export' if len(files) == 1 else 'are exports'} of CVAT")]
 
 
-def _found(tree: Tree) -> list[bytes]:
+def _cvat_files(tree: Tree) -> list[bytes]:
     return files_like(tree, b".xml", b"<annotations", b"<version>")
 
 
@@ -118,7 +118,7 @@ class _CvatFile:
 
     def _image(self, image: Element) -> ImageEntry:
         name = image.get("name", "")
-        origin = f"{printable(self._path)}: image {quoted(name)}"
+        origin = f"{printable(self._path)}: image {quoted_value(name)}"
         objects: LabelledObjects | BadLabel = (shapes := LabelledObjects())
         size = None
         try:
@@ -155,7 +155,7 @@ class _CvatFile:
         if shape.tag == "box":
             box = [_number(shape, edge) for edge in ("xtl", "ytl", "xbr", "ybr")]
             angle = _number(shape, "rotation") if shape.get("rotation") else 0.0
-            objects.add(name, None if angle else box, _turned(box, angle) if angle else (), fields=fields)
+            objects.add(name, None if angle else box, _turned_corners(box, angle) if angle else (), fields=fields)
         elif shape.tag == "polygon":
             objects.add(name, polygon=_points(shape), fields=fields)
         elif shape.tag == "points":
@@ -193,7 +193,7 @@ def _number(shape: Element, name: str) -> float:
 def _whole(element: Element, name: str, default: str = "") -> int:
     text = element.get(name, default)
     if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
-        raise ValueError(f"<{element.tag}> {name}: {quoted(text)} is not a whole number")
+        raise ValueError(f"<{element.tag}> {name}: {quoted_value(text)} is not a whole number")
     return int(text)
 
 
@@ -204,7 +204,7 @@ def _points(shape: Element) -> tuple[tuple[float, float], ...]:
     return tuple((number(x.encode()), number(y.encode())) for x, y in pairs)
 
 
-def _turned(box: list[float], degrees: float) -> list[tuple[float, float]]:
+def _turned_corners(box: list[float], degrees: float) -> list[tuple[float, float]]:
     """Return the corners of a box that is turned clockwise around its center."""
     left, top, right, bottom = box
     x0, y0 = (left + right) / 2, (top + bottom) / 2

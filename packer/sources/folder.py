@@ -23,8 +23,8 @@ from packer.sources.paths import (
     folder_of,
     folder_splits,
     in_order,
-    named,
-    quoted,
+    quoted_value,
+    some_paths,
     split_folders,
     splits_in,
     stem_of,
@@ -48,7 +48,7 @@ def split_prefix(tree: Tree, split: str | None) -> bytes:
             return folder + b"/"
     there = _subfolders(tree, base) or _subfolders(tree, b"")
     problem = f"no folder for --split={split}"
-    next_step = f"its folders are: {named(there, 10)}" if there else "it has no folders; leave out --split"
+    next_step = f"its folders are: {some_paths(there, 10)}" if there else "it has no folders; leave out --split"
     raise UsageError(tree.root, problem, next_step)
 
 
@@ -228,7 +228,7 @@ def _refuse_splits(tree: Tree) -> None:
     if tops and all(SPLIT_FOLDER.fullmatch(top) for top in tops):
         names = sorted(tops)
         first = next((name for name in names if name.lower().startswith(b"train")), names[0])
-        problem = f"its folders are splits, not classes: {named(names, 10)}"
+        problem = f"its folders are splits, not classes: {some_paths(names, 10)}"
         raise UsageError(tree.root, problem, f"choose one: --split={as_text(first)}")
 
 
@@ -263,8 +263,8 @@ def _other_classes(split: bytes, of_split: dict[bytes, list[bytes]]) -> list[str
     for other, names in of_split.items():
         if names and of_split[split] and (odd := sorted(set(names) ^ set(of_split[split]))):
             notes.append(
-                f"{' and '.join(named([each[:-1]]) for each in sorted((split, other)))} have different classes "
-                f"({named(odd)}): "
+                f"{' and '.join(some_paths([each[:-1]]) for each in sorted((split, other)))} have different classes "
+                f"({some_paths(odd)}): "
                 "the classes of all splits are numbered together"
             )
     return notes
@@ -304,7 +304,7 @@ def _masks_beside(tree: Tree) -> str | None:
     found = [image for image, name in plain.items() if name in there]
     if len(found) < SEVERAL:
         return None
-    return f"{len(found)} images are named like masks of others ({named(found)}); packer has no mask field yet"
+    return f"{len(found)} images are named like masks of others ({some_paths(found)}); packer has no mask field yet"
 
 
 def _without_extension(image: bytes) -> bytes:
@@ -318,13 +318,13 @@ def _odd_folders(tree: Tree) -> str | None:
     tops = tops_of(folders, base)
     if tops >= {b"blobs", b"snapshots"}:
         inside = {image.split(b"/")[1] for image in tree.images if image.startswith(b"snapshots/")}
-        snapshots = named([b"snapshots/" + name + b"/" for name in sorted(inside)])
+        snapshots = some_paths([b"snapshots/" + name + b"/" for name in sorted(inside)])
         return f"it is a cache of Hugging Face, with the images of blobs/ again in {snapshots}"
     odd = sorted(top for top in tops if top.lower() in NEVER_CLASSES) or sorted(filter(SPLIT_FOLDER.fullmatch, tops))
     if len(tops) < 2 or (len(odd) == len(tops) and SPLIT_FOLDER.fullmatch(odd[0])) or not odd:
         return None
     others = [top + b"/" for top in sorted(tops - set(odd)) or odd[1:]]
-    return f"{quoted(odd[0] + b'/')} is not a class by its name, but lies beside {named(others)}"
+    return f"{quoted_value(odd[0] + b'/')} is not a class by its name, but lies beside {some_paths(others)}"
 
 
 def _paired_folders(tree: Tree) -> str | None:
@@ -349,7 +349,7 @@ def _paired_folders(tree: Tree) -> str | None:
             alike = one == other and len(one) >= SEVERAL
             alike = alike and (not endings[first] & endings[second] or not _is_count(one))
         if alike:
-            return f"{quoted(first + b'/')} and {quoted(second + b'/')} hold images of the same names" + (
+            return f"{quoted_value(first + b'/')} and {quoted_value(second + b'/')} hold images of the same names" + (
                 "; packer has no mask field yet" if is_named else ""
             )
     return None

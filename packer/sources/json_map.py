@@ -132,7 +132,7 @@ class JsonMap:
         decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         while at < end:
             cut, data, heads = self._piece(at, end, decoder, what)
-            starts, sizes = _cut(data)
+            starts, sizes = _cut_objects(data)
             yield Piece(heads, starts + (at - 1), sizes)
             del data, heads
             at = GAP.match(self.view, cut, end).end()  # type: ignore[union-attr]
@@ -198,7 +198,7 @@ def _struct_of(names: tuple[str, ...]) -> Any:
     return msgspec.defstruct("Top", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
 
 
-def _cut(data: bytes) -> tuple[Int64, Int64]:
+def _cut_objects(data: bytes) -> tuple[Int64, Int64]:
     """Return the first byte and the size of each object of an array."""
     raws = msgspec.json.decode(data, type=list[msgspec.Raw])
     sizes: NDArray[np.int64] = np.fromiter(map(len, raws), np.int64, len(raws))

@@ -26,9 +26,9 @@ from packer.sources.paths import (
     file_of,
     flip_index_of,
     folder_splits,
-    named,
     number,
-    quoted,
+    quoted_value,
+    some_paths,
     spread,
     stem_of,
 )
@@ -144,11 +144,11 @@ class _DlibHandler(ContentHandler):
                 problem = f"names {printable(written)}, as line {entries.lines[first]} does"
                 entries.problems.setdefault(first, BadLabel(self._where(), problem, "keep one of the entries"))
         elif places:
-            problem = f"{quoted(written)} fits {len(places)} images equally well: {named(places)}"
+            problem = f"{quoted_value(written)} fits {len(places)} images equally well: {some_paths(places)}"
             entries.bad.append(BadLabel(self._where(), problem, "write the folder too"))
         elif written:
             step = "add the image, or remove its entry"
-            entries.bad.append(NoImage(self._where(), f"no image {quoted(written)}", step))
+            entries.bad.append(NoImage(self._where(), f"no image {quoted_value(written)}", step))
         else:
             entries.bad.append(BadLabel(self._where(), "an <image> has no file", "add it, or remove the entry"))
 
@@ -175,7 +175,7 @@ class _DlibHandler(ContentHandler):
         if len(self.numbers) > MOST_POINTS:
             raise UsageError(self._where(), f"there are more than {MOST_POINTS} names of parts", "correct them")
         if number_of in self._here:
-            raise ValueError(f"a box has two parts {quoted(name)}")
+            raise ValueError(f"a box has two parts {quoted_value(name)}")
         self._here.add(number_of)
         x, y = _number(attrs, "x") + PIXEL_CENTER, _number(attrs, "y") + PIXEL_CENTER
         entries.part_names.append(number_of)
@@ -277,7 +277,9 @@ class DlibSource(BaseSource):
         if found.moved is not None:
             written, image = found.moved
             what = plural(found.count, "image was", "images were")
-            self.notes.append(f"{self._name}: {what} found elsewhere, e.g. {quoted(written)} at {printable(image)}")
+            self.notes.append(
+                f"{self._name}: {what} found elsewhere, e.g. {quoted_value(written)} at {printable(image)}"
+            )
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -348,7 +350,7 @@ def _is_dlib(tree: Tree, path: bytes) -> bool:
 def _only(tree: Tree) -> bytes:
     found = _candidates(tree)
     if len(found) != 1:
-        problem = f"{len(found)} XML files of dlib: {named(found)}" if found else "holds no XML file of dlib"
+        problem = f"{len(found)} XML files of dlib: {some_paths(found)}" if found else "holds no XML file of dlib"
         raise UsageError(tree.root, problem, "name one: --labels=dlib:FILE")
     return tree.root.rstrip(b"/") + b"/" + found[0]
 
@@ -459,7 +461,7 @@ def _header(lines: list[tuple[int, bytes]]) -> tuple[int | None, list[tuple[int,
         if colon and name.strip().lower() == b"n_points":
             expected = class_id(value.strip())
             if expected is None:
-                raise ValueError(f"n_points: {quoted(value.strip())} is not a number of points")
+                raise ValueError(f"n_points: {quoted_value(value.strip())} is not a number of points")
         elif not colon and line != b"{":
             break
         if line.endswith(b"{"):

@@ -20,7 +20,7 @@ from itertools import groupby
 
 from packer.errors import UsageError, option, plural
 from packer.model.annotation import Point
-from packer.sources.paths import as_text, is_number, is_utf8, number, quoted
+from packer.sources.paths import as_text, is_number, is_utf8, number, quoted_value
 
 Box = tuple[float, float, float, float]
 BOX_FORMS = (("xmin", "ymin", "xmax", "ymax"), ("cx", "cy", "w", "h"), ("xmin", "ymin", "w", "h"))
@@ -145,7 +145,7 @@ def parse_columns(text: str) -> LineColumns:
     while position < len(text):
         token = TOKEN.match(text, position)
         if token is None:
-            raise _wrong(f"{quoted(text[position:].strip())} is not valid")
+            raise _wrong(f"{quoted_value(text[position:].strip())} is not valid")
         if tail:
             raise _wrong("a * without a number must come last")
         names = tuple(re.split(r"[\s,]+", token["group"].strip()) if token["name"] is None else [token["name"]])
@@ -167,7 +167,7 @@ def _check_names(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in NAMES:
             choices = "path label class xmin ymin xmax ymax cx cy w h x y tag split text width height _"
-            raise _wrong(f"{quoted(name)} is not a column name", f"the names are: {choices}")
+            raise _wrong(f"{quoted_value(name)} is not a column name", f"the names are: {choices}")
 
 
 def _check(columns: LineColumns) -> None:
@@ -225,21 +225,21 @@ def _name(cell: bytes, column: str) -> str:
 
 def _text(cell: bytes) -> str:
     if not is_utf8(cell):
-        raise ValueError(f"its text {quoted(cell)} is not in UTF-8")
+        raise ValueError(f"its text {quoted_value(cell)} is not in UTF-8")
     return as_text(cell)
 
 
 def _tag(cell: bytes, negative: bool | None) -> bool:
     value = TAGS.get(cell)
     if value is None or (not value and negative not in (None, cell[:1] == b"-")):
-        raise ValueError(f"{quoted(cell)} is neither {-1 if negative else 0} nor 1")
+        raise ValueError(f"{quoted_value(cell)} is neither {-1 if negative else 0} nor 1")
     return value
 
 
 def _whole(cell: bytes, column: str) -> int:
     value = number(cell)
     if not value.is_integer():
-        raise ValueError(f"its {column} {quoted(cell)} is not a whole number")
+        raise ValueError(f"its {column} {quoted_value(cell)} is not a whole number")
     return int(value)
 
 

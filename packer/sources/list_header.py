@@ -35,7 +35,7 @@ from packer.sources.paths import (
     flip_index_of,
     is_number,
     is_utf8,
-    quoted,
+    quoted_value,
     spread,
 )
 from packer.sources.source import LOOKS, Tree
@@ -299,7 +299,7 @@ def read_layout(lines: Lines, finder: PathFinder, text: str | None, name: str) -
     places = [i for i, column in enumerate(columns.head) if column == "tag"]
     tags = tuple(names[i] if names else str(number) for number, i in enumerate(places)) or None
     if odd := next((tag for tag in tags or () if not is_utf8(as_bytes(tag))), None):
-        raise UsageError(name, f"the name {quoted(odd)} in its header is not in UTF-8", "save the list as UTF-8")
+        raise UsageError(name, f"the name {quoted_value(odd)} in its header is not in UTF-8", "save the list as UTF-8")
     if tags and len(set(tags)) < len(tags):
         twice = next(tag for tag, count in Counter(tags).items() if count > 1)
         raise UsageError(name, f"two tag columns are called {printable(twice)}", "rename one in the header")

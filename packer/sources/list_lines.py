@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError, option, plural, printable
 from packer.sources.list_columns import LineColumns
 from packer.sources.path_finder import NOT_FOUND, Manner, PathFinder
-from packer.sources.paths import IMAGE_EXTENSIONS, MOST_CLASSES, as_text, class_id, extension_of, is_utf8, quoted
+from packer.sources.paths import IMAGE_EXTENSIONS, MOST_CLASSES, as_text, class_id, extension_of, is_utf8, quoted_value
 from packer.sources.tree import MIB
 
 TAB, COMMA, SEMICOLON, BLANKS, MIXED = b"\t", b",", b";", b" ", b" ,"
@@ -274,7 +274,7 @@ class ListTable:
         self._several: dict[int, bool] = {}
         self._refuse_unknown_encoding(names)
         if names and 2 * sum(extension_of(name) in IMAGE_EXTENSIONS for name in names) > len(names):
-            problem = f"its labels are names of images, such as {quoted(names[0])}; packer has no mask field yet"
+            problem = f"its labels are names of images, such as {quoted_value(names[0])}; packer has no mask field yet"
             raise UsageError("", problem, f'{option("columns")}="path _" packs the images without them')
         self.names = [as_text(name) for name in names]
         """All labels and classes of the list, in order of appearance."""
@@ -319,7 +319,7 @@ class ListTable:
             if not is_utf8(name):
                 line = next((i + 1 for i in range(self._start, len(self._lines)) if name in self._lines[i]), 0)
                 raise UsageError(
-                    "", f"the class {quoted(name)} in line {line} is not in UTF-8", "save the list as UTF-8"
+                    "", f"the class {quoted_value(name)} in line {line} is not in UTF-8", "save the list as UTF-8"
                 )
 
     def _find_manner(self) -> None:
@@ -337,7 +337,7 @@ class ListTable:
         line, path = next((i, path) for i in range(self._start, len(self._lines)) if (path := self._path(i)))
         count = sum(bool(self._path(i)) for i in range(self._start, len(self._lines)))
         problem = f"none of its {plural(count, 'path')} leads to an image"
-        problem += f", for example line {line + 1} {quoted(path)}"
+        problem += f", for example line {line + 1} {quoted_value(path)}"
         if alike := self.finder.alike(path):
             problem += f"; {' and '.join(map(printable, alike[:2]))} {'has' if len(alike) == 1 else 'have'} that name"
         raise UsageError("", problem, "give the folder of its images as SRC, or the right list")
@@ -395,7 +395,7 @@ class ListTable:
             if index == NOT_FOUND:
                 continue
             if value is None:
-                odd = index + self._start, quoted(names[code])
+                odd = index + self._start, quoted_value(names[code])
             else:
                 highest = value
             if odd is not None and highest >= 0:

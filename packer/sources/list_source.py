@@ -28,7 +28,7 @@ from packer.sources.paths import (
     folder_of,
     folder_splits,
     in_order,
-    quoted,
+    quoted_value,
     splits_of,
     stem_of,
 )
@@ -61,7 +61,7 @@ class ListSource(BaseSource):
         file = options.file or ""
         self._name = printable(file.rpartition("/")[2])
         path = file_of(tree, "list", file)
-        self._lines = Lines(_read(tree, path, file))
+        self._lines = Lines(_read_normalized(tree, path, file))
         self.label_files = {tree.below(path)}
         folder = folder_of(path)
         finder = PathFinder(tree, folder)
@@ -197,11 +197,11 @@ class ListSource(BaseSource):
     def _no_image(self, index: int, path: bytes) -> NoImage | BadLabel:
         where, finder = self._where([index]), self._table.finder
         if self._table.manner is None and finder.escapes(path):
-            return BadLabel(where, f"{quoted(path)} is outside the source folder", "move it into the source")
+            return BadLabel(where, f"{quoted_value(path)} is outside the source folder", "move it into the source")
         if self._table.manner is not None and len(alike := finder.alike(path)) > 1:
-            problem = f"{quoted(path)} may be {printable(alike[0])} or {printable(alike[1])}"
+            problem = f"{quoted_value(path)} may be {printable(alike[0])} or {printable(alike[1])}"
             return BadLabel(where, problem, "write the whole path")
-        return NoImage(where, f"no image {quoted(path)}", "add the image, or remove the line")
+        return NoImage(where, f"no image {quoted_value(path)}", "add the image, or remove the line")
 
     def _where(self, lines: Sequence[int]) -> str:
         """Return file and line: ``a.csv:7``, ``a.csv:7-9``, or ``a.csv:7,9,12 and 4 more``."""
@@ -307,7 +307,7 @@ class ListSource(BaseSource):
         return {}
 
 
-def _read(tree: Tree, path: bytes, file: str) -> bytes:
+def _read_normalized(tree: Tree, path: bytes, file: str) -> bytes:
     """Return the list with LF line ends and in UTF-8."""
     try:
         data = read_file(tree, path, MOST_LIST_BYTES)

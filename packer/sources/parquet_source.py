@@ -13,7 +13,7 @@ from packer.errors import BadLabel, NoImage, NoLabel, UsageError, option, plural
 from packer.model.annotation import Json, RawAnnotation
 from packer.sources.parquet_columns import FORMATS, BoxFormat, ParquetMeaning, Votes, layout_of, objects_of
 from packer.sources.parquet_file import ParquetFile, images_below, name_of, parquet_files, stem_folder
-from packer.sources.paths import MOST_CLASSES, FolderSplit, folder_of, folder_splits, named
+from packer.sources.paths import MOST_CLASSES, FolderSplit, folder_of, folder_splits, some_paths
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 
 ROWS_AT_ONCE = 1024
@@ -75,7 +75,7 @@ class ParquetSource(BaseSource):
         paths = parquet_files(tree)
         if not paths:
             return []
-        files = named([path or os.path.basename(tree.root) for path in paths])
+        files = some_paths([path or os.path.basename(tree.root) for path in paths])
         return [Choice("parquet", f"the images are in {plural(len(paths), 'Parquet file')} ({files})")]
 
     @staticmethod

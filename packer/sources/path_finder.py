@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import printable
-from packer.sources.paths import IMAGE_EXTENSIONS, Split, extension_of, folder_of, quoted, splits_in, stem_of
+from packer.sources.paths import IMAGE_EXTENSIONS, Split, extension_of, folder_of, quoted_value, splits_in, stem_of
 from packer.sources.source import Tree
 from packer.stores import joined
 
@@ -136,7 +136,7 @@ class PathFinder:
         """Return a path with the image that it means, for a note."""
         pairs = ((path, self.find_by(manner, path)) for path in paths)
         path, number = next(pair for pair in pairs if pair[1] != NOT_FOUND)
-        return f"{quoted(path)} is {printable(self.images[number])}"
+        return f"{quoted_value(path)} is {printable(self.images[number])}"
 
     def escapes(self, written: bytes) -> bool:
         """Return whether the path may lead out of the source folder, through ``..``, ``/`` or a symlink."""

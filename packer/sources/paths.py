@@ -173,7 +173,7 @@ def split_folders(tree: Tree, split: str | None) -> tuple[bytes, ...]:
     found = {folder[1 : folder.index(ending) + len(ending)] for folder in folders if ending in folder}
     if not found:
         there = sorted({part for folder in folders for part in folder.split(b"/") if SPLIT_FOLDER.fullmatch(part)})
-        next_step = f"the splits are: {named(there, 10)}" if there else "leave out --split"
+        next_step = f"the splits are: {some_paths(there, 10)}" if there else "leave out --split"
         raise UsageError(tree.root, f"no folder of images for --split={split}", next_step)
     return tuple(sorted(found))
 
@@ -191,7 +191,7 @@ def splits_of(tree: Tree) -> list[bytes]:
     return sorted(names, key=lambda name: (not name.lower().startswith(b"train"), name))
 
 
-def named(paths: Iterable[bytes], limit: int = 3) -> str:
+def some_paths(paths: Iterable[bytes], limit: int = 3) -> str:
     """Return some of these paths, for a message: ``a.xml, b.xml and 4 more``."""
     every = list(paths)
     text = ", ".join(printable(path) for path in every[:limit])
@@ -203,7 +203,7 @@ def spread(paths: Sequence[bytes], limit: int) -> Sequence[bytes]:
     return paths[:: max(1, len(paths) // limit)][:limit]
 
 
-def quoted(value: bytes | str) -> str:
+def quoted_value(value: bytes | str) -> str:
     """Return a value from a file for a message: printable, at most 40 characters, in quotes."""
     text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
     text = printable(text if len(text) <= 40 else text[:37] + "...")
@@ -218,7 +218,7 @@ def is_number(token: bytes) -> bool:
 def number(token: bytes) -> float:
     """Return the token as a number, -1e9..1e9. Raise ValueError if it is not one."""
     if not is_number(token):
-        raise ValueError(f"{quoted(token)} is not a number")
+        raise ValueError(f"{quoted_value(token)} is not a number")
     return float(token)
 
 
@@ -239,7 +239,7 @@ def name_in(value: Any) -> str:
 def json_text(value: Any) -> str:
     """Return a value of a JSON file for a message."""
     try:
-        return quoted(value) if isinstance(value, str) else quoted(str(value))[1:-1]
+        return quoted_value(value) if isinstance(value, str) else quoted_value(str(value))[1:-1]
     except RecursionError:
         return "a deep list"
 
@@ -392,7 +392,7 @@ class FolderSplit:
         self._name = as_bytes(split)
         if not any(self._fits(folder) for folder in tree.folders):
             problem = f"{option('split', printable(split))} fits no folder"
-            raise UsageError(tree.root, problem, f"its folders are: {named(tree.folders, 10)}")
+            raise UsageError(tree.root, problem, f"its folders are: {some_paths(tree.folders, 10)}")
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the folder of an image is of the split."""

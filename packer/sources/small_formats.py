@@ -19,7 +19,7 @@ from packer.sources.by_name import (
     read_json,
     whole_size,
 )
-from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, named, number, spread, stem_of
+from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, number, some_paths, spread, stem_of
 from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, read_file, read_head
 from packer.system.machine import install_command
@@ -41,7 +41,7 @@ class CreateMlSource(ByNameSource):
     def recognize(tree: Tree) -> list[Choice]:
         """Return Create ML if a JSON file begins as its exports do."""
         files = _createml_files(tree)
-        return [Choice("createml", f"{named(files)} {'has' if len(files) == 1 else 'have'} boxes of Create ML")][
+        return [Choice("createml", f"{some_paths(files)} {'has' if len(files) == 1 else 'have'} boxes of Create ML")][
             : len(files)
         ]
 
@@ -88,7 +88,7 @@ class VottSource(ByNameSource):
     def recognize(tree: Tree) -> list[Choice]:
         """Return VoTT if there is a file with the name that it gives to exports."""
         files = _vott_files(tree)
-        return [Choice("vott", f"{named(files)} {'is an export' if len(files) == 1 else 'are exports'} of VoTT")][
+        return [Choice("vott", f"{some_paths(files)} {'is an export' if len(files) == 1 else 'are exports'} of VoTT")][
             : len(files)
         ]
 
@@ -244,7 +244,9 @@ class WiderFaceSource(ByNameSource):
     def recognize(tree: Tree) -> list[Choice]:
         """Return WIDER FACE if there is a list of its name."""
         files = _widerface_files(tree)
-        return [Choice("widerface", f"{named(files)} {'lists' if len(files) == 1 else 'list'} faces")][: len(files)]
+        return [Choice("widerface", f"{some_paths(files)} {'lists' if len(files) == 1 else 'list'} faces")][
+            : len(files)
+        ]
 
 
 def _widerface_files(tree: Tree) -> list[bytes]:

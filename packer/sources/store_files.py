@@ -67,7 +67,7 @@ R = TypeVar("R")
 
 
 @lru_cache(maxsize=64)
-def opened(top: str) -> Store:
+def store_at(top: str) -> Store:
     """Return the store of a bucket, the same for the whole build."""
     return open_store(top)
 
@@ -86,7 +86,7 @@ def located(url: bytes | str) -> tuple[Store, str]:
     if not host or host.endswith(BY_CONTAINER):
         first, _, name = name.partition("/")
         top = f"{top}/{first}"
-    return opened(clean_url(top)), name
+    return store_at(clean_url(top)), name
 
 
 def is_listed(url: str) -> bool:

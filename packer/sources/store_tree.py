@@ -15,7 +15,16 @@ from packer.sources.archives import FAULT, HIDDEN, Archives, add_folder, check_f
 from packer.sources.paths import IMAGE_EXTENSIONS, archive_stem, as_bytes, extension_of, folder_of
 from packer.sources.places import Archive, MemberPlaces, Place, Scratch
 from packer.sources.source import Tree
-from packer.sources.store_files import READS, SMALL_BYTES, SmallFiles, SourceObject, at_once, is_listed, located, opened
+from packer.sources.store_files import (
+    READS,
+    SMALL_BYTES,
+    SmallFiles,
+    SourceObject,
+    at_once,
+    is_listed,
+    located,
+    store_at,
+)
 from packer.sources.tree import SNIFFED_BYTES, begins_like_image, in_order, is_member_image, with_archives
 from packer.sources.walk import Skipped, read_inventory
 from packer.stores import clean_url, join_url
@@ -51,7 +60,7 @@ def find_store_tree(
         UsageError: There are no such objects, or they cannot be listed.
         StorageError: The store cannot be reached.
     """
-    opened.cache_clear()  # the environment may have other settings than for the last build
+    store_at.cache_clear()  # the environment may have other settings than for the last build
     url = clean_url(url)
     root = as_bytes(url)
     archives = Archives(_is_image, scratch)
@@ -66,7 +75,11 @@ def find_store_tree(
         members, images, files = archives.finish()
         return Tree(root, images, files, in_order(archives.folders), members), archives.skipped
     store, top = located(url)
-    found = _listed(store, top, url) if inventory is None else _named(store, top, read_inventory(inventory, url))
+    found = (
+        _list_objects(store, top, url)
+        if inventory is None
+        else _objects_of_inventory(store, top, read_inventory(inventory, url))
+    )
     tree, skipped = _tree(root, found, scratch)
     return with_archives(tree, skipped, archives)
 
@@ -85,7 +98,7 @@ def _archive_in(root: bytes) -> tuple[bytes, bytes]:
     return b"", b""
 
 
-def _listed(store: Store, top: str, url: str) -> list[Object]:
+def _list_objects(store: Store, top: str, url: str) -> list[Object]:
     """Return all objects below a folder of a store, by their names below it."""
     if not is_listed(url):
         raise UsageError(url, "is on a web server, which does not list its files", INVENTORY)
@@ -120,7 +133,7 @@ def _persistently(call: Callable[[], T]) -> T:
     return call()
 
 
-def _named(store: Store, top: str, objects: Sequence[Object]) -> Iterator[Object | Skipped]:
+def _objects_of_inventory(store: Store, top: str, objects: Sequence[Object]) -> Iterator[Object | Skipped]:
     """Yield the objects of an inventory; ask the store for those whose size it does not tell.
 
     Names that are not paths are skipped as faults: clients of stores cannot ask for them.
@@ -161,7 +174,7 @@ def _tree(
     paths = [path for path, *_ in found]
     places = np.full((len(found), len(Place._fields)), -1, np.int64)
     places[:, 1], places[:, 2] = 0, [size for _, size, _ in found]
-    small = SmallFiles(paths, [size for _, size, _ in found], lambda number: _read(root, *found[number]))
+    small = SmallFiles(paths, [size for _, size, _ in found], lambda number: _read_object(root, *found[number]))
     members = MemberPlaces((), paths, places, scratch, etags=[etag for *_, etag in found], small=small)
     unknown = [one for one in found if extension_of(one[0]) not in KNOWN_EXTENSIONS]
     begun = at_once(lambda one: _is_sniffed_image(root, *one), unknown)
@@ -183,10 +196,10 @@ def _is_named_image(path: bytes) -> bool:
 
 def _is_sniffed_image(root: bytes, path: bytes, size: int, etag: str) -> bool:
     try:
-        return begins_like_image(_read(root, path, size, etag, SNIFFED_BYTES))
+        return begins_like_image(_read_object(root, path, size, etag, SNIFFED_BYTES))
     except (BadImage, NoObject):  # replaced or gone since it was listed: whoever needs it says so
         return False
 
 
-def _read(root: bytes, path: bytes, size: int, etag: str, most_bytes: int = SMALL_BYTES) -> bytes:
+def _read_object(root: bytes, path: bytes, size: int, etag: str, most_bytes: int = SMALL_BYTES) -> bytes:
     return SourceObject(root + b"/" + path, size, etag).read(most_bytes, 0)

@@ -30,8 +30,8 @@ from packer.sources.paths import (
     folder_of,
     folder_splits,
     in_order,
-    named,
-    quoted,
+    quoted_value,
+    some_paths,
     split_folders,
     spread,
     stem_of,
@@ -112,7 +112,7 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
         except ValueError as error:
             raise BadLabel(path, f"object {count}: {error}", FIX) from None
         fields["voc_bndbox"].append(written)
-        boxes.append(_covered(written))
+        boxes.append(_covering_box(written))
     return RawAnnotation(
         origin=as_text(path),
         boxes=tuple(boxes),
@@ -129,7 +129,7 @@ def claimed_names(root: Element) -> list[str]:
     return [re.split(r"[/\\]", claim)[-1] for claim in claims if claim]
 
 
-def _covered(written: Sequence[float]) -> Box:
+def _covering_box(written: Sequence[float]) -> Box:
     xmin, ymin, xmax, ymax = written
     # equal edges are mistakes, not objects one pixel wide: keep them without area, so that --boxes applies
     right = xmax if xmax > xmin else xmax - 1
@@ -156,7 +156,7 @@ def _whole(parent: Element, tag: str) -> int:
     """Return the whole number in a tag; 0 if the tag is absent or empty."""
     text = _text(parent, tag)
     if not re.fullmatch(r"(?:[0-9]{1,9}(?:\.0{0,9})?)?", text):
-        raise ValueError(f"<{tag}> {quoted(text)} is not a whole number")
+        raise ValueError(f"<{tag}> {quoted_value(text)} is not a whole number")
     return int(float(text or "0"))
 
 
@@ -185,7 +185,7 @@ def _only(parent: Element, tag: str) -> Element | None:
 
 
 def _tag(element: Element) -> str:
-    return quoted(element.tag)[1:-1]
+    return quoted_value(element.tag)[1:-1]
 
 
 MOST_XML_BYTES = MIB
@@ -308,7 +308,7 @@ class VocSource(BaseSource):
         if self.found:
             image = min(self.found)
             claims = plural(len(self.found), "XML file claims", "XML files claim")
-            example = f"{printable(self._matches.label_of[image])} claims {quoted(self.found[image])}"
+            example = f"{printable(self._matches.label_of[image])} claims {quoted_value(self.found[image])}"
             self.notes.append(
                 f"{claims} a <filename> or <path> that differs from the image's, e.g. {example}; matched by stem"
             )
@@ -336,8 +336,8 @@ def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, dict[b
     files = [path for path in (folder + b"/" + as_bytes(split) + b".txt" for folder in sets) if path in tree.files]
     if not files:
         there = {stem_of(file) for file in tree.files if folder_of(file) in sets}
-        next_step = f"the splits are: {named(sorted(there), 10)}"
-        raise UsageError(tree.root, f"{named(sets)} has no {printable(split)}.txt for --split={split}", next_step)
+        next_step = f"the splits are: {some_paths(sorted(there), 10)}"
+        raise UsageError(tree.root, f"{some_paths(sets)} has no {printable(split)}.txt for --split={split}", next_step)
     return {
         path[: path.rindex(b"ImageSets/Main/")]: _stems_of(read_file(tree, path, MOST_SPLIT_BYTES), path, stems)
         for path in files
@@ -425,9 +425,9 @@ def _round(
             continue
         for image in here:
             result.refused[image] = (
-                f"{len(theirs)} label files fit it equally well: {named(theirs)}"
+                f"{len(theirs)} label files fit it equally well: {some_paths(theirs)}"
                 if len(theirs) > 1
-                else f"{named(theirs)} fits {len(here)} images equally well: {named(here)}"
+                else f"{some_paths(theirs)} fits {len(here)} images equally well: {some_paths(here)}"
             )
     return [x for group in images.values() for x in group], [x for group in labels.values() for x in group]
 

@@ -435,9 +435,9 @@ def _csv(file: str, url: str) -> Columns:
         csv.ConvertOptions(column_types=types, include_columns=wanted),
     )  # fmt: skip
     keys, sizes, etags = _columns_of(table, os.fspath(file))
-    return list(map(_unquoted, keys)) if of_s3 else keys, sizes, etags
+    return list(map(_unquote_key, keys)) if of_s3 else keys, sizes, etags
 
 
-def _unquoted(key: str) -> str:
+def _unquote_key(key: str) -> str:
     """Return a key of S3 Inventory in CSV, which is written as in a URL."""
     return QUOTED.sub(lambda match: bytes((int(match[1], 16),)) if match[1] else b" ", key.encode()).decode()

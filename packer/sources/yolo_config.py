@@ -18,8 +18,8 @@ from packer.sources.paths import (
     class_id,
     extension_of,
     folder_of,
-    named,
-    quoted,
+    quoted_value,
+    some_paths,
     yolo_flip_index,
     yolo_points,
 )
@@ -65,7 +65,7 @@ def read_config(tree: Tree) -> YoloConfig:
             if loaded.keys() & {"names", "nc"}:
                 yamls[path] = loaded
     if len(yamls) > 1 and b"data.yaml" not in yamls:
-        raise UsageError(tree.root, f"several files give class names: {named(yamls)}", "keep one, as data.yaml")
+        raise UsageError(tree.root, f"several files give class names: {some_paths(yamls)}", "keep one, as data.yaml")
     if yamls:
         path = b"data.yaml" if b"data.yaml" in yamls else next(iter(yamls))
         return _config(yamls[path], path)
@@ -80,8 +80,10 @@ def _refuse_names_below(tree: Tree) -> None:
     yamls = [path for path in tree.files if path.count(b"/") == 1 and extension_of(path) in (b".yaml", b".yml")]
     folders = [folder_of(path) for path in yamls if _load(tree, path).keys() & {"names", "nc"}]
     if folders:
-        problem = f"{named(yamls)} {'gives' if len(yamls) == 1 else 'give'} the class names"
-        raise UsageError(tree.root, problem, f"give {named([tree.root + b'/' + f for f in folders])} as the source")
+        problem = f"{some_paths(yamls)} {'gives' if len(yamls) == 1 else 'give'} the class names"
+        raise UsageError(
+            tree.root, problem, f"give {some_paths([tree.root + b'/' + f for f in folders])} as the source"
+        )
 
 
 class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]  # C is ten times as fast
@@ -93,7 +95,7 @@ class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[mi
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "has a key that is not text", key.start_mark)
             if key.value in keys:
-                problem = f"the key {quoted(key.value)} appears twice"
+                problem = f"the key {quoted_value(key.value)} appears twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             keys.add(key.value)
         return super().construct_mapping(node, deep)
@@ -169,7 +171,9 @@ def _names(names: Any, nc: Any) -> tuple[str, ...] | None:
     number = class_id(nc.encode("utf-8", "replace")) if isinstance(nc, str) else None
     if nc is not None and number is None:
         # show only text: a list of YAML aliases may be a thousand times as long as its file
-        raise ValueError(f"nc: {quoted(nc) if isinstance(nc, str) else 'what it says'} is not a number of classes")
+        raise ValueError(
+            f"nc: {quoted_value(nc) if isinstance(nc, str) else 'what it says'} is not a number of classes"
+        )
     if names in (None, ""):
         return None if number is None else tuple(str(i) for i in range(number))
     if isinstance(names, dict):
@@ -186,7 +190,7 @@ def _from_mapping(names: dict[Any, Any]) -> list[Any]:
     for key, name in names.items():
         number = class_id(key.encode("utf-8", "replace")) if isinstance(key, str) else None
         if number is None or number in ids:
-            raise ValueError(f"names: {quoted(str(key))} is not a class number, or appears twice")
+            raise ValueError(f"names: {quoted_value(str(key))} is not a class number, or appears twice")
         ids[number] = name
     return [ids.get(i, str(i)) for i in range(max(ids, default=-1) + 1)]  # a gap keeps its number as a name
 
@@ -195,7 +199,7 @@ def _unlike(names: tuple[str, ...]) -> tuple[str, ...]:
     first: dict[str, int] = {}
     for i, name in enumerate(names):
         if first.setdefault(name, i) != i:
-            raise ValueError(f"the class name {quoted(name)} appears twice, for {first[name]} and {i}")
+            raise ValueError(f"the class name {quoted_value(name)} appears twice, for {first[name]} and {i}")
     if len(names) > MOST_CLASSES:
         raise ValueError(f"has {len(names)} classes, more than {MOST_CLASSES}")
     return names
@@ -218,7 +222,9 @@ def _names_file(tree: Tree) -> YoloConfig:
                 raise UsageError(path, str(error), "fix the file") from None
     if len(found) > 1:
         files = [path for paths in found.values() for path in paths]
-        raise UsageError(tree.root, f"several files give different class names: {named(files)}", "keep one of them")
+        raise UsageError(
+            tree.root, f"several files give different class names: {some_paths(files)}", "keep one of them"
+        )
     for names, paths in found.items():
         return YoloConfig(names=names, origin=paths[0])
     return YoloConfig()
@@ -315,5 +321,5 @@ def _usual_folder(tree: Tree, split: bytes) -> bytes:
     if len(dated) == 1:
         return dated[0]
     problem = f"{option('split', printable(split))} fits {len(dated) or 'no'} folders"
-    next_step = f"its folders are: {named(dated or inside or folders, 10)}"
+    next_step = f"its folders are: {some_paths(dated or inside or folders, 10)}"
     raise UsageError(tree.root, problem, next_step)

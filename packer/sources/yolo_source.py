@@ -25,9 +25,9 @@ from packer.sources.paths import (
     folder_of,
     folder_splits,
     in_order,
-    named,
     number,
-    quoted,
+    quoted_value,
+    some_paths,
     spread,
     stem_of,
 )
@@ -55,7 +55,7 @@ LABELS_TO_IMAGES = {b"labels": b"images", b"Labels": b"Images", b"LABELS": b"IMA
 def label_of(image: bytes, files: set[bytes]) -> bytes | None:
     """Return the label file of an image, or None: the mirrored one before the one beside the image."""
     name = stem_of(image) + b".txt"
-    mirrored = _swapped(folder_of(image), IMAGES_TO_LABELS)
+    mirrored = _swap_folder(folder_of(image), IMAGES_TO_LABELS)
     for folder in (mirrored, folder_of(image)):
         if folder is not None and (path := folder + b"/" + name if folder else name) in files:
             return path
@@ -129,7 +129,7 @@ class YoloSource(BaseSource):
             raise NoLabel(image, f"has no label file {printable(stem_of(image))}.txt", step)
         if len(self._claims[path]) > 1:
             images = self._claims[path]
-            problem = f"{printable(path)} fits {len(images)} images equally well: {named(images)}"
+            problem = f"{printable(path)} fits {len(images)} images equally well: {some_paths(images)}"
             raise BadLabel(image, problem, "rename or move one of them")
         num_classes = MOST_CLASSES if self._config.names is None else len(self._config.names)
         try:
@@ -159,7 +159,7 @@ class YoloSource(BaseSource):
         for path in self._tree.files:
             if path not in self._files or path in self._claims or path.rpartition(b"/")[2].lower() in NAME_FILES:
                 continue
-            images_folder = _swapped(folder_of(path), LABELS_TO_IMAGES)
+            images_folder = _swap_folder(folder_of(path), LABELS_TO_IMAGES)
             if self._split is not None and not _in_split(self._split, path, images_folder):
                 continue
             beside = folder_of(path) in image_folders
@@ -198,7 +198,7 @@ def _has_rows(tree: Tree, path: bytes, kpt_shape: tuple[int, int] | None, empty:
     return bool(rows.classes) or (empty and b"/labels/" in b"/" + path.lower())
 
 
-def _swapped(folder: bytes, names: dict[bytes, bytes]) -> bytes | None:
+def _swap_folder(folder: bytes, names: dict[bytes, bytes]) -> bytes | None:
     """Return the folder with its last component of these names replaced; None if it has none."""
     parts = folder.split(b"/")
     for i in reversed(range(len(parts))):
@@ -289,7 +289,7 @@ def _check_columns(count: int, kpt_shape: tuple[int, int] | None) -> None:
 def _class(token: bytes, num_classes: int) -> int:
     found = class_id(token)
     if found is None:
-        raise ValueError(f"class {quoted(token)} is not a whole number from 0 to {MOST_CLASSES - 1}")
+        raise ValueError(f"class {quoted_value(token)} is not a whole number from 0 to {MOST_CLASSES - 1}")
     if found >= num_classes:
         raise BadRow(0, f"class {found} is not among the {plural(num_classes, 'class')}", "fix the row, or the names")
     return found

@@ -104,7 +104,7 @@ def channel_stats(
     totals: dict[Kind, Sums] = {}
     with ThreadPoolExecutor(threads or usable_cores()) as pool:
         try:
-            for records, found in _mapped(pool, work, parts):
+            for records, found in _map_in_order(pool, work, parts):
                 for kind, sums in found.items():
                     totals.setdefault(kind, Sums(kind[0])).add(sums)
                 progress.advance(len(records))
@@ -114,7 +114,7 @@ def channel_stats(
     return tuple(totals[kind].stats(kind) for kind in sorted(totals))
 
 
-def _mapped(pool: ThreadPoolExecutor, work: Any, parts: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
+def _map_in_order(pool: ThreadPoolExecutor, work: Any, parts: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield (part, work(part)) in order, with few parts waiting, to save memory in a large pack."""
     waiting: list[tuple[Any, Any]] = []
     for part in parts:

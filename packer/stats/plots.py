@@ -50,7 +50,7 @@ def draw_classes(axes: Any, rows: Sequence[ClassRow], title: str, most: int) -> 
         axes.annotate(
             f"{count:,}", (count, place), (4, 0), textcoords="offset points", va="center", fontsize=8, color=FAINT
         )
-    axes.set_yticks(places, [one_line(_shortened(name), known, f"{i}: ") for i, name, _ in rows], fontsize=8.5)
+    axes.set_yticks(places, [one_line(_shorten_name(name), known, f"{i}: ") for i, name, _ in rows], fontsize=8.5)
     for label in axes.get_yticklabels():
         label.set_fontfamily(families)
     axes.set_ylim(max(len(rows), LEAST_BARS) - 0.4, -0.6)  # few bars are not as thick as a thumb
@@ -190,7 +190,7 @@ def one_line(text: str, family_characters: set[int], prefix: str = "") -> str:
     return text.replace("$", r"\$")  # a dollar sign would begin a formula
 
 
-def _shortened(name: str) -> str:
+def _shorten_name(name: str) -> str:
     """Return a name without its middle if it is long."""
     if len(name) <= NAME_CHARACTERS:
         return name

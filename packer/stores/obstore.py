@@ -170,7 +170,7 @@ class ObstoreStore(Store):
     def _connected(self, make_folder: bool) -> Any:
         if self._store is None:
             try:
-                self._store = _made(self.url, make_folder)
+                self._store = _make_store(self.url, make_folder)
             except (exceptions.BaseError, ValueError, TypeError, OSError) as error:
                 if NO_FOLDER in str(error) and not make_folder:
                     raise FileNotFoundError(self.url) from None
@@ -298,7 +298,7 @@ class ObstoreStore(Store):
             raise kind(where, f"cannot be reached: {text}", AGAIN) from None
 
 
-def _made(url: str, make_folder: bool) -> Any:
+def _make_store(url: str, make_folder: bool) -> Any:
     scheme, _, rest = url.partition("://")
     if scheme == "memory":
         return _memory(rest)

@@ -240,16 +240,18 @@ def upload(
         Cancelled: `cancelled` has returned True.
     """
     try:
-        return _sent(store, name, path, report, cancelled)
+        return _send_file(store, name, path, report, cancelled)
     except NoObject:  # parts were put together, the answer was lost, and obstore asked again for what is done
-        return _sent(store, name, path, _nothing, cancelled)
+        return _send_file(store, name, path, _nothing, cancelled)
     except (StorageError, Cancelled):
         raise
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
 
 
-def _sent(store: Store, name: str, path: str, report: Callable[[int], None], cancelled: Callable[[], bool]) -> Object:
+def _send_file(
+    store: Store, name: str, path: str, report: Callable[[int], None], cancelled: Callable[[], bool]
+) -> Object:
     size = os.path.getsize(path)
     with open(path, "rb", buffering=0) as file:
         pieces = _pieces(file, report, cancelled)

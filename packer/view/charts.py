@@ -181,7 +181,7 @@ def _together(codes: NDArray[np.int64], classes: int) -> dict[str, Any] | None:
         at = at[records[at + step] == records[at]]
         if not len(at):
             break
-        found.append(_counted(ids[at] * classes + ids[at + step]))
+        found.append(_count_codes(ids[at] * classes + ids[at + step]))
     pairs = np.concatenate(found).reshape(-1, 2)
     if not len(pairs):
         return None
@@ -203,7 +203,7 @@ def _together(codes: NDArray[np.int64], classes: int) -> dict[str, Any] | None:
     return facts
 
 
-def _counted(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _count_codes(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distinct codes and how many there are of each, (2 * n,)."""
     found, counts = np.unique(codes, return_counts=True)
     return np.stack([found, counts], axis=1).reshape(-1)

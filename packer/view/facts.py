@@ -132,7 +132,7 @@ def _drawn(field: Field, value: Any) -> Any:
         value = value[:MOST_DRAWN]
     if field.classes:
         return value.tolist()
-    return [numbers(_thinned(one)) for one in value] if isinstance(value, tuple) else numbers(value)
+    return [numbers(_thin_points(one)) for one in value] if isinstance(value, tuple) else numbers(value)
 
 
 def drawn_boxes(facts: Mapping[str, Any], boxes: Sequence[int]) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _text(value: Any) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def _thinned(points: Any) -> Any:
+def _thin_points(points: Any) -> Any:
     return points[:: -(-len(points) // MOST_POINTS)] if len(points) > MOST_POINTS else points
 
 

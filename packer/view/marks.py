@@ -179,14 +179,14 @@ def wanted_marks(
         UsageError: It is something else.
     """
     try:
-        return dict(_wanted(body(), marks, records_of))
+        return dict(_wanted_marks(body(), marks, records_of))
     except (TypeError, ValueError, OverflowError, KeyError, AttributeError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError("marks", "are not in the form that the page sends") from None
 
 
-def _wanted(
+def _wanted_marks(
     body: Any, marks: Marks, records_of: Callable[[Mapping[str, str], int, int], Iterable[int]]
 ) -> Iterator[tuple[int, str | None]]:
     if "set" in body:

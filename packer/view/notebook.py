@@ -55,22 +55,22 @@ def view(
             raise UsageError("token", f"must be text, got {token!r}", "leave it out for a random one")
         from packer.view.app import MOST_PORT
 
-        return View(_opened(pack), height, check_int("port", port, 0, MOST_PORT), token)
+        return View(_open_given(pack), height, check_int("port", port, 0, MOST_PORT), token)
     for name, given in (("port", port != 0), ("token", token is not None)):
         if given:
             raise UsageError(name, "has no effect with sheet", "leave one of them out")
     seed = None if seed is None else check_int("seed", seed, 0)
-    return Sheet(_opened(pack), _count(sheet), seed, height)
+    return Sheet(_open_given(pack), _count(sheet), seed, height)
 
 
-def _opened(pack: AnyPath | Pack | Sequence[AnyPath | Pack]) -> Pack:
+def _open_given(pack: AnyPath | Pack | Sequence[AnyPath | Pack]) -> Pack:
     if isinstance(pack, Pack):
         return pack
     if isinstance(pack, str | bytes | os.PathLike):
         return open_pack(pack)
     if not isinstance(pack, list | tuple):
         raise UsageError("pack", f"must be a pack, its path or URL, or a list of them, got {pack!r}")
-    return _opened(pack[0]) if len(pack) == 1 else join_packs(pack)
+    return _open_given(pack[0]) if len(pack) == 1 else join_packs(pack)
 
 
 def _count(sheet: bool | int) -> int:

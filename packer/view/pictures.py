@@ -200,7 +200,7 @@ class Originals:
         if path is None or not os.path.isfile(path):
             raise UsageError("the source file", f"was not found at {self.where(record)['path']}")
         try:
-            return _shown(pack, inside, path)
+            return _picture_facts(pack, inside, path)
         except OSError as error:
             raise UsageError("the source file", f"cannot be read: {error.strerror or error}") from None
 
@@ -217,7 +217,7 @@ class Originals:
 
 
 @quiet_opencv()
-def _shown(pack: Pack, record: int, path: bytes) -> dict[str, Any]:
+def _picture_facts(pack: Pack, record: int, path: bytes) -> dict[str, Any]:
     with SourceFile(path) as file:
         if file.size > _MOST_BYTES:
             raise UsageError("the source file", f"has more than {_MOST_BYTES >> 20} MiB")
@@ -229,11 +229,11 @@ def _shown(pack: Pack, record: int, path: bytes) -> dict[str, Any]:
     check_header(header, max_pixels, "first")
     width, height = header.upright_size
     at, exact = _place(pack, record, width, height)
-    image = _decoded(pack, data, header, max_pixels)
+    image = _decode_original(pack, data, header, max_pixels)
     return {"picture": data_uri(image, EXACT_PIXELS), "width": width, "height": height, "at": at, "exact": exact}
 
 
-def _decoded(pack: Pack, data: bytes, header: Header, max_pixels: int) -> Image:
+def _decode_original(pack: Pack, data: bytes, header: Header, max_pixels: int) -> Image:
     mode = cast("Mode", "rgb" if pack.manifest.mode == "gray" else pack.manifest.mode)  # what gray has lost is seen
     width, height = header.upright_size
     small = shrink(height, width, LARGEST_SIDE) if max(width, height) > LARGEST_SIDE else None

@@ -12,7 +12,7 @@ import torch
 from drawn import draw_plain
 from running import good, refused
 
-from packer.bench.own_loader import described, images_in
+from packer.bench.own_loader import batch_text, images_in
 
 QUICK = ["--rounds", 2, "--seconds", 0.05, "--threads", 1]
 MODULE = """
@@ -151,11 +151,11 @@ BATCHES: list[tuple[Any, int | None]] = [
 @pytest.mark.parametrize("number", range(len(BATCHES)))
 def test_images_in_a_batch(number: int) -> None:
     batch, images = BATCHES[number]
-    assert images_in(batch) == images, described(batch)
+    assert images_in(batch) == images, batch_text(batch)
 
 
 def test_kinds_of_batches_as_text() -> None:
-    assert described((BATCH.half(), LABELS)) == "a tuple of float16 7x3x4x5, float32 7"
-    assert described({"image": np.zeros((7, 2), np.uint8)}) == "a dict of image: uint8 7x2"
-    assert described([IMAGE] * 6) == "a list of float32 3x4x5, float32 3x4x5, float32 3x4x5, ... (6 in all)"
-    assert described(torch.tensor(1)) == "int64 scalar" and described(None) == "NoneType"
+    assert batch_text((BATCH.half(), LABELS)) == "a tuple of float16 7x3x4x5, float32 7"
+    assert batch_text({"image": np.zeros((7, 2), np.uint8)}) == "a dict of image: uint8 7x2"
+    assert batch_text([IMAGE] * 6) == "a list of float32 3x4x5, float32 3x4x5, float32 3x4x5, ... (6 in all)"
+    assert batch_text(torch.tensor(1)) == "int64 scalar" and batch_text(None) == "NoneType"

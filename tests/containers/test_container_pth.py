@@ -14,7 +14,7 @@ from container_records import ANNOTATIONS, CLASSES, IMAGES, picture, records_of,
 
 from packer.containers.pth import pickled
 from packer.errors import UsageError
-from packer.files.torch_tensors import Tensor, unpickled
+from packer.files.torch_tensors import Tensor, read_pickle
 from packer.model.annotation import Annotation
 from packer.repack.formats import open_format
 from packer.repack.formats.format_base import ForeignFile, FormatOptions
@@ -57,13 +57,13 @@ def test_sixteen_bits(tmp_path: Path) -> None:
 
 def test_names_of_classes_of_any_text() -> None:
     content = {"classes": ["caf\u00e9", "\udcff", "", "\u2028"], "empty": Tensor("1", "float32", (0, 4))}
-    assert unpickled(pickled(content)) == content
+    assert read_pickle(pickled(content)) == content
     assert pickle.loads(pickled({"classes": content["classes"]})) == {"classes": content["classes"]}
 
 
 def test_tensor_of_more_than_4_gb() -> None:
     tensor = Tensor("0", "uint8", (40_000, 224, 224, 3))
-    assert unpickled(pickled({"images": tensor}))["images"] == tensor
+    assert read_pickle(pickled({"images": tensor}))["images"] == tensor
     assert tensor.bytes == 40_000 * 224 * 224 * 3
 
 
@@ -147,7 +147,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
 )
 def test_pickles_that_are_refused(data: bytes) -> None:
     if data.endswith(b"R."):
-        assert unpickled(data) is None
+        assert read_pickle(data) is None
         return
     with pytest.raises(ValueError):
-        unpickled(data)
+        read_pickle(data)

@@ -17,7 +17,7 @@ from running import digests, good, run_script
 from packer.format.pack import open_pack
 from packer.model.fields import label_arrays
 from packer.packing import BuildOptions, build_pack, plan_pack
-from packer.packing.partition import mapped, rows_at, write_table
+from packer.packing.partition import map_table, rows_at, write_table
 from packer.packing.plan import cuts_of, permuted
 from packer.packing.scan import read_inputs
 from packer.samplers.order import permutation
@@ -132,7 +132,7 @@ def test_a_long_table_is_written_in_batches(tmp_path: Path, monkeypatch: pytest.
     shrink(monkeypatch, {"partition.ROWS_A_BATCH": 10})
     batches = [pa.RecordBatch.from_pydict({"n": list(range(i, i + 3))}) for i in range(0, 60, 3)]
     write_table(batches, batches[0].schema, str(tmp_path / "t"))
-    table = mapped(str(tmp_path / "t"))
+    table = map_table(str(tmp_path / "t"))
     assert table["n"].to_pylist() == list(range(60)) and {len(b) for b in table.to_batches()} == {12}
 
 

@@ -13,7 +13,7 @@ import pytest
 from packer import PackedDataset, open_pack
 from packer.errors import UsageError
 from packer.samplers import BlockShuffleSampler, SortedPackWarning, block, subset
-from packer.samplers.order import is_sorted_by_class, label_changes, runs_of_neighbors, shuffled
+from packer.samplers.order import is_sorted_by_class, label_changes, permutation_function, runs_of_neighbors
 
 SHARDS = [100, 37, 0, 1, 250]
 
@@ -70,7 +70,7 @@ def test_a_large_order_begins_with_little_work(monkeypatch: pytest.MonkeyPatch) 
     computed: list[int] = []
 
     def counting(size: int, key: int) -> Any:
-        to = shuffled(size, key)
+        to = permutation_function(size, key)
         return lambda positions: (computed.append(len(positions)), to(positions))[1]
 
     monkeypatch.setattr(block, "shuffled", counting)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from packer.samplers.order import SORTED_UP_TO, Feistel, compact, derive, permutation, random_bits, shuffled
+from packer.samplers.order import SORTED_UP_TO, Feistel, compact, derive, permutation, permutation_function, random_bits
 from packer.samplers.sampler import ShuffleSampler
 
 Permute = Callable[[int, int], np.ndarray]
@@ -44,7 +44,7 @@ def test_large_n_are_permuted_and_do_not_repeat_themselves(n: int) -> None:
 def test_parts_of_a_permutation_are_those_of_the_whole() -> None:
     for n in (10, 5000):
         places = np.array([3, 9, 0])
-        assert np.array_equal(shuffled(n, 7)(places), permutation(n, 7)[places])
+        assert np.array_equal(permutation_function(n, 7)(places), permutation(n, 7)[places])
 
 
 def test_numbers_beyond_32_bits() -> None:

@@ -13,7 +13,7 @@ from drawn import centers_inside, packed_of
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.model.geometry import clip_polygon
 from packer.sources import json_map, open_source, recognize, splits_of_labels
-from packer.sources.coco_objects import joined, mask_box, mask_of, outline, read_rle, rle_counts, rle_text
+from packer.sources.coco_objects import join_rings, mask_box, mask_of, outline, read_rle, rle_counts, rle_text
 from packer.sources.coco_source import CocoSource
 from packer.sources.paths import is_of_split, splits_in
 from packer.sources.source import SourceOptions
@@ -188,7 +188,7 @@ def test_masks_of_run_lengths(mask):
     if mask.any():
         ys, xs = np.nonzero(mask)
         assert mask_box(len(mask), counts) == (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1)
-        polygon = joined(outline(mask))
+        polygon = join_rings(outline(mask))
         assert math.isclose(area(polygon), mask.sum())
         assert (centers_inside(polygon, *mask.shape) == mask).all()
 

@@ -14,7 +14,7 @@ from packer.format.manifest import FileEntry, parse_manifest
 from packer.packing.build_options import BuildOptions
 from packer.packing.input_table import read_selection
 from packer.packing.recorded import as_config, options_from, read_config
-from packer.sources.coco_objects import joined, mask_box, mask_of, outline, read_rle, rle_text
+from packer.sources.coco_objects import join_rings, mask_box, mask_of, outline, read_rle, rle_text
 
 
 def read_masks(data: bytes) -> str:
@@ -32,7 +32,7 @@ def read_masks(data: bytes) -> str:
         rings = outline(mask)
     except ValueError:
         return "refused"
-    path = joined(rings)
+    path = join_rings(rings)
     (left, top), (right, bottom) = map(min, zip(*path, strict=True)), map(max, zip(*path, strict=True))
     assert (left, top, right, bottom) == box
     twice = sum(a * d - c * b for ring in rings for (a, b), (c, d) in zip(ring, [*ring[1:], ring[0]], strict=True))

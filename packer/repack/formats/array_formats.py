@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.containers.arrays import scanned
+from packer.containers.arrays import scan_entries
 from packer.errors import DamagedPack, UsageError, option, printable
 from packer.files.array_files import ArrayFile, Chunks
 from packer.repack.formats.format_base import LABEL_NAMES, ForeignFile, FormatOptions, Pixels, Row, packer_rows
@@ -178,7 +178,7 @@ class Arrays:
             with import_module(self.home).open_arrays(file.path) as arrays:
                 if "annotation_offsets/" in arrays.axes and not self._columns:
                     self.titles = _texts(arrays.attributes.get("classes"))
-                    yield from packer_rows(scanned(arrays), file)
+                    yield from packer_rows(scan_entries(arrays), file)
                 else:
                     yield from self._rows(file, arrays)
         except DamagedPack as error:
@@ -223,7 +223,7 @@ class Arrays:
                 if array.shape in ((count,), (count, 1)) and array.dtype.kind in "iubf":
                     found = _classes(array.read(arrays.data))
             elif isinstance(listed := arrays.attributes.get(name), list):
-                found = _listed(listed, count)
+                found = _class_values(listed, count)
             if found is not None:
                 return found
         if asked:
@@ -241,7 +241,7 @@ def _classes(values: Any) -> list[Any] | None:
     return found
 
 
-def _listed(values: list[Any], count: int) -> list[Any] | None:
+def _class_values(values: list[Any], count: int) -> list[Any] | None:
     """Return a list of class numbers or of names; None if it is something else."""
     alike = any(all(type(value) is kind for value in values) for kind in (int, str))
     return values if alike and len(values) == count else None

@@ -176,7 +176,7 @@ def packer_rows(entries: Iterable[Entry], file: ForeignFile) -> Iterator[Row]:
             continue
         try:
             record = record_from_json(text, b"")
-            known = _known(record.annotation, text, origin)
+            known = _labels_in_annotation(record.annotation, text, origin)
         except ValueError as error:
             yield entry.key.encode("utf-8", "surrogateescape"), 0, 0, _unreadable(origin, error), None
             continue
@@ -187,7 +187,7 @@ def packer_rows(entries: Iterable[Entry], file: ForeignFile) -> Iterator[Row]:
 def packer_annotation_of(text: bytes, origin: str) -> Known:
     """Return what packer's JSON says of an image."""
     try:
-        return _known(record_from_json(text, b"").annotation, text, origin)
+        return _labels_in_annotation(record_from_json(text, b"").annotation, text, origin)
     except ValueError as error:
         return _unreadable(origin, error)
 
@@ -196,7 +196,7 @@ def _unreadable(origin: str, error: ValueError) -> BadLabel:
     return BadLabel(origin, f"its annotation cannot be read: {error}", "correct it")
 
 
-def _known(annotation: Annotation, text: bytes, origin: str) -> Known:
+def _labels_in_annotation(annotation: Annotation, text: bytes, origin: str) -> Known:
     names, number = class_names(text), annotation.label
     label = None if number is None else Numbered(number, names.get(number) or str(number))
     extras = dict(annotation.extras) | ({} if annotation.tags is None else {"tags": annotation.tags.tolist()})

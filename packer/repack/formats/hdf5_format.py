@@ -78,9 +78,9 @@ class Hdf5:
             numbers: list[Any] = labels or []
             labels = None if labels is None else [names[label] if label >= 0 else None for label in numbers]
         if _is_of_any_size(images):
-            rows = _encoded(file, content, images)
+            rows = _vlen_images(file, content, images)
         elif images.chunks is not None:
-            rows = _chunked(file, images)
+            rows = _chunk_images(file, images)
         else:
             yield from rows_of(file, (images.shape, False, images.dtype, contiguous_offset(images)), labels)
             return
@@ -148,7 +148,7 @@ def _values(file: ForeignFile, content: Any, dataset: Any) -> list[Any]:
     check_within(dataset, file.size)
     info = h5py.check_string_dtype(dataset.dtype)
     if info is not None and info.length is None and len(dataset.shape) == 1 and _is_plain(dataset):
-        places = _encoded(file, content, dataset)  # a hundred times as fast as one at a time
+        places = _vlen_images(file, content, dataset)  # a hundred times as fast as one at a time
         values = list(within_file((bytes(file.view[at : at + size]) for at, size, _ in places), dataset, file.size))
     else:
         values = values_of(dataset, file.size).reshape(-1).tolist()
@@ -184,7 +184,7 @@ def _chunks(file: ForeignFile, dataset: Any) -> dict[int, int]:
     return found
 
 
-def _chunked(file: ForeignFile, dataset: Any) -> Iterator[tuple[int, int, Pixels | None]]:
+def _chunk_images(file: ForeignFile, dataset: Any) -> Iterator[tuple[int, int, Pixels | None]]:
     """Yield the images of a dataset whose chunks are whole images; one that was never written has no bytes."""
     chunks, rows = _chunks(file, dataset), dataset.chunks[0]
     if len(chunks) * rows < dataset.shape[0]:
@@ -196,7 +196,7 @@ def _chunked(file: ForeignFile, dataset: Any) -> Iterator[tuple[int, int, Pixels
         yield (0, 0, pixels) if start is None else (start + row % rows * size, size, pixels)
 
 
-def _encoded(file: ForeignFile, content: Any, dataset: Any) -> Iterator[tuple[int, int, Pixels | None]]:
+def _vlen_images(file: ForeignFile, content: Any, dataset: Any) -> Iterator[tuple[int, int, Pixels | None]]:
     """Yield the bytes of variable length in a dataset (n,)."""
     if len(dataset.shape) != 1:
         raise UsageError(file.path, f"the dataset {printable(dataset.name)} is not one image a row", AGAIN)

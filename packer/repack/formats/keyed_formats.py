@@ -298,7 +298,7 @@ class RecordIO:
                         detection = any(
                             _has_objects(_header(file, data, *f)[0]) for f in recordio_frames(file.path, data)
                         )
-                    known = _known(vector, f"{file.name}: record {number}", bool(detection))
+                    known = _labels_in_vector(vector, f"{file.name}: record {number}", bool(detection))
                     yield b"%08d" % number, image, stop - image, known, None
         except DamagedPack as error:
             raise file.damaged(error.problem, error.next_step or GET_AGAIN) from None
@@ -330,7 +330,7 @@ def _has_objects(vector: list[float]) -> bool:
     return 0 < _before(vector) < len(vector)
 
 
-def _known(vector: list[float], origin: str, detection: bool) -> Known:
+def _labels_in_vector(vector: list[float], origin: str, detection: bool) -> Known:
     """Return what a label says: a class, or objects. InsightFace has the class first, and other numbers after it.
 
     Args:

@@ -16,7 +16,7 @@ from packer.model.annotation import Annotation
 from packer.repack.layouts.layout import Item, Layout, plain
 from packer.sources.coco_objects import PIXEL_CENTER
 from packer.sources.list_columns import FLAGS
-from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, as_text, quoted, stem_of
+from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, as_text, quoted_value, stem_of
 from packer.sources.yolo_source import IMAGES_TO_LABELS
 
 
@@ -38,9 +38,9 @@ class FolderLayout(Layout):
         for name in self.classes:
             folder = as_bytes(name)
             if b"/" in folder or folder.startswith(b".") or len(folder) > 255:
-                raise UsageError(option("layout"), f"the class {quoted(name)} cannot be a folder", "choose list")
+                raise UsageError(option("layout"), f"the class {quoted_value(name)} cannot be a folder", "choose list")
             if SPLIT_FOLDER.fullmatch(folder) or folder.lower() in IMAGE_FOLDERS:
-                problem = f"the class {quoted(name)} would not be read as a class, as a folder"
+                problem = f"the class {quoted_value(name)} would not be read as a class, as a folder"
                 raise UsageError(option("layout"), problem, "choose list")
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
@@ -188,7 +188,7 @@ class VocLayout(Layout):
             return
         below = item.name.removeprefix(IMAGES)
         folder = below[: below.rfind(b"/") + 1]
-        name = escape(_known(as_text(item.name.rpartition(b"/")[2])))
+        name = escape(_xml_file_name(as_text(item.name.rpartition(b"/")[2])))
         lines = [
             "<annotation>", f"  <filename>{name}</filename>",
             f"  <size><width>{item.width}</width><height>{item.height}</height><depth>3</depth></size>",
@@ -218,7 +218,7 @@ class VocLayout(Layout):
         self.write_classes()
 
 
-def _known(name: str) -> str:
+def _xml_file_name(name: str) -> str:
     """Return a file name as XML can hold it; it is only for people, never followed."""
     return "".join(c if c.isprintable() else "?" for c in name)
 
@@ -253,7 +253,7 @@ class YoloLayout(Layout):
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return the path below the folder images, wherever it is in the path."""
-        return path if _mirrored(path) else YOLO_IMAGES + b"/" + path
+        return path if _label_folder(path) else YOLO_IMAGES + b"/" + path
 
     def add(self, item: Item) -> None:
         """Write the rows of the image."""
@@ -275,7 +275,7 @@ class YoloLayout(Layout):
                 values = (np.asarray(polygon, np.float64) / size).ravel().tolist()
             lines.append(f"{label} {' '.join(map(plain, values))}\n")
         self._below &= item.name.startswith(YOLO_IMAGES + b"/")
-        self.write(_mirrored(item.name) + stem_of(item.name) + b".txt", "".join(lines).encode("ascii"))
+        self.write(_label_folder(item.name) + stem_of(item.name) + b".txt", "".join(lines).encode("ascii"))
 
     def _keypoints(self, keypoints: Any, number: int, size: Any) -> Sequence[float]:
         points = np.zeros((self._points, 3)) if keypoints is None else keypoints[number].astype(np.float64)
@@ -298,7 +298,7 @@ class YoloLayout(Layout):
         self.write("data.yaml", "".join(lines).encode("utf-8"))
 
 
-def _mirrored(image: bytes) -> bytes:
+def _label_folder(image: bytes) -> bytes:
     """Return the folder of an image's label, with a final slash; b"" if the image is in no folder of images."""
     parts = image.split(b"/")[:-1]
     for i in reversed(range(len(parts))):

@@ -13,7 +13,7 @@ from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.model.annotation import Annotation
 from packer.model.fields import FIELDS, Number
-from packer.sources.paths import quoted
+from packer.sources.paths import quoted_value
 
 CLASSES_FILE = "classes.txt"
 
@@ -72,7 +72,7 @@ class Layout:
         for name in self.classes:
             if not name.isprintable() or name != name.strip() or not name:
                 raise UsageError(
-                    option("layout"), f"{self.name} cannot hold a class called {quoted(name)}", "choose coco"
+                    option("layout"), f"{self.name} cannot hold a class called {quoted_value(name)}", "choose coco"
                 )
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:

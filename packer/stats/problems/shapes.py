@@ -314,15 +314,15 @@ def _shapes(columns: ProblemColumns, records: NDArray[np.int64], points: int) ->
     rows = column.offsets[records].astype(np.int64)[:, None] + np.arange(points)
     found = np.asarray(column.values)[rows].astype(np.float64)
     shapes = found[..., 0] + 1j * found[..., 1]
-    return _normalized(shapes - shapes.mean(axis=1, keepdims=True))
+    return _normalize_shapes(shapes - shapes.mean(axis=1, keepdims=True))
 
 
-def _normalized(shapes: NDArray[Any]) -> NDArray[np.complex128]:
+def _normalize_shapes(shapes: NDArray[Any]) -> NDArray[np.complex128]:
     size = np.sqrt((np.abs(shapes) ** 2).mean(axis=-1, keepdims=True))
     return np.asarray(shapes / np.where(size > 0, size, 1), np.complex128)
 
 
-def _turned(shapes: NDArray[np.complex128], mean: NDArray[np.complex128]) -> NDArray[np.complex128]:
+def _rotate_to_mean(shapes: NDArray[np.complex128], mean: NDArray[np.complex128]) -> NDArray[np.complex128]:
     """Return shapes, each rotated to fit the mean best (Procrustes; in the plane, a product of complex numbers)."""
     turn = (np.conj(shapes) * mean).sum(axis=1, keepdims=True)
     return np.asarray(shapes * np.where(turn == 0, 1, turn / np.maximum(np.abs(turn), 1e-300)))
@@ -332,12 +332,12 @@ def _far(columns: ProblemColumns, records: NDArray[np.int64], points: int) -> It
     sample = _shapes(columns, records[:: -(-len(records) // _SAMPLE)], points)
     mean = sample[0]
     for _ in range(5):  # converges in a few rounds; the median does not follow a few wrong shapes
-        turned = _turned(sample, mean)
-        mean = _normalized(np.median(turned.real, axis=0) + 1j * np.median(turned.imag, axis=0))
+        turned = _rotate_to_mean(sample, mean)
+        mean = _normalize_shapes(np.median(turned.real, axis=0) + 1j * np.median(turned.imag, axis=0))
     far = np.empty(len(records))
     for first in range(0, len(records), _POINT_CHUNK):
         shapes = _shapes(columns, records[first : first + _POINT_CHUNK], points)
-        far[first : first + _POINT_CHUNK] = np.sqrt((np.abs(_turned(shapes, mean) - mean) ** 2).mean(axis=1))
+        far[first : first + _POINT_CHUNK] = np.sqrt((np.abs(_rotate_to_mean(shapes, mean) - mean) ** 2).mean(axis=1))
     median = median_of(far)
     limit = max(median + POINT_DEVIATIONS * 1.4826 * median_of(np.abs(far - median)), FACTOR * median, _LEAST)
     chosen = np.flatnonzero(far > limit)
