@@ -338,7 +338,7 @@ class Report:
         what: ``compare``, ``sweep`` or ``tune``.
         path: The folder or pack.
         command: The command that repeats it.
-        machine: See `options.machine`.
+        machine: See `machine`.
         settings: Settings of all rows.
         rows: The rows, in order.
         notes: Limitations of the figures.

@@ -1,4 +1,4 @@
-"""What shards of arrays in a zip file share: the arrays of an HDF5 shard (docs/formats.md), one after another."""
+"""Shards of arrays (docs/formats.md): their data until it is written, the zip file, what Zarr, N5 and pth share."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@
 and all labels with the names of their classes. It proves that two packs say the same of themselves; a checksum of
 32 bits finds accidents, but can be forged. `deep_digest` reads every image, verifies it, and digests the bytes.
 Neither covers paths, source digests, offsets or the lists of rejected inputs.
+
+`FlatColumns` has whole columns of labels and boxes as flat arrays, for statistics and the viewer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a pack: the bytes of a record, its annotation, and whole columns; the same code for every container.
+"""Reads a pack, or several as one: the bytes of a record, its annotation, whole columns; of every container alike.
 
 It uses only the manifest, the indexes and the mapped bytes, and imports neither a container's library nor torch.
 """

@@ -1,4 +1,4 @@
-"""The header of an image file, with the Exif and error helpers of all header readers."""
+"""The header of an image file: reads those of JPEG and PNG, with the Exif and error helpers of all header readers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packer.model.annotation import Image
 from packer.system import at_fork
 
-__all__ = ["cv2", "quiet_opencv"]
+__all__ = ["cv2", "one_call", "quiet_opencv", "resample"]
 
 
 REST_S = 0.005

@@ -1,4 +1,4 @@
-"""Resizes images: a `Resize` computes both the pixels and the geometry."""
+"""Resizes and encodes images: a `TargetSize` computes both the pixels and the geometry."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TargetSize:
     def of(
         cls, text: str, fit: str | None = None, pad_value: int | None = None, interpolation: str | None = None
     ) -> TargetSize:
-        """Create a Resize from the command line's options; "256" defaults to the fit short, "300x200" to stretch."""
+        """Create a TargetSize from the command line's options; "256" defaults to the fit short, "300x200" to stretch."""
         width, height = parse_size(text)
         fit_name = fit or ("stretch" if "x" in text.lower() else "short")
         if pad_value is not None and fit_name != "pad":

@@ -1,4 +1,4 @@
-"""Reads the records of the next batches into the page cache.
+"""Reads records ahead into the page cache, or all of a pack into memory (``cache="ram"``).
 
 The kernel cannot prefetch them by itself, because it does not know the order.
 """

@@ -61,7 +61,7 @@ class Number:
         return value
 
     def of_row(self, row: Any, boxes: int) -> Any:
-        """Return the value in a row of a column (`columns.column`), for an image with so many boxes."""
+        """Return the value in a row of a column (`annotation_columns.column`), for an image with so many boxes."""
         return int(row)
 
 

@@ -1,5 +1,6 @@
-"""The journal of an unfinished build to a store: an object for each finished shard, below ``.build/`` at the URL.
+"""Builds to a store: the objects of a pack, the step that publishes it, and the journal of an unfinished build.
 
+The journal is an object for each finished shard, below ``.build/`` at the URL.
 The folder is named after the options of the build, so that the same build resumes on any machine.
 """
 

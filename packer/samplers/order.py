@@ -10,6 +10,7 @@ both keyed by SplitMix64 (Steele, Lea, Flood 2014, https://doi.org/10.1145/27140
   It works in pieces that stay in the cache: 10 million items take about 0.1 s, and no memory but the result.
 
 `uniform` returns random numbers for each record, and `is_sorted_by_class` detects a pack that is not shuffled.
+`PackColumns`, `pack_of` and `check_indices` are what samplers ask of a pack.
 """
 
 from __future__ import annotations

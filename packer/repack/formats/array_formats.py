@@ -1,4 +1,4 @@
-"""Zarr and N5 in one zip file, and files of torch.save: an array of images, stored as it is, with labels in another."""
+"""Arrays of images, stored as they are: .npy, Zarr and N5 in one zip file, files of torch.save, and IDX."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MOST_NEIGHBORS = 200
 FEWEST = 30
 """Boxes of a class from which their median says what is usual."""
 DEVIATIONS = 5.0
-"""Standard deviations beyond which a size or a shape is unusual: see `base.usual`."""
+"""Standard deviations beyond which a size or a shape is unusual: see `problem.usual`."""
 SIZE_FACTOR, ASPECT_FACTOR = 3.0, 4.0
 """And how many times the median it is at least."""
 TINY_PX = 2.0
