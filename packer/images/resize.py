@@ -71,7 +71,7 @@ class TargetSize:
     def of(
         cls, text: str, fit: str | None = None, pad_value: int | None = None, interpolation: str | None = None
     ) -> TargetSize:
-        """Create a TargetSize from the command line's options; "256" defaults to the fit short, "300x200" to stretch."""
+        """Create one from the command line's options; "256" defaults to the fit short, "300x200" to stretch."""
         width, height = parse_size(text)
         fit_name = fit or ("stretch" if "x" in text.lower() else "short")
         if pad_value is not None and fit_name != "pad":

@@ -51,7 +51,8 @@ class Sampler(ABC):
     (b+1)*G - 1 of it, and rank r takes every world_size-th of them, starting with the r-th (`Ranks.first`). So the
     samples of a global batch do not depend on the number of ranks, and a run may be resumed on another number with
     the same G. A DataLoader with `sampler=` and `batch_size=` makes the same batches as `rank_batches`. Each iteration
-    reads the next epoch, or that of `set_epoch` (see `EpochTracker`). Samplers can be pickled; iterating is not thread-safe.
+    reads the next epoch, or that of `set_epoch` (see `EpochTracker`). Samplers can be pickled; iterating is not
+    thread-safe.
 
     For isinstance a sampler is also a `torch.utils.data.DistributedSampler`, so that other libraries do not divide it
     again. accelerate's `prepare` divides every DataLoader: there each rank iterates over the whole order.
