@@ -66,11 +66,11 @@ def test_npy_with_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (PIXELS.transpose(0, 3, 1, 2).copy(), "planes|no rows of pixels|not of uint8"),
-        (PIXELS.astype(np.float32), "no rows of pixels"),
+        (PIXELS.transpose(0, 3, 1, 2).copy(), "planes|not rows of pixels|not of uint8"),
+        (PIXELS.astype(np.float32), "not rows of pixels"),
         (np.asfortranarray(PIXELS), "Fortran order"),
-        (PIXELS[0, 0], "no rows of pixels"),
-        (PIXELS.astype(">u2"), "no rows of pixels"),
+        (PIXELS[0, 0], "not rows of pixels"),
+        (PIXELS.astype(">u2"), "not rows of pixels"),
         (np.array([{}, {}]), "Python objects"),
     ],
 )
