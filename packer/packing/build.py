@@ -388,15 +388,7 @@ def _make_plan_of(
         reading: How the source is read.
         deep: Decode every image. None: if the build fails for too many bad inputs, unless ``--fail-fast``.
     """
-    from packer.packing.bad_inputs import (
-        CheckJob,
-        check_images,
-        check_not_empty,
-        continue_message,
-        decode_all,
-        too_many,
-        too_many_bad_error,
-    )
+    from packer.packing import bad_inputs
     from packer.packing.jpeg_index_step import check_indexer
     from packer.packing.make_record import MeasureJob, measure
     from packer.packing.partial_builds import HasSplits, is_test_without_labels, splits_in
@@ -419,9 +411,9 @@ def _make_plan_of(
         progress.note(f"note: decompressing {printable(name)} once, to {printable(source)}")
         return os.path.join(source, f"{len(os.listdir(source))}.tar")
 
-    def check(jobs: Sequence[CheckJob]) -> Iterator[tuple[int, dict[int, Rejected]]]:
+    def check(jobs: Sequence[bad_inputs.CheckJob]) -> Iterator[tuple[int, dict[int, Rejected]]]:
         progress.stage("decoding", sum(job.stop - job.start for job in jobs))
-        return pool.run(check_images, jobs, advancing(progress))
+        return pool.run(bad_inputs.check_images, jobs, advancing(progress))
 
     progress.stage("reading")
     listed = reading.listed or list_source(options, run, scratch)
@@ -435,19 +427,19 @@ def _make_plan_of(
         options = replace(options, missing_labels="empty")
         os.unlink(inputs.file)
         inputs = read_inputs(options, progress, run, scratch, reading.folder, listed)
-    check_not_empty(options, inputs)
+    bad_inputs.check_not_empty(options, inputs)
     options = options.with_encoding(inputs.same_size)  # before bad images leave the table: a dry run decodes them first
     check_indexer(options)
     asked = inputs.asked
-    failing = too_many(options, inputs.bad, asked)
+    failing = bad_inputs.too_many(options, inputs.bad, asked)
     in_parts = options.part is not None or options.finish  # each would decode the images of all
     decoding = failing and not options.fail_fast and not in_parts if deep is None else deep
     if decoding:
         if failing:
-            progress.note(f"note: {continue_message(options, inputs.bad, asked)}")
-        decode_all(inputs, recipe_of(options, inputs.archives), suspects=failing, run=check)
-    if too_many(options, inputs.bad, asked):
-        raise too_many_bad_error(options, inputs, asked, decoding, progress)
+            progress.note(f"note: {bad_inputs.continue_message(options, inputs.bad, asked)}")
+        bad_inputs.decode_all(inputs, recipe_of(options, inputs.archives), suspects=failing, run=check)
+    if bad_inputs.too_many(options, inputs.bad, asked):
+        raise bad_inputs.too_many_bad_error(options, inputs, asked, decoding, progress)
     plan = make_plan(options, inputs, in_a_worker)
     if not options.finish:  # which only moves files
         plan.check_space()
