@@ -73,7 +73,7 @@ def test_a_large_order_begins_with_little_work(monkeypatch: pytest.MonkeyPatch) 
         to = permutation_function(size, key)
         return lambda positions: (computed.append(len(positions)), to(positions))[1]
 
-    monkeypatch.setattr(block, "shuffled", counting)
+    monkeypatch.setattr(block, "permutation_function", counting)
     sampler = BlockShuffleSampler([1 << 20] * 100, nodes=8, rank=3, world_size=4, local_world_size=2)
     batches = sampler.rank_batches(256)
     first = [next(batches), next(batches)]
