@@ -322,8 +322,5 @@ class PackPlaces:
             raise IndexError(f"record {i} of {len(self)}")
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
-        """Return the column `name` of the index over all shards, without reading images.
-
-        See `Pack.column`.
-        """
+        """Return a column of the index over all shards (`Pack.column`)."""
         return self.indexes.column(name)

@@ -85,11 +85,7 @@ class Records(PackPlaces):
         self._needed_of: dict[PackFiles, NDArray[np.uint8]] = {}
 
     def record(self, i: int) -> memoryview:
-        """Return the bytes of record `i`, mapped and read-only.
-
-        Raises:
-            DamagedPack: They do not match their checksum, which is verified when this process first reads the record.
-        """
+        """Return the bytes of record `i` (`Pack.record`)."""
         self._require(i)
         if self._is_remote:
             with self.held(np.array([i])):
@@ -97,16 +93,7 @@ class Records(PackPlaces):
         return self._record(i)
 
     def part(self, i: int, name: str) -> bytes | None:
-        """Return the bytes of a part of record `i`; None if it lacks that part.
-
-        Args:
-            i: Number of the record.
-            name: One of `Manifest.parts`.
-
-        Raises:
-            DamagedPack: They do not match their checksum, which is verified when this process first reads them.
-            UsageError: The pack has no such part.
-        """
+        """Return the bytes of a part of record `i` (`Pack.part`)."""
         self._require(i)
         if name not in self.manifest.parts:
             has = ", ".join(self.manifest.parts) or "nothing but images"
