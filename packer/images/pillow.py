@@ -33,6 +33,8 @@ _READS_MAX = 1 << 22
 _BMP_RAW_MODES = {"BGR;15": 3, "BGR;16": 3, "BGR": 3, "BGRX": 3, "BGRA": 4}
 _CHANNELS = {"1": 1, "L": 1, "I;16": 1, "I": 1, "LA": 2, "P": 3, "RGB": 3, "PA": 4, "RGBA": 4, "CMYK": 4}
 _DEEP_MODES = ("I", "I;16", "I;16B")
+_LEVEL_STEPS = {2: 85, 4: 17}
+"""Bits of the gray levels of a PNG -> what Pillow multiplies them by."""
 _HEAD_BYTES = 1 << 14
 _START_OF_DATA = b"\xff\x93"
 """Of a JPEG 2000 file; OpenJPEG takes one that ends before it, as an image without data."""
@@ -196,6 +198,39 @@ def decode(data: bytes, header: Header, lenient: bool = False) -> Image:
         raise
     except Exception as error:
         raise _refusal(header.format, error) from None
+
+
+def decode_values(data: bytes, header: Header) -> Image:
+    """Return the stored values of a picture whose pixels are numbers: indices of a palette, gray levels, or colors.
+
+    Args:
+        data: All bytes of the file.
+        header: Its header.
+
+    Returns:
+        uint8 or uint16 (height, width), or uint8 (height, width, 3) for a picture in colors; alpha is dropped. Gray
+        levels of 1, 2 and 4 bits are those of the file, from 0 to 1, 3 and 15.
+
+    Raises:
+        BadImage: It is truncated or damaged.
+    """
+    if header.format == "tiff":
+        from packer.images import tiff_header
+
+        data = tiff_header.without_orientation(data)
+    image = _open_lazily(header.format, io.BytesIO(data))
+    _load(image, header, lenient=False)
+    if image.mode in ("P", "PA"):
+        return np.asarray(image.getchannel("P") if image.mode == "PA" else image)
+    if image.mode == "1":
+        return np.asarray(image).astype(np.uint8)
+    if image.mode in _DEEP_MODES:
+        return np.asarray(image).astype(np.uint16)
+    if image.mode not in ("L", "LA"):
+        return np.asarray(image.convert("RGB"))
+    values = np.asarray(image.getchannel("L"))
+    # of a PNG, Pillow spreads the levels of fewer bits over those of eight
+    return values // _LEVEL_STEPS.get(data[24], 1) if header.format == "png" else values
 
 
 def decode_jpeg(data: bytes, header: Header, channels: int, factor: int, lenient: bool = False) -> Image:

@@ -142,7 +142,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     def _samples(self, records: NDArray[np.int64]) -> Sequence[LoadedSample]:
         found = self._targets.of(records)
-        targets = torch.from_numpy(found) if isinstance(found, np.ndarray) else as_list(found)
+        targets: Any = torch.from_numpy(found) if isinstance(found, np.ndarray) else as_list(found)
         images: torch.Tensor | list[torch.Tensor]
         if self.pack.manifest.shape is None or self.pack.manifest.dtype is None:
             images = [self._image(i) for i in records.tolist()]

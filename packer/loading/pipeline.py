@@ -198,7 +198,7 @@ class Pipeline:
         if not self.targets.is_array or self.transforms:
             return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts], replaced
         started = time.perf_counter()
-        labels: Any = self.targets.of(records)
+        labels: Any = self.targets.of(records, params)
         stats.add("targets", time.perf_counter() - started)
         return [_Piece(records[cut], labels[cut], None) for cut in cuts], replaced
 

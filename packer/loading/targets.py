@@ -19,7 +19,8 @@ from packer.errors import UsageError, add_note, printable
 from packer.format.pack import Pack
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.crop import CropParams
-from packer.model.annotation import Int64
+from packer.loading.mask_rows import MaskReader
+from packer.model.annotation import Int64, Mask
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS
 from packer.samplers.order import derive
@@ -59,11 +60,14 @@ class Targets(Sequence[Target]):
         self._fields = pack.manifest.fields
         self._read = [name for name in self._fields if name != "tags"]
         self._label_offset = check_int("label_offset", label_offset, 0)
-        self.are_labels = tuple(self._fields) == ("label",)
+        self.are_labels = tuple(self._fields) == ("label",) and not pack.manifest.masks
         """Whether the targets are class ids: the pack has only labels of whole images."""
         self._has_tags = "tags" in self._fields
-        self.is_array = self.are_labels or tuple(self._fields) == ("tags",)
-        """Whether `of` returns an array: class ids, or tags."""
+        self._masks = [MaskReader(pack, name) for name in pack.manifest.masks]
+        self.are_masks = len(self._masks) == 1 and not self._fields and len(pack.manifest.parts) == 1
+        """Whether the targets are masks: the pack has no other labels."""
+        self.is_array = self.are_labels or tuple(self._fields) == ("tags",) or self.are_masks
+        """Whether `of` returns an array: class ids, tags, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
         if label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
@@ -74,7 +78,7 @@ class Targets(Sequence[Target]):
     @cached_property
     def vary(self) -> bool:
         """Whether targets have as many rows as the image has objects, or points, so that a batch cannot be stacked."""
-        if not STACKABLE.issuperset(self._fields):
+        if not STACKABLE.issuperset(self._fields) or (self._masks and self._pack.manifest.shape is None):
             return True
         columns = self._pack.reader.shard_columns("landmarks") if "landmarks" in self._fields else ()
         return len({length for column in columns for length in np.unique(column.lengths).tolist()}) > 1
@@ -97,7 +101,7 @@ class Targets(Sequence[Target]):
             tensor per field: clone one to keep it without the others.
         """
         found = self.of(np.array([record]))
-        if isinstance(found, np.ndarray):
+        if isinstance(found, np.ndarray | list):
             return int(found[0]) if self.are_labels else torch.from_numpy(found[0])
         assert isinstance(found, BatchAnnotations)
         return found.as_tensors().as_dicts()[0]
@@ -106,6 +110,8 @@ class Targets(Sequence[Target]):
         """Return the targets of some records after the crops and flips of `params`. `join_targets` combines them."""
         if self.are_labels:
             return self._pack.reader.values("label", records).astype(np.int64)
+        if self.are_masks:
+            return _as_ids(self._masks[0].read(records, params))
         tags = _tags(self._pack, records) if self._has_tags else None
         if tags is not None and self.is_array:
             return tags
@@ -121,6 +127,8 @@ class Targets(Sequence[Target]):
                 found = found.mirrored(params.flipped, self._flip_index)
         if params is not None and params.regions is not None:
             found = found.cut(params.output, self._min_area, self._hide_outside)
+        for masks in self._masks:
+            found.images[masks.name] = [torch.from_numpy(one) for one in _as_ids(masks.read(records, params))]
         return found
 
     def warn_of_flips(self) -> None:
@@ -133,6 +141,11 @@ class Targets(Sequence[Target]):
                 f"pass flip_index, such as {FACE}, or range({count}) if none is left or right",
                 stacklevel=4,  # the caller of PackedLoader
             )
+
+
+def _as_ids(masks: NDArray[Any] | list[Mask]) -> Any:
+    """Return masks as losses take them, int64."""
+    return masks.astype(np.int64) if isinstance(masks, np.ndarray) else [mask.astype(np.int64) for mask in masks]
 
 
 def check_area(min_area: Any) -> float:
@@ -303,6 +316,8 @@ def as_list(targets: Any) -> list[Any]:
     """Return targets as a list: class ids (n,), tags (n, k), or BatchAnnotations."""
     if isinstance(targets, BatchAnnotations):
         return targets.as_tensors().as_dicts()
+    if isinstance(targets, list):  # masks of different sizes
+        return list(map(torch.from_numpy, targets))
     return targets.tolist() if targets.ndim == 1 else list(torch.from_numpy(targets))
 
 

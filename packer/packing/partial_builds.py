@@ -348,8 +348,14 @@ def splits_in(options: BuildOptions, listed: Listed) -> tuple[str, ...]:
     columns = options.columns[0] if len(options.columns) == 1 else None
     with suppress(PackerError):  # the build will raise it
         return splits_of_labels(
-            options.labels, listed.tree, SourceOptions(None, columns, None, options.labels == ("auto",))
-        )
+            options.labels,
+            listed.tree,
+            SourceOptions(
+                None, columns, None, options.labels == ("auto",),
+                mask_values=options.mask_values, ignore_id=options.ignore_id,
+            ),
+            options.mask,
+        )  # fmt: skip
     return ()
 
 

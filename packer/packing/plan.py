@@ -21,16 +21,16 @@ from packer.images.decode import Decoder
 from packer.images.header import Mode
 from packer.images.image_headers import OnAnimation
 from packer.images.resize import Encoding, TargetSize
+from packer.model.annotation import PartSpec
 from packer.model.fields import FIELD_NAMES
 from packer.packing.build_options import BY_SIZE, DEFAULT_QUALITY, NOT_IN_SPLIT, BuildOptions, not_in_split
 from packer.packing.input_table import Inputs
-from packer.packing.make_record import UNREAD, MeasureJob, Recipe, rows_of
+from packer.packing.make_record import UNREAD, MeasureJob, PartRecipe, Recipe, rows_of
 from packer.packing.partition import pieces, rows_at
 from packer.packing.publish import PACK
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation_function
 from packer.sources.paths import as_bytes
-from packer.sources.places import Archive
 from packer.stores import clean_url, is_url
 from packer.system import usable_cores
 from packer.system.storage import Spill
@@ -380,7 +380,11 @@ def shard_name(container: str, number: int, shards: int) -> str:
     return f"shard-{number:05d}{open_container(container).suffix}"
 
 
-def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
+PICTURES = frozenset(("parquet", "tfrecord", "webdataset"))
+"""Containers whose readers take a mask as a picture."""
+
+
+def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
     """Return the conversion of every image."""
     source, resize = options.source, None
     if options.resize is not None:
@@ -393,9 +397,21 @@ def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
         resize=resize,
         encode=cast(Encoding, options.encode),
         quality=options.quality,
-        archives=archives,
+        archives=inputs.archives,
         on_animation=cast(OnAnimation, options.on_animation),
+        parts=tuple(_part_recipe(spec, options, inputs) for spec in inputs.parts.values()),
     )
+
+
+def _part_recipe(spec: PartSpec, options: BuildOptions, inputs: Inputs) -> PartRecipe:
+    values = inputs.mask_values
+    assert values is not None
+    known = max(len(values.classes) - 1, -1 if values.ignore is None else values.ignore)
+    deep = known > 255 or (not values.classes and spec.name in inputs.deep)
+    encode = options.mask_encode
+    if encode is None:
+        encode = "png" if options.container in PICTURES else "raw" if options.encode == "raw" else "zstd"
+    return PartRecipe(replace(spec, dtype="uint16" if deep else "uint8"), values, encode)
 
 
 def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
@@ -403,7 +419,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
 
     `measure` encodes a few images in a worker, because a decoder may crash.
     """
-    recipe = recipe_of(options, inputs.archives)
+    recipe = recipe_of(options, inputs)
     table, rows = inputs.table, inputs.rows
     order = None if options.shuffle is None or not rows else (rows, derive(options.shuffle))
     facts = AllFacts(table, recipe, lambda: _ratio(table, order, recipe, measure))
@@ -418,6 +434,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         dtype=dtype or "uint8",
         planned_records=rows,
         planned_bytes=int(image_bytes.sum()),
+        parts=tuple(part.spec for part in recipe.parts),
     )
     return Plan(
         options=options,

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from packer.errors import UsageError, as_options, option, printable
+from packer.sources.paths import folder_splits
 from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
 from packer.system.registry import Registry, resolve_alias, suggestion
+
+if TYPE_CHECKING:
+    from packer.sources.mask_files import MaskSource
 
 SOURCES = {
     "none": "packer.sources.folder:NoneSource",
@@ -25,6 +30,7 @@ SOURCES = {
     "vott": "packer.sources.small_formats:VottSource",
     "widerface": "packer.sources.small_formats:WiderFaceSource",
     "datumaro": "packer.sources.small_formats:DatumaroSource",
+    "masks": "packer.sources.mask_files:MaskSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
 _REGISTRY = Registry(SOURCES, "packer.sources")
@@ -33,6 +39,7 @@ _REGISTRY = Registry(SOURCES, "packer.sources")
 CHOICES = (
     "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "pts", "dlib[:FILE]",
     "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "datumaro[:FORMAT]",
+    "masks[:WHERE]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 
@@ -86,12 +93,57 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> BaseSource:
     return with_defaults(opener(tree, replace(options, file=file) if colon else options))
 
 
-def splits_of_labels(specs: Sequence[str], tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+def with_masks(
+    specs: Sequence[str], tree: Tree, options: SourceOptions, where: str | None = None
+) -> tuple[list[str], Tree, MaskSource | None]:
+    """Return the kinds of labels beside masks, the tree in which masks are no images, and the masks if there are some.
+
+    For ``auto``, masks are looked for; where they fit fewer than half of the images, which have other labels, they are
+    left out.
+
+    Args:
+        specs: The values of ``--labels``.
+        tree: The source.
+        options: How masks are read.
+        where: The value of ``--mask``.
+
+    Raises:
+        UsageError: Masks that are asked for are not there, or it is not clear what their values mean.
+    """
+    from packer.sources.mask_files import MaskSource, find_masks, without_masks
+
+    is_auto, others = list(specs) == ["auto"], [spec for spec in specs if spec.partition(":")[0] != "masks"]
+    if where is None and len(others) < len(specs):
+        where = next(spec for spec in specs if spec not in others).partition(":")[2]
+    elif where is None and is_auto:
+        found = find_masks(tree)
+        if found is None:
+            return others, tree, None
+        rest = without_masks(tree, found)
+        choice = recognize(rest, options)
+        if choice.spec != "none" and 2 * len(found.matches.label_of) < len(rest.images):
+            return others, rest, None
+        return [] if choice.spec == "none" else others, rest, MaskSource(tree, options, found)
+    if where is None:
+        return others, tree, None
+    masks = MaskSource(tree, replace(options, file=where or None))
+    rest = without_masks(tree, masks.layout)
+    return [] if is_auto and recognize(rest, options).spec == "none" else others, rest, masks
+
+
+def splits_of_labels(
+    specs: Sequence[str], tree: Tree, options: SourceOptions, where: str | None = None
+) -> tuple[str, ...]:
     """Return the values of ``--split`` that make one pack each, if none is given; () if all is one pack.
+
+    The arguments are those of `with_masks`.
 
     Raises:
         PackerError: The labels cannot be read.
     """
+    specs, tree, masks = with_masks(specs, tree, options, where)
+    if masks is not None and not specs:
+        return folder_splits(tree)
     if tuple(specs) == ("auto",):
         from packer.sources.auto import splits_by_file
 

@@ -387,28 +387,37 @@ class Matches:
         )
 
 
-def match_by_stem(images: Iterable[bytes], labels: Iterable[bytes]) -> Matches:
+def match_by_stem(
+    images: Iterable[bytes], labels: Iterable[bytes], stem: Callable[[bytes], bytes] = stem_of,
+    rounds: Sequence[tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] | None = None,
+) -> Matches:  # fmt: skip
     """Match label files to the images of the same stem, in three rounds.
 
     First those in the same folder, then those in the mirrored one (``JPEGImages/a/1.jpg`` and
     ``Annotations/a/1.xml``, ``a/1.jpg`` and ``a/Annotations/1.xml``), then those anywhere. In each round, a label
     file and an image that fit only each other are a match; if there are more, all of them are refused.
+
+    Args:
+        images: The images.
+        labels: The label files.
+        stem: Returns what an image and its label file have in common in their names.
+        rounds: For each round, what an image and its label file must have in common besides.
     """
     labels = list(labels)
     open_labels: dict[bytes, list[bytes]] = defaultdict(list)
     for label in labels:
-        open_labels[stem_of(label)].append(label)
+        open_labels[stem(label)].append(label)
     open_images: dict[bytes, list[bytes]] = defaultdict(list)
     for image in images:
-        if stem_of(image) in open_labels:
-            open_images[stem_of(image)].append(image)
+        if (name := stem(image)) in open_labels:
+            open_images[name].append(image)
     result = Matches()
-    for stem, candidates in open_images.items():
-        left_images, left_labels = candidates, open_labels[stem]
-        for image_key, label_key in _ROUNDS:
+    for name, candidates in open_images.items():
+        left_images, left_labels = candidates, open_labels[name]
+        for image_key, label_key in rounds or _ROUNDS:
             images_by, labels_by = _group(left_images, image_key), _group(left_labels, label_key)
             left_images, left_labels = _round(images_by, labels_by, result)
-        open_labels[stem] = left_labels
+        open_labels[name] = left_labels
     left = {label for group in open_labels.values() for label in group}
     result.unclaimed = [label for label in labels if label in left]
     return result

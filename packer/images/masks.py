@@ -1,0 +1,182 @@
+"""Masks: reads the ids of classes in mask files, and stores masks as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.errors import BadImage, BadMask, plural, printable
+from packer.images.header import DEFAULT_MAX_PIXELS, check_header, read_header
+from packer.images.image_headers import Header, bad_image
+from packer.images.opencv import cv2
+from packer.images.pillow import decode_values
+from packer.model.annotation import Mask
+
+UNKNOWN = -1
+LARGEST = 65535
+SHOWN_VALUES = 3
+HALF = 128
+"""From here on, a gray level of a mask in black and white is white."""
+ZSTD_LEVEL = 9
+
+
+@dataclass(frozen=True)
+class MaskValues:
+    """What the values of mask files mean: each is a class, or of none, or unknown.
+
+    Args:
+        classes: Names of the classes, by their ids. Empty: each value is an id, whatever it is.
+        ignore: The id of pixels that are of no class. None: all pixels are of a class.
+        ids: (value of a file, its id); the value of a color is r << 16 | g << 8 | b. Empty: values are ids.
+        in_colors: Whether `ids` are of colors.
+        binary: The pictures are black and white, which have the ids 0 and 1.
+    """
+
+    classes: tuple[str, ...] = ()
+    ignore: int | None = None
+    ids: tuple[tuple[int, int], ...] = ()
+    in_colors: bool = False
+    binary: bool = False
+
+    def ids_of(self, values: Mask, dtype: str) -> Mask:
+        """Return the ids of the values of a file (`packer.images.pillow.decode_values`).
+
+        Raises:
+            BadMask: A value is unknown; the error says how many pixels have it.
+        """
+        if values.ndim == 3 and not self.in_colors:
+            problem = "is a picture in colors, and what they mean is not known"
+            raise BadMask("", problem, "say what they mean with --mask-values=colors:FILE")
+        if self.binary:
+            return (values >= HALF if values.dtype == np.uint8 else values > 0).astype(dtype)
+        found = self._of_colors(values) if self.in_colors else self._of_levels(values, dtype)
+        return found
+
+    def _of_levels(self, values: Mask, dtype: str) -> Mask:
+        table = self._table
+        highest = int(values.max(initial=0))
+        if not self.ids and (highest < len(self.classes) or not self.classes) and highest <= np.iinfo(dtype).max:
+            return values.astype(dtype, copy=False)
+        known = table >= 0
+        known &= table <= np.iinfo(dtype).max
+        if not (there := known[values]).all():
+            raise self._unknown(values, there, str)
+        return table.astype(dtype)[values]
+
+    def _of_colors(self, values: Mask) -> Mask:
+        colors, ids = self._colors
+        if values.ndim == 2:
+            values = np.repeat(values[..., None], 3, axis=2)
+        codes = values.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
+        places = np.minimum(np.searchsorted(colors, codes), len(colors) - 1)
+        if not (there := colors[places] == codes).all():
+            raise self._unknown(codes, there, lambda code: f"({code >> 16}, {code >> 8 & 255}, {code & 255})")
+        return ids[places]
+
+    @cached_property
+    def _colors(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        known = sorted(self.ids)
+        ids = np.array([number for _, number in known])
+        return np.array([color for color, _ in known], np.int32), ids.astype(np.uint8 if ids.max() < 256 else np.uint16)
+
+    @cached_property
+    def _table(self) -> NDArray[np.int64]:
+        """The id of each value, or UNKNOWN."""
+        table = np.arange(LARGEST + 1)
+        if self.ids:
+            table[:] = UNKNOWN
+            values, ids = zip(*self.ids, strict=True)
+            table[[*values]] = ids
+        elif self.classes:
+            table[len(self.classes) :] = UNKNOWN
+        if self.ignore is not None and table[self.ignore] == UNKNOWN:
+            table[self.ignore] = self.ignore
+        return table
+
+    def _unknown(self, values: Mask, known: NDArray[np.bool_], name: Callable[[int], str]) -> BadMask:
+        found, counts = np.unique(values[~known], return_counts=True)
+        shown = [
+            f"{name(int(value))} ({plural(int(count), 'pixel')})"
+            for value, count in zip(found[:SHOWN_VALUES], counts, strict=False)
+        ]
+        more = f" and {len(found) - SHOWN_VALUES} more" if len(found) > SHOWN_VALUES else ""
+        what = "color" if self.in_colors else "value"
+        has = f"has the {what if len(found) == 1 else f'{what}s'} {', '.join(shown)}{more}"
+        return BadMask("", f"{has}, which no class has", f"{self._allowed}; --mask-values says what they mean")
+
+    @property
+    def _allowed(self) -> str:
+        if self.ids:
+            return f"{plural(len(self.ids), 'value is', 'values are')} known"
+        known = f"the classes are 0 ({printable(self.classes[0])}) to {len(self.classes) - 1}" if self.classes else ""
+        also = "" if self.ignore is None else f", {self.ignore} is ignored"
+        return f"{known or 'an id has at most 16 bits'}{also}"
+
+
+def read_mask_header(data: bytes, complete: bool, size: int, max_pixels: int = DEFAULT_MAX_PIXELS) -> Header:
+    """Return the header of a mask file, of which `data` are the first bytes. Raise what `read_header` raises."""
+    header = read_header(data, complete, size)
+    check_header(header, max_pixels, "first")
+    return header
+
+
+def decode_mask(data: bytes, values: MaskValues, dtype: str, max_pixels: int = DEFAULT_MAX_PIXELS) -> Mask:
+    """Return the ids in a mask file, uint8 or uint16 (height, width).
+
+    Args:
+        data: All bytes of the file.
+        values: What its values mean.
+        dtype: That of the ids.
+        max_pixels: Larger masks are refused before they are decoded.
+
+    Raises:
+        BadImage: The file cannot be decoded.
+        BadMask: It is a JPEG, or has a value that is unknown.
+    """
+    header = read_mask_header(data, True, len(data), max_pixels)
+    if header.format == "jpeg" and not values.binary:
+        problem = "is a JPEG, which changes the values at the borders of areas"
+        raise BadMask("", problem, "save masks as PNG; if this one is black and white, --mask-values=binary reads it")
+    return values.ids_of(decode_values(data, header), dtype)
+
+
+@cache
+def _codec() -> Any:
+    return pa.Codec("zstd", compression_level=ZSTD_LEVEL)
+
+
+def encode_mask(mask: Mask, encoding: str) -> bytes:
+    """Return a mask as bytes in one of `packer.model.annotation.ENCODINGS`: raw, zstd or png."""
+    if encoding == "png":
+        done, data = cv2.imencode(".png", mask)
+        if not done:
+            raise BadImage("", f"OpenCV cannot encode a mask of shape {mask.shape} as PNG", "use --mask-encode=zstd")
+        return bytes(data)
+    data = mask.astype(mask.dtype.newbyteorder("<"), copy=False).tobytes()
+    return data if encoding == "raw" else _codec().compress(data, asbytes=True)
+
+
+def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int], dtype: str) -> Mask:
+    """Return a mask (height, width) from what `encode_mask` made of it; a read-only view if it is raw.
+
+    Raises:
+        BadImage: It is not one of this shape.
+    """
+    kind = np.dtype(dtype).newbyteorder("<")
+    try:
+        if encoding == "png":
+            mask = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+            if mask is None or mask.shape != shape or mask.dtype != dtype:
+                raise bad_image(f"is not a gray PNG of {shape[1]}x{shape[0]} pixels, {dtype}")
+            return np.asarray(mask)
+        if encoding == "zstd":
+            data = _codec().decompress(data, decompressed_size=shape[0] * shape[1] * kind.itemsize)
+        return np.frombuffer(data, kind).reshape(shape)
+    except (OSError, ValueError) as error:  # of Arrow, and of numpy
+        raise bad_image(f"is not a mask of {shape[1]}x{shape[0]} pixels, {dtype}: {error}") from None
