@@ -25,7 +25,8 @@ from packer.format.indexes import RESTORE
 from packer.format.manifest import Manifest, Origin
 from packer.format.pack_files import open_files
 from packer.format.records import Records
-from packer.model.annotation import Annotation, Image, Int64, Sample
+from packer.model.annotation import ENCODINGS as PART_ENCODINGS
+from packer.model.annotation import Annotation, Image, Int64, Mask, Sample
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import FLIPS, WHOLE
 
@@ -230,6 +231,31 @@ class Pack:
         if min(shape) < 1 or len(data) != np.dtype(dtype).itemsize * shape[0] * shape[1] * shape[2]:
             self.reader.raise_damaged(i, f"has {len(data)} bytes, which is not {dtype} pixels of shape {shape}")
         return np.frombuffer(data, dtype).reshape(shape)
+
+    def mask(self, i: int, name: str = "mask") -> Mask | None:
+        """Return the mask of record `i`, uint8 or uint16 (height, width); None if it has none.
+
+        Args:
+            i: Number of the record.
+            name: One of `Manifest.masks`.
+
+        Raises:
+            DamagedPack: It does not match its checksum, or the size of the image.
+            UsageError: The pack has no such masks.
+        """
+        data = self.part(i, name)
+        if name not in self.manifest.masks:
+            raise UsageError(self.path, f"has no masks called {printable(name)}", "packer info PACK lists its parts")
+        if data is None:
+            return None
+        from packer.images.masks import decode_stored
+
+        height, width, _ = self.reader.shape_of(i)
+        code = int(self.reader.values(f"{name}_encoding", np.array([i]))[0])
+        try:
+            return decode_stored(data, PART_ENCODINGS[code], (height, width), self.manifest.masks[name].dtype)
+        except BadImage as error:
+            self.reader.raise_damaged(i, f"has a {name} that {error.problem}")
 
     def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
         from packer.images.decode import decode

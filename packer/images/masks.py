@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -154,12 +155,33 @@ def _codec() -> Any:
 def encode_mask(mask: Mask, encoding: str) -> bytes:
     """Return a mask as bytes in one of `packer.model.annotation.ENCODINGS`: raw, zstd or png."""
     if encoding == "png":
-        done, data = cv2.imencode(".png", mask)
+        done, file = cv2.imencode(".png", mask)
         if not done:
             raise BadImage("", f"OpenCV cannot encode a mask of shape {mask.shape} as PNG", "use --mask-encode=zstd")
-        return bytes(data)
+        return bytes(file)
     data = mask.astype(mask.dtype.newbyteorder("<"), copy=False).tobytes()
-    return data if encoding == "raw" else _codec().compress(data, asbytes=True)
+    return data if encoding == "raw" else bytes(_codec().compress(data))
+
+
+def as_picture(mask: Mask, with_palette: bool = False) -> bytes:
+    """Return a mask as a PNG; with the palette of Pascal VOC, if its ids have 8 bits, so that people see the classes.
+
+    The color of an id has its bits, three by three from the lowest, as the highest bits of red, green and blue
+    (Everingham et al., VOC 2012 development kit, VOClabelcolormap.m).
+    """
+    if not with_palette or mask.dtype != np.uint8:
+        return encode_mask(mask, "png")
+    from PIL import Image
+
+    ids = np.arange(256)
+    colors = np.zeros((256, 3), np.uint8)
+    for bit in range(8):
+        for channel in range(3):
+            colors[:, channel] |= ((ids >> (3 * bit + channel) & 1) << (7 - bit)).astype(np.uint8)
+    picture, file = Image.fromarray(mask), io.BytesIO()
+    picture.putpalette(colors.ravel().tolist())
+    picture.save(file, "PNG")
+    return file.getvalue()
 
 
 def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int], dtype: str) -> Mask:

@@ -111,7 +111,8 @@ class Targets(Sequence[Target]):
         if self.are_labels:
             return self._pack.reader.values("label", records).astype(np.int64)
         if self.are_masks:
-            return _as_ids(self._masks[0].read(records, params))
+            ids: NDArray[Any] = _as_ids(self._masks[0].read(records, params))
+            return ids
         tags = _tags(self._pack, records) if self._has_tags else None
         if tags is not None and self.is_array:
             return tags

@@ -221,7 +221,7 @@ IMAGE = "image"
 """The name of the image among the parts of a record."""
 KINDS = ("bytes", "mask")
 """What a part can be: bytes are stored as they are; a mask has a value for each pixel of the image."""
-EXTENSIONS = {"bytes": "bin", "raw": "npy", "zstd": "zst", "png": "png"}
+EXTENSIONS = {"bytes": "bin", "raw": "raw", "zstd": "zst", "png": "png"}
 """File extension of a part by its encoding."""
 ENCODINGS = tuple(EXTENSIONS)
 """bytes as they are; the values of a mask in C order (raw), the same compressed (zstd), or a gray picture (png)."""

@@ -207,6 +207,7 @@ def rows_of(table: Any) -> Iterator[InputRow]:
     parts = [name for name in table.column_names if name.endswith(PART_COLUMN)]
     for batch in table.select([*names, *parts]).to_batches(max_chunksize=1024):
         columns = [column.to_pylist() for column in batch.columns[: len(names)]]
+        rows: Iterator[InputRow]
         if names[-1] == "etag":
             rows = (InputRow(*values)._replace(etag=etag) for *values, etag in zip(*columns, strict=True))
         else:

@@ -164,9 +164,7 @@ def _names_in(jobs: Jobs, sources: Sequence[BaseSource], run: Run) -> dict[str, 
     return found
 
 
-def _open_sources(
-    tree: Tree, options: BuildOptions, inputs: Inputs
-) -> tuple[Tree, list[BaseSource], list[BaseSource]]:
+def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tree, list[BaseSource], list[BaseSource]]:
     """Return the tree without its masks, the sources, and those of other splits whose classes count."""
     base = SourceOptions(
         options.one_split, _one(options.columns), None, options.labels == ("auto",),
@@ -200,7 +198,7 @@ def _open_sources(
 
 def _add_masks(masks: MaskSource, sources: list[BaseSource], options: BuildOptions, inputs: Inputs) -> None:
     """Add masks to the other sources; alone, their classes are those of the pack."""
-    where, count = quoted_value(masks.layout.where), len(masks.layout.matches.label_of)
+    where, count = printable(masks.layout.where), len(masks.layout.matches.label_of)
     if options.labels == ("auto",):
         inputs.notes.insert(1 if sources else 0, f"{as_options(option('mask', where))}: {count:,} masks fit images")
     if not sources:

@@ -312,7 +312,8 @@ def _remake(options: BuildOptions, old: Manifest, given: dict[str, Any]) -> Rema
     elif options.encode == old.encoding and given.get("quality") is None:
         return None
     decoder: Decoder = "lenient" if old.lenient else "auto"
-    return Remake(cast(Mode, old.mode), decoder, resize, cast(Encoding, options.encode), options.quality)
+    masks = tuple(spec for spec in old.part_specs if spec.kind == "mask")
+    return Remake(cast(Mode, old.mode), decoder, resize, cast(Encoding, options.encode), options.quality, masks)
 
 
 def _check_links(old: Manifest, folder: str, out: str) -> None:

@@ -19,7 +19,7 @@ from packer.format.indexes import Indexes, IndexFiles
 from packer.format.manifest import ShardEntry
 from packer.format.mmap import map_files
 from packer.format.verify_records import ALTERED, text_of, texts
-from packer.model.annotation import COLUMNS, Annotation, Image, Part, Record, column_of, key_of, names_in
+from packer.model.annotation import COLUMNS, Annotation, Image, Part, PartSpec, Record, column_of, key_of, names_in
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation_columns import Annotations, column, present
 from packer.model.fields import FIELD_NAMES
@@ -42,6 +42,8 @@ class Remake:
     resize: TargetSize | None
     encode: Encoding
     quality: int
+    masks: tuple[PartSpec, ...] = ()
+    """The parts that are masks, which are resized with the images."""
 
     def record(self, record: Record) -> Record:
         """Return a record with its image made again, and its annotation in the frame of the new image.
@@ -60,7 +62,18 @@ class Remake:
         return replace(
             record, data=encode(image, self.encode, self.quality), encoding=self.encode, height=height, width=width,
             channels=channels, annotation=annotation,
+            parts=tuple(self._part(part, record) for part in record.parts),
         )  # fmt: skip
+
+    def _part(self, part: Part, record: Record) -> Part:
+        spec = next((spec for spec in self.masks if spec.name == part.name), None)
+        if spec is None or self.resize is None:
+            return part
+        from packer.images.masks import decode_stored, encode_mask
+
+        mask = decode_stored(part.data, part.encoding, (record.height, record.width), spec.dtype)
+        mask = self.resize.apply_to_mask(mask, spec.ignore or 0)
+        return replace(part, data=encode_mask(mask, part.encoding))
 
     def _image(self, record: Record) -> Image:
         from packer.images.decode import decode

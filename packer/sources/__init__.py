@@ -128,7 +128,8 @@ def with_masks(
         return others, tree, None
     masks = MaskSource(tree, replace(options, file=where or None))
     rest = without_masks(tree, masks.layout)
-    return [] if is_auto and recognize(rest, options).spec == "none" else others, rest, masks
+    alone = others == ["none"] or (is_auto and recognize(rest, options).spec == "none")
+    return [] if alone else others, rest, masks
 
 
 def splits_of_labels(

@@ -17,7 +17,7 @@ from packer.images.masks import MaskValues
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartFile, PartSpec, RawAnnotation
 from packer.sources.folder import MASK_ENDING, MASK_FOLDERS, MASK_NAME
-from packer.sources.mask_values import Asked, values_in, with_ignored
+from packer.sources.mask_values import Asked, files_of_values, values_in, with_ignored
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     as_bytes,
@@ -145,8 +145,8 @@ def _rank(layout: MaskLayout) -> tuple[int, int]:
 
 def _are_masks(tree: Tree, layout: MaskLayout) -> bool:
     """Return whether a few of the pictures look like maps of classes: of few values, and as large as their image."""
-    pairs = spread(list(layout.matches.label_of.items()), LOOKS)
-    looks = [_looks_like_mask(tree, image, mask) for image, mask in pairs]
+    images = spread(list(layout.matches.label_of), LOOKS)
+    looks = [_looks_like_mask(tree, image, layout.matches.label_of[image]) for image in images]
     return 2 * sum(looks) > len(looks)
 
 
@@ -202,7 +202,7 @@ class MaskSource(BaseSource):
             raise UsageError(tree.root, "no masks were found that fit the images by their names", step)
         self.layout = found
         self.notes: list[str] = []
-        self.label_files = frozenset(found.masks)
+        self.label_files = frozenset((*found.masks, *files_of_values(tree, found.where)))
         self._folders = split_folders(without_masks(tree, found), options.split)
         self._of_image = {image: _part_file(tree, mask) for image, mask in found.matches.label_of.items()}
         self._refused = found.matches.refused

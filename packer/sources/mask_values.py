@@ -24,9 +24,10 @@ ADE_FILES = frozenset(b"objectinfo150.txt scenecategories.txt".split())
 NUMBERS = re.compile(r"[0-9]+")
 HEX = re.compile(r"#([0-9a-fA-F]{6})\b")
 
-VOC_CLASSES = tuple(
-    ["background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"]
-)
+VOC_CLASSES = (
+    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable",
+    "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
 """Everingham et al., The PASCAL Visual Object Classes Challenge 2012 Development Kit, section 2; ids 0 to 20."""
 CITYSCAPES_CLASSES = (
     "road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign", "vegetation", "terrain",
@@ -121,6 +122,11 @@ def _scene_parsing(tree: Tree, ignore: int | None) -> MaskValues:
     ignored = IGNORED if ignore is None else ignore
     ids = ((0, ignored), *((number + 1, number) for number in range(len(names))))
     return MaskValues(names, ignored, ids)
+
+
+def files_of_values(tree: Tree, where: bytes) -> list[bytes]:
+    """Return the files that may say what the values of the masks in a folder mean."""
+    return _near(tree, where, COLOR_FILES | MASK_NAME_FILES | ADE_FILES)
 
 
 def _near(tree: Tree, where: bytes, names: Iterable[bytes]) -> list[bytes]:

@@ -12,6 +12,7 @@ _HOMES = {
     "yolo": "packer.repack.layouts.builtin:YoloLayout",
     "coco": "packer.repack.layouts.builtin:CocoLayout",
     "list": "packer.repack.layouts.builtin:ListLayout",
+    "masks": "packer.repack.layouts.builtin:MasksLayout",
 }
 _REGISTRY = Registry(_HOMES, "packer.layouts")
 """Entry points of this group add layouts: a name, and the subclass of `Layout`."""
