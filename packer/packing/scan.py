@@ -170,7 +170,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
         options.one_split, _one(options.columns), None, options.labels == ("auto",),
         mask_values=options.mask_values, ignore_id=options.ignore_id,
     )  # fmt: skip
-    specs, tree, masks = with_masks(options.labels, tree, base, options.mask)
+    specs, tree, masks, note = with_masks(options.labels, tree, base, options.mask)
     others = tuple[str, ...]()
     if specs == ["auto"]:
         choice = recognize(tree, base)
@@ -191,6 +191,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
             sources[-1] = open_source(spec, tree, replace(source_options, split=None, by_auto=False))
     if masks is not None:
         _add_masks(masks, sources, options, inputs)
+    inputs.notes += [note] if note else []
     check_sources(sources, None if others else options.one_split)
     of_all = replace(base, split=None)
     return tree, sources, [open_source(spec, tree, of_all) for spec in others]

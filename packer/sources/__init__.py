@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from packer.errors import UsageError, as_options, option, printable
+from packer.errors import UsageError, as_options, option, plural, printable
 from packer.sources.paths import folder_splits
 from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
 from packer.system.registry import Registry, resolve_alias, suggestion
@@ -30,7 +30,6 @@ SOURCES = {
     "vott": "packer.sources.small_formats:VottSource",
     "widerface": "packer.sources.small_formats:WiderFaceSource",
     "datumaro": "packer.sources.small_formats:DatumaroSource",
-    "masks": "packer.sources.mask_files:MaskSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
 _REGISTRY = Registry(SOURCES, "packer.sources")
@@ -93,10 +92,20 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> BaseSource:
     return with_defaults(opener(tree, replace(options, file=file) if colon else options))
 
 
-def with_masks(
-    specs: Sequence[str], tree: Tree, options: SourceOptions, where: str | None = None
-) -> tuple[list[str], Tree, MaskSource | None]:
-    """Return the kinds of labels beside masks, the tree in which masks are no images, and the masks if there are some.
+class BesideMasks(NamedTuple):
+    """A source divided into its masks and the rest."""
+
+    specs: list[str]
+    """The values of ``--labels`` for the rest; none if it has no other labels."""
+    tree: Tree
+    """The source, in which masks are no images."""
+    masks: MaskSource | None = None
+    note: str = ""
+    """On masks that are not packed."""
+
+
+def with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where: str | None = None) -> BesideMasks:
+    """Return a source divided into its masks and the rest.
 
     For ``auto``, masks are looked for; where they fit fewer than half of the images, which have other labels, they are
     left out.
@@ -110,26 +119,27 @@ def with_masks(
     Raises:
         UsageError: Masks that are asked for are not there, or it is not clear what their values mean.
     """
-    from packer.sources.mask_files import MaskSource, find_masks, without_masks
+    others = [spec for spec in specs if spec.partition(":")[0] != "masks"]
+    is_auto, is_asked = others == ["auto"], where is not None or len(others) < len(specs)
+    if not is_auto and not is_asked:
+        return BesideMasks(others, tree)
+    from packer.sources.mask_files import MaskSource, find_masks, masks_at, without_masks
 
-    is_auto, others = list(specs) == ["auto"], [spec for spec in specs if spec.partition(":")[0] != "masks"]
-    if where is None and len(others) < len(specs):
+    if where is None and is_asked:
         where = next(spec for spec in specs if spec not in others).partition(":")[2]
-    elif where is None and is_auto:
-        found = find_masks(tree)
-        if found is None:
-            return others, tree, None
-        rest = without_masks(tree, found)
-        choice = recognize(rest, options)
-        if choice.spec != "none" and 2 * len(found.matches.label_of) < len(rest.images):
-            return others, rest, None
-        return [] if choice.spec == "none" else others, rest, MaskSource(tree, options, found)
-    if where is None:
-        return others, tree, None
-    masks = MaskSource(tree, replace(options, file=where or None))
-    rest = without_masks(tree, masks.layout)
-    alone = others == ["none"] or (is_auto and recognize(rest, options).spec == "none")
-    return [] if alone else others, rest, masks
+    found = masks_at(tree, where) if where else find_masks(tree)
+    if found is None:
+        if is_asked:
+            step = f"name their folder: {option('mask', 'FOLDER')}"
+            raise UsageError(tree.root, "no masks were found that fit the images by their names", step)
+        return BesideMasks(others, tree)
+    rest, count = without_masks(tree, found), len(found.matches.label_of)
+    alone = others in (["none"], []) or (is_auto and recognize(rest, options).spec == "none")
+    if not is_asked and not alone and 2 * count < len(rest.images):
+        name = printable(found.where)
+        note = f"{plural(count, 'mask', 'masks')} in {name} not packed: {as_options(option('mask', name))} packs them"
+        return BesideMasks(others, rest, None, note)
+    return BesideMasks([] if alone else others, rest, MaskSource(tree, options, found, alone))
 
 
 def splits_of_labels(
@@ -142,7 +152,7 @@ def splits_of_labels(
     Raises:
         PackerError: The labels cannot be read.
     """
-    specs, tree, masks = with_masks(specs, tree, options, where)
+    specs, tree, masks, _ = with_masks(specs, tree, options, where)
     if masks is not None and not specs:
         return folder_splits(tree)
     if tuple(specs) == ("auto",):

@@ -23,14 +23,13 @@ from packer.sources.paths import (
     as_bytes,
     as_text,
     folder_of,
-    folder_splits,
     quoted_value,
     some_paths,
     split_folders,
     spread,
     stem_of,
 )
-from packer.sources.source import LOOKS, BaseSource, Choice, SourceOptions, Tree
+from packer.sources.source import LOOKS, BaseSource, SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file
 from packer.sources.voc import Matches, match_by_stem
 
@@ -189,41 +188,30 @@ class MaskSource(BaseSource):
     ``--labels masks`` finds the pictures by their names; ``--mask WHERE``, or ``--labels masks:WHERE``, names their
     folder, or a pattern with {dir}, {stem} and {name}.
 
+    Args:
+        tree: The source.
+        options: How they are read.
+        found: The masks.
+        alone: Whether the images have no other labels.
+
     Raises:
-        UsageError: There are none, or it is not clear what their values mean.
+        UsageError: It is not clear what their values mean.
     """
 
-    takes_file = "optional"
-
-    def __init__(self, tree: Tree, options: SourceOptions, layout: MaskLayout | None = None) -> None:
-        found = layout or (find_masks(tree) if options.file is None else masks_at(tree, options.file))
-        if found is None:
-            step = f"name their folder: {option('mask', 'FOLDER')}"
-            raise UsageError(tree.root, "no masks were found that fit the images by their names", step)
+    def __init__(self, tree: Tree, options: SourceOptions, found: MaskLayout, alone: bool) -> None:
         self.layout = found
         self.notes: list[str] = []
-        self.label_files = frozenset((*found.masks, *files_of_values(tree, found.where)))
+        self.label_files = frozenset((*found.masks, *files_of_values(tree, found.where, alone)))
         self._folders = split_folders(without_masks(tree, found), options.split)
         self._of_image = {image: _part_file(tree, mask) for image, mask in found.matches.label_of.items()}
         self._refused = found.matches.refused
-        self.values = self._values(tree, Asked(options.mask_values, options.ignore_id))
+        self.values = self._values(tree, Asked(options.mask_values, options.ignore_id, alone))
         self.classes: tuple[str, ...] | None = None
         spec = PartSpec(MASK, "mask", "", self.values.classes, self.values.ignore)
         self.parts: Mapping[str, PartSpec] = {MASK: spec}
         if found.others:
             names = ", ".join(quoted_value(where) for where in found.others)
             self.notes.append(f"masks of {quoted_value(found.where)}; not packed: {names}")
-
-    @staticmethod
-    def recognize(tree: Tree) -> list[Choice]:
-        """Return nothing: masks stand beside other labels (`packer.sources.with_masks`)."""
-        return []
-
-    @staticmethod
-    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
-        """Return the folders of splits of the images."""
-        found = find_masks(tree) if options.file is None else masks_at(tree, options.file)
-        return () if found is None else folder_splits(without_masks(tree, found))
 
     def _values(self, tree: Tree, asked: Asked) -> MaskValues:
         """Return what the values mean; where nothing says it, a few masks are looked at."""
@@ -342,11 +330,10 @@ def _formatted(pattern: str, image: bytes) -> bytes:
 
 
 def without_masks(tree: Tree, layout: MaskLayout) -> Tree:
-    """Return a tree of which the masks are no images, but other files."""
-    left = [path for path in tree.images if path not in layout.all_masks]
-    if len(left) == len(tree.images):
-        return tree
-    return replace(tree, images=left, files=sorted([*tree.files, *layout.all_masks]), image_folders=None)
+    """Return a tree without masks, and what only they need."""
+    own = layout.all_masks.union(files_of_values(tree, layout.where, alone=False))
+    left = [path for path in tree.images if path not in own]
+    return replace(tree, images=left, files=[path for path in tree.files if path not in own], image_folders=None)
 
 
 def _part_file(tree: Tree, path: bytes) -> PartFile:

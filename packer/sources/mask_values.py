@@ -46,6 +46,8 @@ class Asked:
     """ids, binary, colors:FILE or map:FILE; None: as the files beside the masks say."""
     ignore: int | None = None
     """The id to ignore. None: 255 where no class has it."""
+    alone: bool = True
+    """Whether the images have no other labels, so that lists of names are those of masks wherever they are."""
 
 
 def values_in(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
@@ -76,7 +78,7 @@ def values_in(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
 
 
 def _ids(tree: Tree, where: bytes, asked: Asked) -> MaskValues:
-    return with_ignored(MaskValues(_names(tree, where)), asked.ignore)
+    return with_ignored(MaskValues(_names(tree, where, asked.alone)), asked.ignore)
 
 
 def _beside(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
@@ -92,7 +94,7 @@ def _beside(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
             raise UsageError(as_text(path), problem, f"say what the values mean: {option('mask-values')}") from None
     if any(path.rpartition(b"/")[2].lower() in ADE_FILES for path in tree.files) and b"annotations" in place:
         return _scene_parsing(tree, asked.ignore)
-    if names := _names(tree, where):
+    if names := _names(tree, where, asked.alone):
         return with_ignored(MaskValues(names), asked.ignore)
     if b"segmentationclass" in place:
         return with_ignored(MaskValues(VOC_CLASSES), asked.ignore)
@@ -124,9 +126,15 @@ def _scene_parsing(tree: Tree, ignore: int | None) -> MaskValues:
     return MaskValues(names, ignored, ids)
 
 
-def files_of_values(tree: Tree, where: bytes) -> list[bytes]:
-    """Return the files that may say what the values of the masks in a folder mean."""
-    return _near(tree, where, COLOR_FILES | MASK_NAME_FILES | ADE_FILES)
+def files_of_values(tree: Tree, where: bytes, alone: bool) -> list[bytes]:
+    """Return the files that may say what the values of the masks in a folder mean; the arguments are as in `Asked`."""
+    return [*_near(tree, where, COLOR_FILES | ADE_FILES), *_name_files(tree, where, alone)]
+
+
+def _name_files(tree: Tree, where: bytes, alone: bool) -> list[bytes]:
+    found = _near(tree, where, MASK_NAME_FILES if alone else MASK_NAME_FILES - NAME_FILES)
+    inside = _near(tree, where, NAME_FILES) if where.endswith(b"/") else []
+    return list(dict.fromkeys([*(path for path in inside if folder_of(path) == where[:-1]), *found]))
 
 
 def _near(tree: Tree, where: bytes, names: Iterable[bytes]) -> list[bytes]:
@@ -137,9 +145,9 @@ def _near(tree: Tree, where: bytes, names: Iterable[bytes]) -> list[bytes]:
     return sorted(found, key=lambda path: -len(folder_of(path)))
 
 
-def _names(tree: Tree, where: bytes) -> tuple[str, ...]:
+def _names(tree: Tree, where: bytes, alone: bool) -> tuple[str, ...]:
     """Return the names of classes in the nearest file of names, one per line; () if there is none."""
-    for path in _near(tree, where, MASK_NAME_FILES):
+    for path in _name_files(tree, where, alone):
         lines = [as_text(line).strip() for line in lines_of(read_file(tree, path, MIB))]
         names = [line for line in lines if line and line != "__ignore__"]
         if names and len(set(names)) == len(names):
@@ -201,10 +209,10 @@ def _map(lines: Sequence[str]) -> MaskValues:
     """
     text = "\n".join(lines).strip()
     rows: list[tuple[int, int, str]] = []
-    if text.startswith("{"):
+    if text.startswith(("{", "[")):
         loaded = json.loads(text)
-        pairs = [(key, value) for key, value in loaded.items()]
-        if not all(str(key).isdigit() and type(value) is int and value >= 0 for key, value in pairs):
+        pairs = [*loaded.items()] if isinstance(loaded, dict) else []
+        if not pairs or not all(str(key).isdigit() and type(value) is int and value >= 0 for key, value in pairs):
             raise ValueError("is not an object of whole numbers: value -> id")
         rows = [(int(key), value, "") for key, value in pairs]
     for number, line in _content(lines) if not rows else ():
