@@ -163,6 +163,7 @@ PART_FILE = pa.struct(
 )  # fmt: skip
 """A column NAME.file for each part: the fields of `PartFile`; null if an image lacks it."""
 PART_COLUMN = ".file"
+NO_FILES: Mapping[str, PartFile] = {}
 
 
 class InputRow(NamedTuple):
@@ -184,7 +185,7 @@ class InputRow(NamedTuple):
     crc: int = OWN_FILE.crc
     etag: str | None = None
     """Of an object of a store."""
-    parts: Mapping[str, PartFile] = MappingProxyType({})
+    parts: Mapping[str, PartFile] = NO_FILES
     """The files of its parts, by name."""
 
     @property
@@ -227,7 +228,7 @@ def _with_parts(row: InputRow, parts: Mapping[str, PartFile]) -> InputRow:
     return row._replace(parts=parts)
 
 
-class Contents(NamedTuple):
+class InputBytes(NamedTuple):
     """The bytes of the files of an input."""
 
     image: bytes
@@ -285,7 +286,7 @@ class Recipe:
         width, height = header.upright_size
         return row._replace(width=width, height=height, code=header.code)
 
-    def read(self, row: InputRow) -> Contents:
+    def read(self, row: InputRow) -> InputBytes:
         """Return the bytes of the files of an input, which must still have the planned sizes.
 
         Raises:
@@ -293,7 +294,7 @@ class Recipe:
             BadMask: It is that of a part.
         """
         image = self._content(self.root + b"/" + row.path, row.bytes, row.place, row.etag)
-        return Contents(image, {name: self._part_content(file) for name, file in row.parts.items()})
+        return InputBytes(image, {name: self._part_content(file) for name, file in row.parts.items()})
 
     def _content(self, path: bytes, size: int, place: Place, etag: str | None) -> bytes:
         try:
@@ -310,7 +311,7 @@ class Recipe:
         except BadImage as error:
             raise BadMask(file.path, error.problem, error.next_step) from None
 
-    def reads(self, rows: Iterator[InputRow]) -> Iterator[tuple[InputRow, Callable[[], Contents]]]:
+    def reads(self, rows: Iterator[InputRow]) -> Iterator[tuple[InputRow, Callable[[], InputBytes]]]:
         """Yield the rows, each with what returns or raises what `read` does; of a store, they are read ahead."""
         if not is_url(self.root):
             yield from ((row, partial(self.read, row)) for row in rows)
@@ -332,7 +333,7 @@ class Recipe:
             image, damage = decode(data, self.mode, self.decoder, at_least, self.max_pixels, header), ""
         return image if self.resize is None else self.resize.apply(image, size), damage
 
-    def record(self, key: str, row: InputRow, contents: Contents, annotation: Annotation) -> tuple[Record, str]:
+    def record(self, key: str, row: InputRow, contents: InputBytes, annotation: Annotation) -> tuple[Record, str]:
         """Return the record of a row with the `contents` of its files, and the damage that was accepted, else "".
 
         Raises:

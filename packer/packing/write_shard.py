@@ -28,7 +28,7 @@ from packer.images.opencv import quiet_opencv
 from packer.model.annotation import Annotation, Record
 from packer.model.annotation_columns import Annotations
 from packer.packing.journal import ShardResult, SourcesDigest, is_intact
-from packer.packing.make_record import UNREAD, Contents, InputRow, Recipe, rejected, rows_of
+from packer.packing.make_record import UNREAD, InputBytes, InputRow, Recipe, rejected, rows_of
 from packer.packing.partition import classes_of, map_table, rows_at
 from packer.samplers.order import permutation_function
 from packer.sources.places import held_open
@@ -328,7 +328,7 @@ def _digest_of(job: ShardJob, rows: Any) -> str:
 
 PIXELS_A_BYTE = 4
 """Of a JPEG, roughly."""
-Input = tuple[int, InputRow, Annotation, Callable[[], Contents]]
+Input = tuple[int, InputRow, Annotation, Callable[[], InputBytes]]
 """Row number in the table of inputs, the row, its annotation before resizing, and what reads its file."""
 
 
