@@ -11,8 +11,8 @@ Those that are made from other files here:
     cli          docs/cli.md, from the help of the commands
     llms         docs/llms.txt, a list of all pages for language models (llmstxt.org), from the navigation in
                  mkdocs.yml; each page is linked as Markdown, with its first sentence
-    reliability  the runs in the tables of docs/reliability.md, from docs/evidence, to which scripts/torture.py appends; a
-                 row has a line for its last run, and one for its largest if that is another; slices of a run are one
+    reliability  the runs in the tables of docs/reliability.md, from docs/evidence, by scripts/torture.py; a row
+                 has a line for its last run, and one for its largest if that is another; slices of a run are one
     peers        the figures in docs/peers, from docs/benchmarks.md
     picture      that of README.md, docs/images/packer.svg: a folder, the pack of it, and images per second in training;
                  folder and pack are real, they are drawn and built, the figures are those of docs/benchmarks.md

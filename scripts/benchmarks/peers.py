@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import packer
-from benchmarks.common import Table, against_goal, images
-from benchmarks.loader import CROP, build, write_files
+from benchmarks.common import Table, against_goal, build, images
+from benchmarks.loader import CROP, write_files
 from packer.bench.measure import take_turns
 
 BATCH = 256
