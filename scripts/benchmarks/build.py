@@ -108,7 +108,7 @@ def compare(table: Table, what: str, paths: list[str], bare: Loops, given: Any, 
 def archives(table: Table, paths: list[str], given: Any) -> None:
     """Measure packs of the small files in archives against that of their folder; print a row for each archive."""
     folder = Path(paths[0]).parents[1]
-    sources = {"the folder": folder, **{name: folder.with_name(f"cifar.{name}") for name in ("zip", "tar")}}
+    sources = {name: folder.with_name(f"cifar.{name}") for name in ("zip", "tar")}
     with zipfile.ZipFile(sources["zip"], "w") as stored:
         for path in paths:
             stored.write(path, Path(path).relative_to(folder))
@@ -119,11 +119,9 @@ def archives(table: Table, paths: list[str], given: Any) -> None:
         out = str(folder.with_name("pack"))
         build_pack(BuildOptions(str(source), out, labels=("folder",), overwrite=True, workers=given.workers))
 
-    seconds = take_turns({name: partial(build, source) for name, source in sources.items()}, given.rounds)
-    limit = seconds["the folder"].per_second(len(paths))
-    for name in ("zip", "tar"):
-        what = f"{len(paths):,} files of 32x32 in a {name}, against the folder"
-        table.rates(what, 1.0, seconds[name].per_second(len(paths)), limit)
+    what = f"{len(paths):,} files of 32x32 in a {{}}, against the folder"
+    works = {what.format(name): partial(build, source) for name, source in sources.items()}
+    table.against(1.0, len(paths), partial(build, folder), works, given.rounds)
 
 
 def options(parser: Any) -> None:
