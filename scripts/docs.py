@@ -141,7 +141,7 @@ def joined(found: Iterable[Run]) -> list[Run]:
         last = whole[-1] if whole else {}
         same = all(run.get(name) == last.get(name) for name in ("row", "commit", "of"))
         if same and run.get("first_seed", -1) == last.get("first_seed", 0) + last.get("runs", 0) and "outcomes" in run:
-            outcomes = Counter(last["outcomes"]) + Counter(run["outcomes"])
+            outcomes: Counter[str] = Counter(last["outcomes"]) + Counter(run["outcomes"])
             sums = {name: last[name] + run[name] for name in ("runs", "faults", "seconds")}
             whole[-1] = {**run, **sums, "first_seed": last["first_seed"], "outcomes": dict(outcomes.most_common())}
         else:
@@ -347,7 +347,7 @@ def view(folder: str = "", out: str = str(DOCS / "images" / "view.png")) -> None
         if not folder:
             draw_sample(source, layout="voc", count=400, size=200)
         pack = Path(home, f"{source.name}.lmdb")
-        build_pack(BuildOptions(source, pack, encode="jpeg", resize="320", boxes="drop", max_bad="5%"))
+        build_pack(BuildOptions(str(source), str(pack), encode="jpeg", resize="320", boxes="drop", max_bad="5%"))
         with looking.served(pack) as served, looking.browser(1280, 680) as page:
             page.goto(served.url)
             page.wait_for_function(looking.FILLED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import cv2
@@ -105,7 +106,7 @@ class Bottleneck(torch.nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-def resnet50() -> torch.nn.Module:
+def resnet50() -> Any:
     layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 64, 7, 2, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(3, 2, 1)]
     inputs = 64
     for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
@@ -113,7 +114,8 @@ def resnet50() -> torch.nn.Module:
             layers.append(Bottleneck(inputs, width, stride if number == 0 else 1))
             inputs = 4 * width
     layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(2048, 10)]
-    return torch.nn.Sequential(*layers).to(DEVICE, dtype=torch.bfloat16, memory_format=torch.channels_last)
+    whole: Any = torch.nn.Sequential(*layers)
+    return whole.to(DEVICE, dtype=torch.bfloat16, memory_format=torch.channels_last)
 
 
 class Trainer:
@@ -125,16 +127,16 @@ class Trainer:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def step(self, images: torch.Tensor, targets: torch.Tensor) -> None:
-        loss = torch.nn.functional.cross_entropy(self.model(images), targets)
+        loss: Any = torch.nn.functional.cross_entropy(self.model(images), targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
 
-    def waiting(self, loader: Any, steps: int) -> float:
+    def waiting(self, loader: Any, steps: int) -> Any:
         """Share of the time that lies between the end of a step on the GPU and the begin of the next one."""
-        marks = []
+        marks, event = [], partial(torch.cuda.Event, enable_timing=True)
         for number, (images, targets) in enumerate(loader):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin, end = event(), event()
             begin.record()
             self.step(images, targets)
             end.record()
@@ -187,7 +189,7 @@ class DaliAlone:
         from nvidia.dali import fn, pipeline_def, types
         from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
 
-        @pipeline_def
+        @pipeline_def  # type: ignore[untyped-decorator]
         def images() -> Any:
             labels = [number % 10 for number in range(len(paths))]
             data, label = fn.readers.file(files=paths, labels=labels, random_shuffle=True, name="files")

@@ -10,9 +10,11 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -217,11 +219,8 @@ def cold(path: str, ahead: bool) -> Callable[[], None]:
     """A shuffled epoch from the disk, with the loader's read-ahead or without."""
 
     def run() -> None:
-        announced = pipeline.announced
-        if not ahead:
-            pipeline.announced = lambda batches, pack: iter(batches)
-        drain(loader_of(open_pack(path), 256))
-        pipeline.announced = announced
+        with nullcontext() if ahead else patch.object(pipeline, "announced", lambda batches, pack: iter(batches)):
+            drain(loader_of(open_pack(path), 256))
         gc.collect()
         drop_from_memory(path)
 

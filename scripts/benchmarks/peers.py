@@ -114,7 +114,7 @@ def reader(python: str, words: list[str], errors: Path) -> Iterator[Callable[[in
         def read(epochs: int) -> int:
             try:
                 print(epochs, file=child.stdin, flush=True)
-                return int(child.stdout.readline())
+                return int(child.stdout.readline() if child.stdout else "")
             except (OSError, ValueError):
                 raise RuntimeError(f"does not run: {last_error(errors.read_text())}") from None
 
