@@ -34,7 +34,7 @@ from store_servers import NoServer, environment, seaweedfs
 from benchmarks.common import Table, build, direct_pack, figures, images, tiny_pack
 from benchmarks.loader import drain
 from packer import CenterCrop, Pack, PackedLoader, open_pack, push
-from packer.bench.measure import Figure, in_threads, seconds_of
+from packer.bench.measure import in_threads, seconds_of
 from packer.samplers import ShuffleSampler
 from packer.stores import open_store
 
@@ -111,11 +111,11 @@ class Bench:
         """Print how many times as fast the first of two works is, which measure themselves and take turns."""
         if self.only not in name:
             return
-        seconds: list[list[float]] = [[], []]
+        found = []
         for number in range(self.rounds + 1):
-            for turn in ((0, 1), (1, 0))[number % 2]:
-                seconds[turn].append(works[turn]())
-        ours, other = (Figure(tuple(values[1:])).per_second(images) for values in seconds)
+            turns = [work() for work in (works if number % 2 else works[::-1])]
+            found.append(turns if number % 2 else turns[::-1])
+        ours, other = (seconds.per_second(images) for seconds in figures(found[1:]))
         self.table.rates(name, goal, ours, other)
 
 
@@ -207,21 +207,19 @@ def traffic(url: str, endpoint: str, pack: Path, home: Path, rounds: int) -> Non
     table.figure("blocks that were fetched twice", twice, 0, 0)
 
 
-def opening(url: str, endpoint: str, home: Path, rounds: int) -> tuple[Figure, Figure]:
+def opening(url: str, endpoint: str, home: Path) -> tuple[float, float]:
     """Return the seconds of opening a pack with an empty cache, and of its first three samples."""
-    opened, read = [], []
-    for _ in range(rounds + 1):
-        cache = tempfile.mkdtemp(dir=home)
-        with through(endpoint):
-            started = time.perf_counter()
-            pack = open_pack(url, cache_dir=cache)
-            opened.append(time.perf_counter() - started)
-            for i in (len(pack) // 2, 0, len(pack) - 1):
-                pack.record(i)
-            read.append(time.perf_counter() - started)
-        del pack
-        shutil.rmtree(cache)
-    return Figure(tuple(opened[1:])), Figure(tuple(read[1:]))
+    cache = tempfile.mkdtemp(dir=home)
+    with through(endpoint):
+        started = time.perf_counter()
+        pack = open_pack(url, cache_dir=cache)
+        opened = time.perf_counter() - started
+        for i in (len(pack) // 2, 0, len(pack) - 1):
+            pack.record(i)
+        read = time.perf_counter() - started
+    del pack
+    shutil.rmtree(cache)
+    return opened, read
 
 
 def options(parser: Any) -> None:
@@ -248,7 +246,7 @@ def run(given: Any) -> None:
             print()
             many = pushed(tiny_pack(given.home / "many", given.records, 20))
             table = Table.of_figures(f"{given.records:,} records in 20 shards, 30 ms a request")
-            opened, read = opening(many, later, given.home, given.rounds)
+            opened, read = figures([opening(many, later, given.home) for _ in range(given.rounds + 1)][1:])
             table.figure("open, s", opened, 2)
             table.figure("open and read three records, s", read)
 
