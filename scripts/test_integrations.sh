@@ -18,43 +18,60 @@ if ! "${PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info < (3, 11))';
     exit 0
 fi
 
-want=$(cat pyproject.toml "$pins" "$0" | cksum)
-made() {  # VENV: whether it is there as it is wanted; says that it is made otherwise
-    [ "$(cat "$1/.installed" 2>/dev/null)" != "$want" ] || return 0
-    echo "installing into $1 (some minutes and gigabytes, once)"
-    [ -x "$1/bin/python" ] || "${PYTHON:-python3}" -m venv "$1"
-    return 1
-}
-install() {  # VENV WHAT...: an environment whose libraries come together or not at all
-    made "$1" && return
-    if pip_install "$@"; then
-        echo "$want" >"$1/.installed"
-    else
-        rm -rf "$1"
-        echo "$1 was not made: its tests do not run"
-    fi
+install() {
+    pip_install "$venv" --constraint "$pins" "$@"
 }
 
-if ! made "$venv"; then
-    pip_install "$venv" --constraint "$pins" torch pytest hypothesis --editable ".[remote]"
+want=$(cat pyproject.toml "$pins" "$0" | cksum)
+if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$want" ]; then
+    echo "installing the trainers into $venv (some minutes and gigabytes, once)"
+    [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+    install torch pytest hypothesis --editable ".[remote]"
     missing=0
     for library in "${libraries[@]}"; do
-        pip_install "$venv" --constraint "$pins" "$library" ||
-            { missing=1; echo "$library was not installed: its tests skip"; }
+        install "$library" || { missing=1; echo "$library was not installed: its tests skip"; }
     done
     [ "$missing" = 1 ] || echo "$want" >"$venv/.installed"
 fi
+
 # MXNet, whose last version is of 2022, wants an older numpy; the tests run it as a program.
-install "$mxnet" mxnet==1.9.1 'numpy<1.24' 'opencv-python-headless<4.8'
+if [ "$(cat "$mxnet/.installed" 2>/dev/null)" != "$want" ]; then
+    echo "installing MXNet into $mxnet"
+    [ -x "$mxnet/bin/python" ] || "${PYTHON:-python3}" -m venv "$mxnet"
+    if pip_install "$mxnet" mxnet==1.9.1 'numpy<1.24' 'opencv-python-headless<4.8'; then
+        echo "$want" >"$mxnet/.installed"
+    else
+        rm -rf "$mxnet"
+        echo "MXNet was not installed: its tests skip"
+    fi
+fi
+
 YOLO_OFFLINE=true "$venv/bin/python" -m pytest -rs tests/integration "$@" || failed=$?
 
 # TensorFlow and the others that write what packer adopts bring a numpy and a protobuf of their own.
-install "$writers" torch==2.13.0 pytest hypothesis tensorflow-cpu webdataset --editable .
+if [ "$(cat "$writers/.installed" 2>/dev/null)" != "$want" ]; then
+    echo "installing TensorFlow into $writers"
+    [ -x "$writers/bin/python" ] || "${PYTHON:-python3}" -m venv "$writers"
+    if pip_install "$writers" torch==2.13.0 pytest hypothesis tensorflow-cpu webdataset --editable .; then
+        echo "$want" >"$writers/.installed"
+    else
+        rm -rf "$writers"
+        echo "TensorFlow was not installed: its tests do not run"
+    fi
+fi
 [ $# -gt 0 ] || [ ! -x "$writers/bin/python" ] ||
     "$writers/bin/python" -m pytest -rs tests/integration/test_adopted_writers.py tests/integration/test_pages.py || failed=$?
 
 # Datumaro wants an older OpenCV, pillow, pandas and pyarrow than the trainers.
-install "$datumaro" torch==2.13.0 pytest hypothesis --editable '.[datumaro]'
-[ $# -gt 0 ] || [ ! -x "$datumaro/bin/python" ] ||
-    "$datumaro/bin/python" -m pytest -rs tests/integration/test_datumaro.py || failed=$?
+if [ "$(cat "$datumaro/.installed" 2>/dev/null)" != "$want" ]; then
+    echo "installing Datumaro into $datumaro"
+    [ -x "$datumaro/bin/python" ] || "${PYTHON:-python3}" -m venv "$datumaro"
+    if pip_install "$datumaro" torch==2.13.0 pytest hypothesis --editable '.[datumaro]'; then
+        echo "$want" >"$datumaro/.installed"
+    else
+        echo "Datumaro was not installed: its tests do not run"
+        exit "$failed"
+    fi
+fi
+[ $# -gt 0 ] || "$datumaro/bin/python" -m pytest -rs tests/integration/test_datumaro.py || failed=$?
 exit "$failed"
