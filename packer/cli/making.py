@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-
-from packer.errors import plural, printable, size_text, time_text
-from packer.packing import BuildSummary
-from packer.packing.build_options import NOT_IN_SPLIT
-
-if TYPE_CHECKING:
-    from packer.format.jpeg_index_list import JpegIndexList
-    from packer.format.manifest import Manifest, Rejected
-    from packer.packing.plan import Plan
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from packer.cli.help import OptionsInSections
-from packer.cli.output import LocalPath, ProgressBar, as_typed, counts_text, echo
-from packer.cli.values import build_option, build_options
-from packer.errors import UsageError, option
-from packer.packing import BuildOptions, build_packs, build_parts, plan_packs
+from packer.cli.output import LocalPath, ProgressBar, as_typed, counts_text, echo, echo_error
+from packer.cli.values import OneOf, PackPath, build_option, build_options
+from packer.errors import EXIT_BAD_DATA, UsageError, option, plural, printable, size_text, time_text
+from packer.packing.build_options import NOT_IN_SPLIT, BuildOptions
 from packer.packing.option_table import BAD_DATA, IMAGE, INPUT, LABELS, OPTIONS, OUTPUT, RUN
 
 if TYPE_CHECKING:
+    from packer.format.jpeg_index_list import JpegIndexList
+    from packer.format.manifest import Manifest, Rejected
+    from packer.packing.build import BuildSummary
+    from packer.packing.plan import Plan
     from packer.repack.adopt import AdoptReport
-import sys
 
-from packer.cli.output import echo_error
-from packer.cli.values import OneOf, PackPath
-from packer.errors import EXIT_BAD_DATA
 
 SHOWN_REJECTIONS = 5
 
@@ -217,6 +208,8 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_
     if deep and not dry_run:
         raise UsageError(option("deep"), "is for --dry-run: a build decodes every image anyway", "leave it out")
     options = _options(context, given)
+    from packer.packing.build import build_packs, build_parts, plan_packs  # not before: mistakes are told at once
+
     with ProgressBar(hidden=quiet or as_json) as progress:
         if dry_run:
             plans = plan_packs(options, progress, deep)
@@ -379,8 +372,6 @@ def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> No
       packer convert imgs.lmdb small.lmdb --resize 128 --encode jpeg
       packer convert imgs.lmdb part.tfrecord --include chosen.txt
     """
-    from dataclasses import asdict
-
     from packer.repack.convert import convert as convert_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:
@@ -430,8 +421,6 @@ def sample(out: str, as_json: bool, quiet: bool, **drawing: Any) -> None:
       packer sample shapes --layout voc
       packer build shapes --resize 128x128 --fit pad
     """
-    from dataclasses import asdict
-
     from packer.sources.synthetic import draw_sample
 
     with ProgressBar(hidden=quiet or as_json) as progress:

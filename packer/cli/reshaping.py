@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.output import LocalPath, ProgressBar, as_typed, echo
-from packer.cli.values import OneOf, PackPath
-from packer.errors import plural, printable, time_text
+from packer.cli.output import LocalPath, ProgressBar, as_typed, echo, echo_error
+from packer.cli.values import OneOf, PackPath, build_option
+from packer.errors import EXIT_BAD_DATA, UsageError, plural, printable, size_text, time_text
 
 if TYPE_CHECKING:
     from packer.repack.merge import MergeReport
-import os
-import shlex
-import sys
-
-from packer.cli.output import echo_error
-from packer.errors import EXIT_BAD_DATA, UsageError, size_text
 
 
 @click.command()
 @click.argument("packs", type=PackPath(), nargs=-1, required=True)
-@click.option("-o", "--out", type=click.Path(), required=True, help="Path of the new pack.")
-@click.option(
-    "--classes",
-    type=LocalPath(),
-    metavar="FILE",
+@build_option("out", required=True, help="Path of the new pack.")
+@build_option(
+    "classes",
     help="Class names in the order of their ids, one per line; or a pack.  [default: those of the first pack, then "
     "those that the next ones add]",
 )
@@ -38,7 +34,7 @@ from packer.errors import EXIT_BAD_DATA, UsageError, size_text
     type=OneOf(("keep", "drop", "fail")),
     help="Records whose image files have the same bytes as an earlier one.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
+@build_option("overwrite")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def merge(packs: tuple[str, ...], quiet: bool, as_json: bool, **given: Any) -> None:
@@ -84,8 +80,6 @@ def _lines(report: MergeReport) -> list[str]:
 
 
 def _facts(report: MergeReport) -> dict[str, Any]:
-    from dataclasses import asdict
-
     manifest = report.manifest
     return {
         "path": report.path,
@@ -112,9 +106,9 @@ def _facts(report: MergeReport) -> dict[str, Any]:
     "extras.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random order.")
-@click.option("-o", "--out", type=click.Path(), metavar="DIR", help="Folder for the parts.  [default: that of PACK]")
+@build_option("out", metavar="DIR", help="Folder for the parts.  [default: that of PACK]")
 @click.option("--lists", is_flag=True, help="Write lists of paths for packer build --include instead of packs.")
-@click.option("--overwrite", is_flag=True, help="Replace existing parts.")
+@build_option("overwrite", help="Replace existing parts.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def split(pack: str, out: str | None, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
@@ -128,8 +122,6 @@ def split(pack: str, out: str | None, overwrite: bool, quiet: bool, as_json: boo
       packer split imgs.lmdb --parts train=0.8,val=0.1,test=0.1 --stratify
       packer split faces.lmdb --parts train=0.9,val=0.1 --group person
     """
-    from dataclasses import asdict
-
     from packer.repack.links import shards_text
     from packer.repack.split import SplitOptions
     from packer.repack.split import split as split_pack
@@ -163,14 +155,9 @@ def _layout_names() -> tuple[str, ...]:
     show_default=True,
     help="Kind of labels.",
 )
-@click.option(
-    "--include",
-    type=LocalPath(),
-    metavar="FILE",
-    help="Extract only the images in FILE: one path, name, glob or key per line.",
-)
-@click.option("--exclude", type=LocalPath(), metavar="FILE", help="Leave out the images in FILE, in the same form.")
-@click.option("--overwrite", is_flag=True, help="Replace a folder that was extracted.")
+@build_option("include", help="Extract only the images in FILE: one path, name, glob or key per line.")
+@build_option("exclude", help="Leave out the images in FILE, in the same form.")
+@build_option("overwrite", help="Replace a folder that was extracted.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def extract(pack: str, out: str, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
@@ -184,8 +171,6 @@ def extract(pack: str, out: str, overwrite: bool, quiet: bool, as_json: bool, **
       packer extract imgs.lmdb ./imgs
       packer extract voc.hdf5 ./yolo --layout yolo
     """
-    from dataclasses import asdict
-
     from packer.repack.extract import ExtractOptions
     from packer.repack.extract import extract as extract_pack
 
@@ -224,8 +209,6 @@ def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
       packer repair imgs.lmdb
       packer repair imgs.lmdb --out /other/disk/imgs.lmdb --json
     """
-    from dataclasses import asdict
-
     from packer.format.salvage import repair as repair_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:
@@ -262,9 +245,7 @@ def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
     help="An entry per row of blocks, or per four blocks: larger, faster for small crops of large images.",
 )
 @click.option("--remove", is_flag=True, help="Remove the index.")
-@click.option(
-    "--workers", type=int, metavar="N", help="Number of worker processes.  [default: the number of usable cores]"
-)
+@build_option("workers")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
@@ -282,8 +263,6 @@ def index(context: click.Context, /, pack: str, remove: bool, quiet: bool, as_js
       packer index imgs.lmdb --interval 4
       packer index imgs.lmdb --remove
     """
-    from dataclasses import asdict
-
     from packer.repack.index_jpegs import index_jpegs, remove_jpeg_index
 
     if remove and context.get_parameter_source("interval") != click.core.ParameterSource.DEFAULT:

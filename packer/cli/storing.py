@@ -6,21 +6,19 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from packer.cli.output import ProgressBar, echo, echo_error, table_text
-from packer.errors import EXIT_DAMAGED_PACK, PackerError, UsageError, plural, printable, size_text
+from packer.cli.output import LocalPath, ProgressBar, as_typed, echo, echo_error, table_text
+from packer.cli.values import PackPath
+from packer.errors import EXIT_DAMAGED_PACK, PackerError, UsageError, plural, printable, size_text, time_text
 
 if TYPE_CHECKING:
     from packer.format.cached import CachedPack, CacheReport
-from collections.abc import Sequence
 
-from packer.cli.output import LocalPath, as_typed
-from packer.cli.values import PackPath
-from packer.errors import time_text
 
 SHOWN_PROBLEMS = 20
 HEAD = ("pack", "here", "whole", "last read", "id")
@@ -101,8 +99,6 @@ def _lines(packs: list[CachedPack], root: str) -> Iterator[str]:
 
 
 def _verify(packs: list[CachedPack], as_json: bool) -> None:
-    from dataclasses import asdict
-
     from packer.format.cached import verify_cached
 
     reports: list[CacheReport] = []
@@ -195,8 +191,6 @@ def pull(url: str, out: str, overwrite: bool, quiet: bool, as_json: bool) -> Non
     Examples:
       packer pull s3://bucket/imgs.lmdb imgs.lmdb
     """
-    from dataclasses import asdict
-
     from packer.repack.push_pull import pull as pull_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:
@@ -226,8 +220,6 @@ def push(pack: str, url: str, quiet: bool, as_json: bool) -> None:
     Examples:
       packer push imgs.lmdb s3://bucket/imgs.lmdb
     """
-    from dataclasses import asdict
-
     from packer.repack.push_pull import push as push_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:

@@ -5,25 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from packer.cli.output import LocalPath
 from packer.errors import UsageError, printable
+from packer.packing.build_options import DEFAULTS, KINDS
+from packer.packing.option_table import ARGUMENT, OPTIONS, TABLE
 from packer.system.registry import choose
 
 if TYPE_CHECKING:
     Type = click.ParamType[str]
 else:
     Type = click.ParamType  # generic since click 8.4
-from typing import TypeVar
 
-import click
-
-from packer.cli.output import LocalPath
-from packer.packing.build_options import DEFAULTS, KINDS
-from packer.packing.option_table import ARGUMENT, OPTIONS, TABLE
 
 MANIFEST = "pack.json"
 

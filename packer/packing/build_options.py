@@ -60,6 +60,8 @@ NO_BAD = "0"
 ALL_SPLITS = "all"
 NOT_IN_SPLIT = "not in this split"
 """What a count says of images that are skipped for `not_in_split` alone."""
+JPEG_ENCODINGS = ("jpeg", "copy")
+"""Encodings of a pack that may have JPEGs."""
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_QUALITY = 90
 BY_SIZE = 0
@@ -374,10 +376,22 @@ def _bad_inputs_are_counted_once(options: BuildOptions) -> None:
         raise UsageError(option("on_bad"), problem, "give one of the two")
 
 
+def _index_is_of_jpegs_in_a_folder(options: BuildOptions) -> None:
+    if options.jpeg_index is None:
+        return
+    if options.encode is not None and options.encode not in JPEG_ENCODINGS:
+        step = f"leave it out, or choose --encode={' or '.join(JPEG_ENCODINGS)}"
+        raise UsageError(option("jpeg_index"), f"is for JPEGs, but --encode is {options.encode}", step)
+    if options.to_store:
+        step = "build to a folder, and packer push the pack"
+        raise UsageError(option("jpeg_index"), "is for packs in a folder", step)
+
+
 RULES = (
     _names_its_places, _inventory_is_of_a_store, _scratch_is_for_a_store, _recheck_is_for_what_is_not_verified,
     _extension_means_the_format, _copies_keep_their_size, _size_can_be_reached, _resizing_needs_a_size,
     _columns_are_those_of_lists, _labels_go_together, _parts_are_built_in_a_folder, _bad_inputs_are_counted_once,
+    _index_is_of_jpegs_in_a_folder,
 )  # fmt: skip
 """What options must be together: each raises UsageError. What a single one must be is in its row of the table."""
 KINDS = {field.name: str(field.type) for field in fields(BuildOptions)}

@@ -275,7 +275,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         if kept := kept_work_note(output, error):
             progress.note(kept)
         raise
-    size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
+    size = manifest.shard_bytes
     return ConvertReport(
         output.path, manifest.container, manifest.encoding, manifest.records, len(manifest.shards), size,
         len(selected.skipped), tuple(rejected), time.monotonic() - started,
