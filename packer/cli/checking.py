@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.output import ProgressBar, counts_text, echo, echo_error, echo_step
+from packer.cli.output import ProgressBar, counts_text, echo, echo_error, echo_step, shortened
 from packer.cli.storing import cache_options
 from packer.cli.values import PackPath
 from packer.errors import EXIT_DAMAGED_PACK, EXIT_DIFFERENT, DamagedPack, as_options, plural, printable, size_text
@@ -54,10 +54,8 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
         echo(json.dumps({**asdict(report), "good": not report.problems}))
     else:
         name = printable(pack)
-        for problem in report.problems[:SHOWN_PROBLEMS]:
-            echo_error(f"{name}: {printable(str(problem))}")
-        if len(report.problems) > SHOWN_PROBLEMS:
-            echo_error(f"... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)")
+        for line in shortened([f"{name}: {printable(str(one))}" for one in report.problems], SHOWN_PROBLEMS):
+            echo_error(line)
         if not quiet:
             for unknown in report.unknown_files:
                 echo_error(f"{name}: {printable(unknown)}: is not part of the pack, but harmless")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.output import LocalPath, ProgressBar, as_typed, echo, echo_error
+from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, echo, echo_error, shortened, telling
 from packer.cli.values import OneOf, PackPath, build_option
 from packer.errors import EXIT_BAD_DATA, UsageError, plural, printable, size_text, time_text
 
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     help="Records whose image files have the same bytes as an earlier one.",
 )
 @build_option("overwrite")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def merge(packs: tuple[str, ...], quiet: bool, as_json: bool, **given: Any) -> None:
+@telling()
+def merge(packs: tuple[str, ...], progress: ProgressBar, **given: Any) -> Told:
     """Merge PACKS into one, without copying their images.
 
     Shards are hard links where the file system allows, and classes are joined by name. New data need no new build of
@@ -51,13 +50,8 @@ def merge(packs: tuple[str, ...], quiet: bool, as_json: bool, **given: Any) -> N
     """
     from packer.repack.merge import merge as merge_packs
 
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = merge_packs(packs, **given, progress=progress)
-        progress.close()
-        for line in _lines(report):
-            progress.note(as_typed(line, [given["out"], *packs]))
-    if as_json:
-        echo(json.dumps(_facts(report)))
+    report = merge_packs(packs, **given, progress=progress)
+    return _facts(report), [as_typed(line, [given["out"], *packs]) for line in _lines(report)]
 
 
 def _lines(report: MergeReport) -> list[str]:
@@ -109,9 +103,8 @@ def _facts(report: MergeReport) -> dict[str, Any]:
 @build_option("out", metavar="DIR", help="Folder for the parts.  [default: that of PACK]")
 @click.option("--lists", is_flag=True, help="Write lists of paths for packer build --include instead of packs.")
 @build_option("overwrite", help="Replace existing parts.")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def split(pack: str, out: str | None, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+@telling()
+def split(pack: str, out: str | None, overwrite: bool, progress: ProgressBar, **given: Any) -> Told:
     """Split PACK into parts without copying its images.
 
     The parts are called PACK-train and so on. Each record is in one of them. The same options give the same parts, on
@@ -126,17 +119,13 @@ def split(pack: str, out: str | None, overwrite: bool, quiet: bool, as_json: boo
     from packer.repack.split import SplitOptions
     from packer.repack.split import split as split_pack
 
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = split_pack(pack, SplitOptions(**given), out, overwrite, progress)
-        progress.close()
-        for note in report.notes:
-            progress.note(f"note: {note}")
-        for part in report.parts:
-            shards = f", {shards_text(part.shards)}" if part.shards else ""
-            where = as_typed(printable(part.path), [out or os.path.dirname(pack)])
-            progress.note(f"{printable(part.name)}: {plural(part.records, 'record')}{shards}: {where}")
-    if as_json:
-        echo(json.dumps(asdict(report)))
+    report = split_pack(pack, SplitOptions(**given), out, overwrite, progress)
+    lines = [f"note: {note}" for note in report.notes]
+    for part in report.parts:
+        shards = f", {shards_text(part.shards)}" if part.shards else ""
+        where = as_typed(printable(part.path), [out or os.path.dirname(pack)])
+        lines.append(f"{printable(part.name)}: {plural(part.records, 'record')}{shards}: {where}")
+    return asdict(report), lines
 
 
 def _layout_names() -> tuple[str, ...]:
@@ -158,9 +147,8 @@ def _layout_names() -> tuple[str, ...]:
 @build_option("include", help="Extract only the images in FILE: one path, name, glob or key per line.")
 @build_option("exclude", help="Leave out the images in FILE, in the same form.")
 @build_option("overwrite", help="Replace a folder that was extracted.")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def extract(pack: str, out: str, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+@telling()
+def extract(pack: str, out: str, overwrite: bool, progress: ProgressBar, **given: Any) -> Told:
     """Write the images and labels of PACK to the new folder OUT.
 
     Encoded images are written byte for byte, raw ones as PNG. packer build reads the folder to an equal pack again;
@@ -174,19 +162,15 @@ def extract(pack: str, out: str, overwrite: bool, quiet: bool, as_json: bool, **
     from packer.repack.extract import ExtractOptions
     from packer.repack.extract import extract as extract_pack
 
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = extract_pack(pack, out, ExtractOptions(**given), overwrite, progress)
-        progress.close()
-        for note in report.notes:
-            progress.note(f"note: {note}")
-        for what, count in report.lost.items():
-            progress.note(f"not in {report.layout}: {printable(what)} ({count:,})")
-        renamed = f", {report.renamed:,} of them renamed" if report.renamed else ""
-        where, again = (as_typed(printable(text), [out]) for text in (report.path, shlex.join(report.build)))
-        progress.note(f"{where}: {plural(report.images, 'image')}{renamed}; {time_text(report.seconds)}")
-        progress.note(f"pack it again: {again}")
-    if as_json:
-        echo(json.dumps(asdict(report)))
+    report = extract_pack(pack, out, ExtractOptions(**given), overwrite, progress)
+    renamed = f", {report.renamed:,} of them renamed" if report.renamed else ""
+    where, again = (as_typed(printable(text), [out]) for text in (report.path, shlex.join(report.build)))
+    return asdict(report), [
+        *(f"note: {note}" for note in report.notes),
+        *(f"not in {report.layout}: {printable(what)} ({count:,})" for what, count in report.lost.items()),
+        f"{where}: {plural(report.images, 'image')}{renamed}; {time_text(report.seconds)}",
+        f"pack it again: {again}",
+    ]
 
 
 SHOWN_LOST = 20
@@ -217,10 +201,8 @@ def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
         echo(json.dumps({**asdict(report), "lost_records": report.lost_records}))
     else:
         name = printable(pack)
-        for entry in report.lost[:SHOWN_LOST]:
-            echo_error(f"{name}: lost: {printable(str(entry))}")
-        if len(report.lost) > SHOWN_LOST:
-            echo_error(f"... and {len(report.lost) - SHOWN_LOST} more (--json lists all)")
+        for line in shortened([f"{name}: lost: {printable(str(entry))}" for entry in report.lost], SHOWN_LOST):
+            echo_error(line)
         if not quiet:
             for note in report.notes:
                 echo(f"{name}: {printable(note)}")
@@ -246,10 +228,9 @@ def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
 )
 @click.option("--remove", is_flag=True, help="Remove the index.")
 @build_option("workers")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@telling()
 @click.pass_context
-def index(context: click.Context, /, pack: str, remove: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+def index(context: click.Context, /, pack: str, remove: bool, progress: ProgressBar, **given: Any) -> Told:
     """Make an index of the JPEGs in PACK, for faster crops.
 
     With it, a crop is decoded without what comes before it in the JPEG. It is in
@@ -267,14 +248,8 @@ def index(context: click.Context, /, pack: str, remove: bool, quiet: bool, as_js
 
     if remove and context.get_parameter_source("interval") != click.core.ParameterSource.DEFAULT:
         raise UsageError("--interval", "is for an index that is made, not for --remove", "leave it out")
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = remove_jpeg_index(pack) if remove else index_jpegs(pack, **given, progress=progress)
-        facts = asdict(report)
-        progress.close()
-        for line in removed_lines(facts) if remove else made_lines(facts):
-            progress.note(line)
-    if as_json:
-        echo(json.dumps(facts))
+    facts = asdict(remove_jpeg_index(pack) if remove else index_jpegs(pack, **given, progress=progress))
+    return facts, removed_lines(facts) if remove else made_lines(facts)
 
 
 def removed_lines(facts: dict[str, Any]) -> list[str]:

@@ -82,13 +82,7 @@ class PackPath(click.Path):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the packs that begin like this; without any, the shell completes folders."""
-        folder = os.path.dirname(incomplete)
-        packs = []
-        with suppress(OSError):
-            for entry in sorted(os.listdir(folder or ".")):
-                path = os.path.join(folder, entry)
-                if path.startswith(incomplete) and os.path.exists(os.path.join(path, MANIFEST)):
-                    packs.append(path)
+        packs = [path for path in _paths_like(incomplete) if os.path.exists(os.path.join(path, MANIFEST))]
         if not packs or any(set(path) & set(" \t\n'\"\\$&;()<>|*?[]`~!#:") for path in packs):  # the shell quotes those
             return [CompletionItem(incomplete, type="dir")]
         return [CompletionItem(path) for path in packs]
@@ -96,14 +90,17 @@ class PackPath(click.Path):
 
 def files(incomplete: str, before: str) -> list[CompletionItem]:
     """Return the files that begin like `incomplete`, after the text `before`; folders end with a slash."""
+    found = _paths_like(incomplete)
+    return [CompletionItem(before + path + ("/" if os.path.isdir(path) else "")) for path in found]
+
+
+def _paths_like(incomplete: str) -> list[str]:
+    """Return the paths that begin like this, sorted; none if the folder cannot be read."""
     folder = os.path.dirname(incomplete)
-    found = []
     with suppress(OSError):
-        for entry in sorted(os.listdir(folder or ".")):
-            path = os.path.join(folder, entry)
-            if path.startswith(incomplete):
-                found.append(CompletionItem(before + path + ("/" if os.path.isdir(path) else "")))
-    return found
+        paths = [os.path.join(folder, entry) for entry in sorted(os.listdir(folder or "."))]
+        return [path for path in paths if path.startswith(incomplete)]
+    return []
 
 
 PATHS: dict[str, tuple[Any, str | None]] = {

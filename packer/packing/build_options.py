@@ -6,12 +6,15 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packer.containers import container_of
 from packer.errors import UsageError, option, printable
 from packer.packing.option_table import TABLE, bad_allowed, is_number, is_whole
 from packer.stores import clean_url, is_url
+
+if TYPE_CHECKING:
+    from packer.images.resize import TargetSize
 
 EXPECTED = {
     "str": ("text", "write it in quotes"),
@@ -187,17 +190,18 @@ class BuildOptions:
     @property
     def plans_without_headers(self) -> bool:
         """Whether shards can be planned from the sizes of files: of copies, or of images resized to one shape."""
-        from packer.images.resize import TargetSize
-
         if self.mode == "unchanged" or self.decoder == "lenient":
             return False
+        target = self.target_size()
+        return self.encode == "copy" if target is None else target.fit in ("stretch", "crop", "pad")
+
+    def target_size(self) -> TargetSize | None:
+        """Return how images are resized; None if they are not. Raise UsageError if the size cannot be reached so."""
+        from packer.images.resize import TargetSize
+
         if self.resize is None:
-            return self.encode == "copy"
-        return TargetSize.of(self.resize, self.fit, self.pad_value, self.interpolation).fit in (
-            "stretch",
-            "crop",
-            "pad",
-        )
+            return None
+        return TargetSize.of(self.resize, self.fit, self.pad_value, self.interpolation)
 
     def with_encoding(self, same_size: bool) -> BuildOptions:
         """Return the options with `encode` chosen if it was not given.
@@ -326,10 +330,8 @@ def _copies_keep_their_size(options: BuildOptions) -> None:
 
 
 def _size_can_be_reached(options: BuildOptions) -> None:
-    if options.resize is not None:
-        from packer.images.resize import TargetSize
-
-        TargetSize.of(options.resize, options.fit, options.pad_value, options.interpolation)  # raises UsageError
+    if options.resize is not None:  # else nothing is loaded
+        options.target_size()
 
 
 def _resizing_needs_a_size(options: BuildOptions) -> None:
@@ -338,10 +340,9 @@ def _resizing_needs_a_size(options: BuildOptions) -> None:
     if options.fit is not None:
         problem = f"{options.fit} says how to resize, but there is no size"
         raise UsageError(option("fit"), problem, "add --resize")
-    if options.pad_value is not None:
-        raise UsageError(option("pad_value"), "is for images that are resized", "add --resize and --fit=pad")
-    if options.interpolation is not None:
-        raise UsageError(option("interpolation"), "is for images that are resized", "add --resize")
+    for name, step in (("pad_value", "add --resize and --fit=pad"), ("interpolation", "add --resize")):
+        if getattr(options, name) is not None:
+            raise UsageError(option(name), "is for images that are resized", step)
 
 
 def _columns_are_those_of_lists(options: BuildOptions) -> None:

@@ -46,11 +46,10 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         counts.update(result.counts)
         label_counts.update(result.label_counts)
         box_counts.update(result.box_counts)
+        inputs.losses.update(result.losses)
     counts.update(packed=records, rejected=len(inputs.rejected), skipped=len(inputs.skipped))
     counts.update(found=records + len(inputs.rejected) + len(inputs.skipped), changed=len(inputs.changed))
     shape, dtype = plan.shape
-    for result in results:
-        inputs.losses.update(result.losses)
     if plan.late_sizes:
         shape = _late_shape(plan, results)
     return Manifest(

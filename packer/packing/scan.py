@@ -347,6 +347,7 @@ def _apply_selection(
     paths: Sequence[bytes], others: Sequence[bytes], tree: Tree, options: BuildOptions, inputs: Inputs
 ) -> tuple[Sequence[bytes], Sequence[bytes]]:
     """Return the paths that ``--include`` and ``--exclude`` leave, and of other splits those."""
+    chosen, left_out = None, inputs.left_out
     if options.include is not None:
         chosen = read_selection(options.include, tree.images, options.like)
         inputs.selections["include"] = chosen.content
@@ -355,14 +356,11 @@ def _apply_selection(
             error = NoImage(f"{name}:{number}", f"no image {quoted_value(line)}", "correct the line, or remove it")
             inputs.rejected.add(rejected(os.fsencode(error.where), error))
 
-        def not_included(path: bytes) -> str | None:
-            return None if path in chosen.images else "not included"
+    def reason(path: bytes) -> str | None:
+        if chosen is not None and path not in chosen.images:
+            return "not included"
+        return "excluded" if left_out is not None and path in left_out.images else None
 
-        paths, others = _without_left_out(paths, not_included, inputs), _without_left_out(others, not_included, None)
-    if (left_out := inputs.left_out) is not None:
-
-        def excluded(path: bytes) -> str | None:
-            return "excluded" if path in left_out.images else None
-
-        paths, others = _without_left_out(paths, excluded, inputs), _without_left_out(others, excluded, None)
-    return paths, others
+    if chosen is None and left_out is None:
+        return paths, others
+    return _without_left_out(paths, reason, inputs), _without_left_out(others, reason, None)
