@@ -209,7 +209,8 @@ def info(
             "content": content_digest_of(pack, manifest, cache_dir, cache_bytes),
         }
         found |= jpeg_index_facts(pack, manifest)
-        echo(json.dumps({**facts(pack, manifest), **found, **command_line, **asked}))
+        facts = {"path": pack, "bytes": manifest.shard_bytes, **asdict(manifest)}
+        echo(json.dumps({**facts, **found, **command_line, **asked}))
         return
     if command:
         echo(command_of(manifest, pack))
@@ -239,11 +240,6 @@ def info(
     if lists["skipped"]:
         for entry in read_list(pack, "skipped", manifest):
             echo(f"{printable(entry.path)}: {printable(entry.reason)}")
-
-
-def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
-    """Return the manifest as JSON values, with the size of the pack."""
-    return {"path": pack, "bytes": manifest.shard_bytes, **asdict(manifest)}
 
 
 def content_digest_of(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: str | None) -> str | None:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.help import OptionsInSections
 from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, counts_text, echo, echo_error, shortened, telling
-from packer.cli.values import OneOf, PackPath, build_option, build_options
+from packer.cli.values import OneOf, OptionsInSections, PackPath, build_option, build_options
 from packer.errors import EXIT_BAD_DATA, UsageError, option, plural, printable, size_text, time_text
 from packer.packing.build_options import NOT_IN_SPLIT, BuildOptions
 from packer.packing.option_table import BAD_DATA, IMAGE, INPUT, LABELS, OPTIONS, OUTPUT, RUN

@@ -216,6 +216,11 @@ class BuildOptions:
         """The split to pack; None for all images."""
         return None if self.split == ALL_SPLITS else self.split
 
+    @property
+    def one_columns(self) -> str | None:
+        """The columns of all lists, if they are given once."""
+        return self.columns[0] if len(self.columns) == 1 else None
+
     def bad_allowed(self, found: int) -> int:
         """Return how many of `found` inputs may be bad."""
         return found if self.on_bad == "skip" else bad_allowed(self.max_bad, found)

@@ -346,11 +346,9 @@ def splits_in(options: BuildOptions, listed: Listed) -> tuple[str, ...]:
     """Return the splits of a source, two or more; () if all is one pack, as with ``--split`` and ``--like``."""
     if options.split is not None or options.like is not None or not listed.tree.images:
         return ()
-    columns = options.columns[0] if len(options.columns) == 1 else None
+    of_all = SourceOptions(None, options.one_columns, None, options.labels == ("auto",))
     with suppress(PackerError):  # the build will raise it
-        return splits_of_labels(
-            options.labels, listed.tree, SourceOptions(None, columns, None, options.labels == ("auto",))
-        )
+        return splits_of_labels(options.labels, listed.tree, of_all)
     return ()
 
 

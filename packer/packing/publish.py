@@ -159,11 +159,6 @@ class Output:
         return self._lock is not None and self._lock.works
 
     @property
-    def checked(self) -> bool:
-        """Whether the files of finished shards are not in `folder`, and were found unchanged."""
-        return False
-
-    @property
     def kept(self) -> str:
         """What is left for the next attempt, as a note; empty if nothing is."""
         finished = self.journal.finished_shards
@@ -171,6 +166,8 @@ class Output:
         return f"{shards} kept in {printable(self.place)}" if finished and not self._published else ""
 
     resumes_with = "run the same command to resume"
+    checked = False
+    """Whether the files of finished shards are not in `folder`, and were found unchanged."""
 
     @property
     def place(self) -> str:

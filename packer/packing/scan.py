@@ -166,10 +166,10 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[li
     """Return the sources, and those of other splits whose classes count."""
     specs, others = list(options.labels), tuple[str, ...]()
     if specs == ["auto"]:
-        choice = recognize(tree, SourceOptions(options.one_split, _one(options.columns)))
+        choice = recognize(tree, SourceOptions(options.one_split, options.one_columns))
         inputs.notes.append(f"{as_options(option('labels', printable(choice.spec)))}: {choice.why}")
         specs, others = [choice.spec], choice.others
-    check_options(specs, SourceOptions(options.one_split, _one(options.columns)))
+    check_options(specs, SourceOptions(options.one_split, options.one_columns))
     sources_of = joined(specs)
     inputs.labels = tuple(spec.partition(":")[0] for spec in specs)
     files = [spec.partition(":")[2] for spec in specs]
@@ -177,13 +177,13 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[li
     columns: Iterator[str | None] = iter(options.columns)
     sources, by_auto = [], options.labels == ("auto",)
     for spec, more_files in sources_of:
-        of_list = (_one(options.columns) or next(columns, None)) if spec.startswith(("list:", "parquet")) else None
+        of_list = (options.one_columns or next(columns, None)) if spec.startswith(("list:", "parquet")) else None
         source_options = SourceOptions(options.one_split, of_list, None, by_auto, more_files, options.rle == "polygons")
         sources.append(open_source(spec, tree, source_options))
         if others and not getattr(sources[-1], "has_splits", True):  # the list itself is the split
             sources[-1] = open_source(spec, tree, replace(source_options, split=None, by_auto=False))
     check_sources(sources, None if others else options.one_split)
-    of_all = SourceOptions(None, _one(options.columns), None, by_auto)
+    of_all = SourceOptions(None, options.one_columns, None, by_auto)
     return sources, [open_source(spec, tree, of_all) for spec in others]
 
 
@@ -194,10 +194,6 @@ def _path_as_recorded(tree: Tree, file: str) -> str:
     except UsageError:  # it is a format; of a missing file the source says so
         below = b""
     return f"SRC/{as_text(below)}" if below else os.path.basename(file)
-
-
-def _one(columns: tuple[str, ...]) -> str | None:
-    return columns[0] if len(columns) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
