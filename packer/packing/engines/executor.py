@@ -55,7 +55,7 @@ class Answer:
 
 
 class ExecutorEngine:
-    """Runs jobs on an executor; see `packer.packing.engines.Engine`."""
+    """Runs jobs on an executor, as `Pool` does on this machine. A context manager: exiting it ends them."""
 
     def __init__(
         self,
