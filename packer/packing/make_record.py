@@ -107,10 +107,8 @@ def _read_file_header(
         with SourceFile(path, place, archives) as file:
             try:
                 return _header_of(file), file.size
-            except NotAnImage:
-                raise
-            except BadImage:
-                if not lenient:
+            except BadImage as error:
+                if not lenient or isinstance(error, NotAnImage):
                     raise
                 return read_header_leniently(file.read(file.size)), file.size
     except OSError as error:

@@ -75,11 +75,10 @@ class Output:
             raise UsageError(parent, "no such folder for the pack", "create it, or choose another --out")
         if not os.path.lexists(self.path):
             return
-        if os.path.islink(self.path) or not os.path.isdir(self.path):
-            raise UsageError(self.path, "exists and is not a pack", "choose another --out")
-        if not os.listdir(self.path):
+        is_folder = os.path.isdir(self.path) and not os.path.islink(self.path)
+        if is_folder and not os.listdir(self.path):
             return
-        if not os.path.isfile(os.path.join(self.path, MANIFEST_NAME)):
+        if not is_folder or not os.path.isfile(os.path.join(self.path, MANIFEST_NAME)):
             raise UsageError(self.path, "exists and is not a pack", "choose another --out")
         if not self._overwrite:
             raise UsageError(self.path, "exists", "choose another --out, or replace it with --overwrite")
