@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.to_device import CudaPrefetcher
-    from packer.packing import BuildOptions, BuildSummary, build_pack, build_packs, build_part, build_parts
-    from packer.packing.call import build
+    from packer.packing.build import BuildSummary, build, build_pack, build_packs, build_part, build_parts
+    from packer.packing.build_options import BuildOptions
     from packer.packing.recorded import options_from, options_like
     from packer.repack.adopt import adopt
     from packer.repack.convert import convert
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
-    "BuildOptions": "packer.packing",
-    "BuildSummary": "packer.packing",
+    "BuildOptions": "packer.packing.build_options",
+    "BuildSummary": "packer.packing.build",
     "CenterCrop": "packer.loading.crop",
     "CudaPrefetcher": "packer.loading.to_device",
     "Pack": "packer.format.pack",
@@ -49,11 +49,11 @@ _HOMES = {
     "Resize": "packer.loading.crop",
     "adopt": "packer.repack.adopt",
     "as_tv_tensors": "packer.loading.collate",
-    "build": "packer.packing.call",
-    "build_pack": "packer.packing",
-    "build_packs": "packer.packing",
-    "build_part": "packer.packing",
-    "build_parts": "packer.packing",
+    "build": "packer.packing.build",
+    "build_pack": "packer.packing.build",
+    "build_packs": "packer.packing.build",
+    "build_part": "packer.packing.build",
+    "build_parts": "packer.packing.build",
     "collate": "packer.loading.collate",
     "diff": "packer.repack.diff",
     "extract": "packer.repack.extract",

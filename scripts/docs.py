@@ -72,7 +72,7 @@ def section(command: Any, name: str) -> str:
     """Return the help of a command."""
     import click
 
-    from packer.cli.help import HELP_ALL
+    from packer.cli.values import HELP_ALL
 
     context = click.Context(
         command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH, help_option_names=["-h", "--help"]

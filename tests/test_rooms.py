@@ -289,7 +289,7 @@ WRITES_AS_THEY_ARE = {
     "packer/system/atomic.py",
     "packer/system/child.py",  # counters, in a temporary file that was made for them
     "packer/bench/demo.py",  # damages a copy in a folder of its own
-    "packer/cli/help.py",  # the start file of a shell may be the user's link
+    "packer/cli/group.py",  # the start file of a shell may be the user's link
 }
 
 

@@ -30,9 +30,8 @@ from packer.format.make_jpeg_index import (
 )
 from packer.format.pack import Pack, open_pack
 from packer.model.annotation import Progress, advancing
-from packer.packing.build_options import DEFAULT_DECODE_TIMEOUT_S
+from packer.packing.build_options import DEFAULT_DECODE_TIMEOUT_S, JPEG_ENCODINGS
 from packer.packing.engines import with_threads
-from packer.packing.jpeg_index_step import JPEG_ENCODINGS
 from packer.stores import clean_url, is_url
 from packer.system import sync_path, usable_cores
 from packer.system.atomic import is_own_file

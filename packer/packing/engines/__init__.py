@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from packer.errors import NotInstalled, UsageError, option, printable
+from packer.packing.engines.executor import ExecutorEngine, Setup
+from packer.packing.resume import versions
 from packer.system import usable_cores
 from packer.system.machine import install_command
-from packer.system.pool import Pool, Tick, Work
+from packer.system.pool import Pool
 
 EXECUTORS = {"ray": "packer.packing.engines.ray:executor", "dask": "packer.packing.engines.dask:executor"}
 """Names of engines, and the function that returns the executor: it takes what follows the name, an address."""
@@ -19,22 +21,8 @@ LOCAL = "local"
 FORMS = f"{LOCAL}, ray[:ADDRESS], dask[:SCHEDULER] or MODULE:FUNCTION"
 
 
-class Engine(Protocol):
-    """Runs jobs in other processes. A context manager: exiting it ends them. `packer.system.pool.Pool` is one."""
-
-    @property
-    def size(self) -> int:
-        """Roughly how many jobs it runs at once."""
-
-    def __enter__(self) -> Engine: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def start(self, workers: int) -> None:
-        """Start this many workers in the background, if that helps."""
-
-    def run(self, work: Work, jobs: Sequence[Any], tick: Tick = ...) -> Iterator[tuple[int, Any]]:
-        """Run jobs, and yield (number of the job, its result) as they finish; see `Pool.run`."""
+Engine: TypeAlias = Pool | ExecutorEngine
+"""Runs jobs in other processes. A context manager: exiting it ends them."""
 
 
 def open_engine(
@@ -65,9 +53,6 @@ def open_engine(
         )
     if name == LOCAL:
         return Pool(workers or usable_cores(), decode_timeout_s, preload)
-    from packer.packing.engines.executor import ExecutorEngine, Setup
-    from packer.packing.resume import versions
-
     return ExecutorEngine(name, _opener(name), workers, Setup(decode_timeout_s, preload, paths, versions()), note)
 
 
