@@ -1,19 +1,19 @@
 """Formats of other tools, which `packer adopt` reads in place: a new one is its file and three lines here.
 
-A format is known by the bytes of a file, not by its name.
+A format is known by the bytes of a file, not by its name. Other packages add formats by entry points.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from packer.errors import UsageError, option
 from packer.files.array_files import StoredEntries
 from packer.files.record_frames import masked_crc32c
+from packer.system.registry import Registry
 from packer.system.storage import mapped
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ _HOMES = {
     "pth": "packer.repack.formats.array_formats:Pth",
     "recordio": "packer.repack.formats.keyed_formats:RecordIO",
 }
-FORMATS = tuple(_HOMES)
+_REGISTRY = Registry(_HOMES, "packer.formats")
+"""Entry points of this group add formats: a name, and the `FormatType`."""
+FORMATS = _REGISTRY.own
 READS = {
     "webdataset": ("image", "label"), "tfrecord": ("image", "label", "text"), "parquet": ("image", "label", "boxes"),
     "arrow": ("image", "label", "boxes"), "lmdb": ("label",), "hdf5": ("image", "label"), "mds": ("image", "label"),
@@ -62,16 +64,16 @@ CIFAR = ((3073, 10), (3074, 20))
 
 def open_format(name: str, options: FormatOptions) -> Format:
     """Return a reader of this format."""
-    module, _, attribute = _HOMES[name].partition(":")
-    found: Format = getattr(import_module(module), attribute)(options)
+    found: Format = _REGISTRY.load(name)(options)
     return found
 
 
 def check_roles(name: str, roles: Sequence[str], labels: bool) -> None:
     """Raise UsageError if the format has no such fields, or labels of its own: they would be passed over."""
+    known = READS[name] if name in READS else _REGISTRY.load(name).roles
     for role in roles:
-        if role not in READS[name]:
-            step = f"its roles are {', '.join(READS[name])}" if READS[name] else "leave it out"
+        if role not in known:
+            step = f"its roles are {', '.join(known)}" if known else "leave it out"
             raise UsageError(option("columns"), f"{name} has no role {role}", step)
     if labels and name not in UNLABELED:
         raise UsageError(option("labels"), f"{name} holds its own labels", "say which they are: --columns=label=FIELD")
@@ -87,6 +89,9 @@ def recognize(path: str) -> str | UsageError:
             return name
     if head.startswith(b"PK\x03\x04") and (of_zip := _zip_of(path)) is not None:
         return of_zip
+    for name in _REGISTRY.added:
+        if _REGISTRY.load(name).recognizes(head, size):
+            return name
     for start, problem, step in REFUSED:
         if head.startswith(start):
             return UsageError(path, problem, step)
@@ -94,7 +99,7 @@ def recognize(path: str) -> str | UsageError:
         problem = "is CIFAR's binary: the colors of an image lie in three planes, not pixel by pixel"
         step = "save its images as .npy: rows[:, -3072:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)"
         return UsageError(path, problem, step)
-    what = "is empty" if not size else f"begins with {head[:8]!r}, which is none of {', '.join(FORMATS)}"
+    what = "is empty" if not size else f"begins with {head[:8]!r}, which is none of {', '.join(_REGISTRY.names)}"
     return UsageError(path, what, "give files of these formats" if size else "get it again")
 
 

@@ -127,6 +127,20 @@ class Format(Protocol):
         """
 
 
+class FormatType(Protocol):
+    """A format of another package, as the entry points of ``packer.formats`` name it: usually a class."""
+
+    roles: tuple[str, ...]
+    """The roles of ``--columns`` that it has."""
+
+    def __call__(self, options: FormatOptions) -> Format:
+        """Return a reader."""
+
+    @staticmethod
+    def recognizes(head: bytes, size: int) -> bool:
+        """Return whether a file with these first bytes (at most 4,096) and this size is of the format."""
+
+
 def whole_number(text: bytes) -> int | None:
     """Return a text of decimal digits as a number, None if it is something else."""
     text = text.strip()

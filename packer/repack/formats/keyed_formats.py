@@ -10,7 +10,6 @@ import numpy as np
 from packer.containers.container import IMAGE_EXTENSIONS, looks_like_image
 from packer.containers.recordio import CONTAINER
 from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, UsageError, printable
-from packer.files.lmdb_values import values
 from packer.files.record_frames import HEADER, read_varint, recordio_frames
 from packer.files.tar_segments import tar_files
 from packer.model.annotation import RawAnnotation
@@ -205,6 +204,8 @@ class Lmdb:
         self._label = options.columns.get("label", "").encode()
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
+        from packer.files.lmdb_values import values  # imports lmdb, which the other formats do without
+
         for key, offset, value, get in values(file.path):
             stem, dot, extension = key.rpartition(b".")
             head = bytes(value[:16])
