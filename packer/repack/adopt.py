@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from packer.errors import AnyPath, UsageError, WorkerDied, option, plural, printable
 from packer.format.manifest import INDEX_SUFFIX, names_a_pack
 from packer.model.annotation import Progress
-from packer.repack.formats import recognize
+from packer.repack.formats import FormatOptions, check_roles, recognize
 from packer.system import usable_cores
 
 if TYPE_CHECKING:
@@ -161,7 +161,6 @@ def adopt(
     from packer.packing.bad_inputs import too_many, too_many_bad_error
     from packer.packing.publish import Output, check_folder
     from packer.repack.adopt_pack import classes_of, final_tables, manifest_of, with_shards
-    from packer.repack.formats import check_roles
     from packer.system.atomic import make_own_folder
 
     started = time.monotonic()
@@ -205,7 +204,6 @@ def adopt(
 def _jobs(asked: AdoptOptions, paths: list[str], kind: str, folder: str) -> list[FileJob]:
     from packer.packing.resolve import read_classes
     from packer.repack.adopt_file import FileJob
-    from packer.repack.formats.format_base import FormatOptions
 
     if asked.labels and len(asked.labels) != len(paths):
         given = f"{plural(len(asked.labels), 'file')} of labels for {plural(len(paths), 'file')}"

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from packer.errors import BadLabel, UsageError, option, printable
 from packer.files.parquet_pages import binary_places
 from packer.model.annotation import RawAnnotation
-from packer.repack.formats.format_base import ForeignFile, FormatOptions, Known, Rich, Row, class_of
+from packer.repack.formats import ForeignFile, Format, FormatOptions, Known, Rich, Row, class_of
 from packer.sources.parquet_columns import FORMATS, ParquetMeaning, Votes, layout_of, objects_of
 from packer.sources.parquet_file import ParquetFile, columns_of_images, features_of
 from packer.sources.places import SourceFile
@@ -43,7 +43,7 @@ class LabelColumns:
                 f"give {FORMATS}",
             )
         self.classes = self.layout.names
-        self.tags = self.layout.tag_names
+        self.tags = self.layout.tag_names or ()
         self.notes = list(self.layout.notes)
 
     def known(self, file: ForeignFile, table: Any) -> Iterator[Known]:
@@ -108,14 +108,10 @@ SMALL_BYTES = 1 << 20
 AGAIN = "write it again without compression: save_to_disk of Hugging Face's datasets does"
 
 
-class Arrow:
+class Arrow(Format):
     """Reads the images of an Arrow file or stream; the roles are image and label."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self._options = options
-        self.classes: tuple[str, ...] | None = None
-        self.tags: tuple[str, ...] | None = None
-        self.notes: list[str] = []
+    roles = ("image", "label", "boxes")
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:
@@ -132,8 +128,8 @@ class Arrow:
         if not images:
             columns = ", ".join(map(printable, schema.names))
             raise UsageError(file.path, f"has no column of images (columns: {columns})", "name it image")
-        about.image = self._options.columns.get("image", images[0])
-        columns_of = LabelColumns(about, self._options)
+        about.image = self.options.columns.get("image", images[0])
+        columns_of = LabelColumns(about, self.options)
         self.classes, self.tags, self.notes = columns_of.classes, columns_of.tags, columns_of.notes
         number = 0
         table = pa.Table.from_batches(batches).select(list(columns_of.layout.columns))
@@ -244,21 +240,17 @@ PLAIN_PARQUET = (
 )
 
 
-class Parquet:
+class Parquet(Format):
     """Reads the images of a Parquet file; the roles are image and label."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self._options = options
-        self.classes: tuple[str, ...] | None = None
-        self.tags: tuple[str, ...] | None = None
-        self.notes: list[str] = []
+    roles = ("image", "label", "boxes")
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         with SourceFile(os.fsencode(file.path)) as source, memoryview(file.view) as view:
             table_file = ParquetFile(source, file.path)
             if table_file.rows > file.size:
                 raise file.damaged(f"is damaged: {table_file.rows:,} rows are more than it has bytes")
-            columns = LabelColumns(table_file, self._options)
+            columns = LabelColumns(table_file, self.options)
             self.classes, self.tags, self.notes = columns.classes, columns.tags, columns.notes
             number = 0
             try:

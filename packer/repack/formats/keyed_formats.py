@@ -14,12 +14,13 @@ from packer.files.record_frames import HEADER, read_varint, recordio_frames
 from packer.files.tar_segments import tar_files
 from packer.model.annotation import RawAnnotation
 from packer.model.record_json import packer_annotation
-from packer.repack.formats.format_base import (
+from packer.repack.formats import (
     GET_AGAIN,
     LABEL_NAMES,
     MOST_TEXT_BYTES,
     TEXT_NAMES,
     ForeignFile,
+    Format,
     FormatOptions,
     Known,
     Numbered,
@@ -51,7 +52,7 @@ Image = tuple[bytes, int, int]
 # ``txt``.
 
 
-class WebDataset:
+class WebDataset(Format):
     """Reads the images of a tar, sample by sample.
 
     Of the roles, ``image`` is the extension of the images (``jpg``), ``label`` that of the class (``txt``), or a field
@@ -59,12 +60,11 @@ class WebDataset:
     """
 
     def __init__(self, options: FormatOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
-        asked = options.columns.get("label", "")
+        super().__init__(options)
+        asked = self.columns.get("label", "")
         self._field = asked[len("json:") :] if asked.startswith("json:") else None
         self._label = None if self._field or not asked else asked.lower().lstrip(".").encode()
-        image = options.columns.get("image")
+        image = self.columns.get("image")
         self._images = frozenset((image.lower().lstrip(".").encode(),)) if image else IMAGES
         self._texts = TEXTS | ({self._label} if self._label else set())
         self._captions = 0
@@ -195,13 +195,10 @@ ABOUT = frozenset((b"__len__", b"__keys__", b"length", b"num-samples", b"meta_in
 """Keys of what other tools note about the whole file."""
 
 
-class Lmdb:
+class Lmdb(Format):
     """Reads the images of an LMDB file, by key; their labels are in KEY.cls, KEY.json, KEY.txt, or in a Datum."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
-        self._label = options.columns.get("label", "").encode()
+    roles = ("label",)
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         from packer.files.lmdb_values import values  # imports lmdb, which the other formats do without
@@ -226,7 +223,8 @@ class Lmdb:
 
     def _known(self, file: ForeignFile, stem: bytes, get: Any) -> Known:
         origin = f"{file.name}: {stem.decode('utf-8', 'backslashreplace')}"
-        for name in (self._label,) if self._label else LABEL_KEYS:
+        label = self.columns.get("label", "").encode()
+        for name in (label,) if label else LABEL_KEYS:
             text = get(stem + b"." + name)
             if text is not None:
                 return class_text(bytes(text[:65536]))
@@ -276,12 +274,10 @@ BOX = 5
 """Numbers of an object: its class, and its box in fractions of the image."""
 
 
-class RecordIO:
+class RecordIO(Format):
     """Reads the images of a .rec file; it needs neither the .idx nor the .lst beside it."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
+    roles = ()
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:

@@ -11,10 +11,11 @@ from packer.containers.tfrecord import ANNOTATION, FILENAME, IMAGE, KEY
 from packer.errors import BadImage, BadLabel
 from packer.files.record_frames import fields_of, read_varint, tfrecord_frames
 from packer.model.annotation import RawAnnotation
-from packer.repack.formats.format_base import (
+from packer.repack.formats import (
     LABEL_NAMES,
     Class,
     ForeignFile,
+    Format,
     FormatOptions,
     Known,
     Numbered,
@@ -38,13 +39,14 @@ Feature = tuple[int, int, int]
 """Kind of the list, and where it begins and ends."""
 
 
-class TFRecord:
+class TFRecord(Format):
     """Reads the images of Examples; roles are image, label and text (the name of the class)."""
 
+    roles = ("image", "label", "text")
+
     def __init__(self, options: FormatOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
-        asked = {role: (name.encode(),) for role, name in options.columns.items()}
+        super().__init__(options)
+        asked = {role: (name.encode(),) for role, name in self.columns.items()}
         self._image = asked.get("image", IMAGES)
         self._label = asked.get("label", LABELS)
         self._text = asked.get("text", () if "label" in asked else TEXTS)
