@@ -197,7 +197,7 @@ def pull(url: str, out: str, overwrite: bool, quiet: bool, as_json: bool) -> Non
     """
     from dataclasses import asdict
 
-    from packer.repack.push_pull import pull as pull_pack
+    from packer.repack.url_packs import pull as pull_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:
         report = pull_pack(url, out, overwrite, progress)
@@ -228,7 +228,7 @@ def push(pack: str, url: str, quiet: bool, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from packer.repack.push_pull import push as push_pack
+    from packer.repack.url_packs import push as push_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:
         report = push_pack(pack, url, progress)
@@ -267,8 +267,8 @@ def clean(url: str, yes: bool, older_than: float, quiet: bool, as_json: bool) ->
       packer clean s3://bucket/imgs.lmdb
       packer clean s3://bucket/imgs.lmdb --yes
     """
-    from packer.repack.clean_store import clean as remove
-    from packer.repack.clean_store import find_unreferenced
+    from packer.repack.url_packs import clean as remove
+    from packer.repack.url_packs import find_unreferenced
 
     if older_than < 0:
         raise UsageError("--older-than", f"must be at least 0, got {older_than:g}")
