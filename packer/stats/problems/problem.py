@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -80,6 +80,18 @@ class ProblemColumns(FlatColumns):
         inside = tuple(int(box - self.firsts[record]) for box in boxes)
         its_pack = self.pack_names[int(self.pack_numbers(np.array([record]))[0])] if len(self.pack_names) > 1 else ""
         return Example(record, self.pack.key(record), printable(bytes(path[record])), detail, inside, its_pack)
+
+    def problem(
+        self,
+        head: tuple[str, str, str],
+        text: str,
+        records: NDArray[np.int64],
+        objects: int | None = None,
+        detail: Callable[[int], str] = lambda record: "",
+    ) -> DataProblem:
+        """Return a problem of whole images, the first of which are examples; `head` is its kind, level and title."""
+        examples = tuple(self.example(record, detail(record)) for record in records[:EXAMPLES].tolist())
+        return DataProblem(*head, text, len(records) if objects is None else objects, records, examples)
 
     def pack_numbers(self, records: NDArray[Any]) -> NDArray[np.int64]:
         """Return which of `pack.packs` each of these records is in."""
