@@ -28,6 +28,7 @@ READ_HERE_BYTES = 16 << 20
 """Files up to this size in all are read sooner than a worker starts."""
 READ_ONE_HERE_BYTES = 1 << 30
 """The same for one file, which a worker would not read any faster."""
+OF_A_BUILD = ("classes", "missing_labels", "boxes", "max_bad", "on_animation", "max_pixels", "workers", "overwrite")
 FRAGILE = ("lmdb", "hdf5")
 """Formats whose libraries may crash on a damaged file: read in another process."""
 
@@ -94,9 +95,7 @@ class AdoptOptions:
 
         return BuildOptions(
             source=self.files[0] if len(self.files) == 1 else plural(len(self.files), "file"), out=self.out,
-            classes=self.classes, missing_labels=self.missing_labels, boxes=self.boxes, max_bad=self.max_bad,
-            on_animation=self.on_animation, max_pixels=self.max_pixels, workers=self.workers, encode="copy",
-            overwrite=self.overwrite,
+            encode="copy", **{name: getattr(self, name) for name in OF_A_BUILD},
         )  # fmt: skip
 
     @property

@@ -211,12 +211,10 @@ class _Diff:
 
     def _psnr(self, i: int, j: int) -> tuple[float | None, bool]:
         """Return the PSNR of two images (None: of other shapes), and whether their bytes are the same."""
-        same_kind = self.a.reader.encoding_of(i) == self.b.reader.encoding_of(j)
-        if self.a.reader.shape_of(i) != self.b.reader.shape_of(j) or self.a.reader.dtype_of(
-            i
-        ) != self.b.reader.dtype_of(j):
+        a, b = self.a.reader, self.b.reader
+        if (a.shape_of(i), a.dtype_of(i)) != (b.shape_of(j), b.dtype_of(j)):
             return None, False
-        if same_kind and self.a.record(i) == self.b.record(j):
+        if a.encoding_of(i) == b.encoding_of(j) and self.a.record(i) == self.b.record(j):
             return LOSSLESS, True
         one, two = self.a.image(i), self.b.image(j)
         error = float(np.square(np.subtract(one, two, dtype=np.float32)).mean(dtype=np.float64))

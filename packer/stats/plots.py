@@ -167,7 +167,7 @@ def draw_image_sizes(axes: Any, width: NDArray[Any], height: NDArray[Any]) -> No
 
 def draw_landmarks(axes: Any, shapes: Floats, aspect: float) -> None:
     """Draw the mean place of each landmark with one standard deviation; `shapes` are shares, (images, points, 2)."""
-    from matplotlib.patches import Ellipse
+    from matplotlib.patches import Ellipse, Rectangle
 
     mean, std = shapes.mean(axis=0), shapes.std(axis=0)
     for number, ((x, y), (dx, dy)) in enumerate(zip(mean, std, strict=True)):
@@ -176,7 +176,7 @@ def draw_landmarks(axes: Any, shapes: Floats, aspect: float) -> None:
         axes.plot(x, y, "o", color=color, markersize=4)
         if len(mean) <= 100:
             axes.annotate(str(number + 1), (x, y), (4, 4), textcoords="offset points", fontsize=8, color=INK)
-    axes.add_patch(_frame())
+    axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, color=GRAY, linewidth=1))
     _square(axes, f"mean landmarks of {plural(len(shapes), 'image')}, with one standard deviation", 1 / aspect)
     axes.set_xlim(min(0.0, float((mean - std)[:, 0].min())), max(1.0, float((mean + std)[:, 0].max())))
     axes.set_ylim(max(1.0, float((mean + std)[:, 1].max())), min(0.0, float((mean - std)[:, 1].min())))
@@ -241,12 +241,6 @@ def _norm() -> Any:
     from matplotlib.colors import PowerNorm
 
     return PowerNorm(0.5, vmin=0)
-
-
-def _frame() -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((0, 0), 1, 1, fill=False, color=GRAY, linewidth=1)
 
 
 def _scale(axes: Any, drawn: Any, of: str) -> None:

@@ -186,9 +186,7 @@ class Arrays(Format):
             self.notes += unread_labels(file, shapes, folder.rstrip("/"), LABELS, "image" in self.columns)
         self.notes += more_images(shapes, folder.rstrip("/"))
         names = next((found for name in NAMES if (found := _texts(arrays.attributes.get(name)))), ())
-        if names and all(type(label) is int and -1 <= label < len(names) for label in labels or ()):
-            self.classes = names
-            labels = None if labels is None else [names[label] if label >= 0 else None for label in labels]
+        self.classes, labels = named_labels(names, labels)
         yield from _rows_of_chunks(file, images, labels)
 
     def _images(self, file: ForeignFile, arrays: ArrayFile) -> str:
@@ -223,6 +221,13 @@ class Arrays(Format):
             problem = f"{printable(asked)} is not an array of {count} whole numbers"
             raise UsageError(option("columns"), problem, "name another: --columns=label=NAME")
         return None
+
+
+def named_labels(names: tuple[str, ...], labels: list[Any] | None) -> tuple[tuple[str, ...] | None, list[Any] | None]:
+    """Return the classes of a file that may have their names, and its labels by these names if they are numbers."""
+    if not names or not all(type(label) is int and -1 <= label < len(names) for label in labels or ()):
+        return None, labels
+    return names, None if labels is None else [names[label] if label >= 0 else None for label in labels]
 
 
 def _classes(values: Any) -> list[Any] | None:

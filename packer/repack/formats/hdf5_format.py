@@ -26,7 +26,7 @@ from packer.repack.formats import (
     class_of,
     packer_rows,
 )
-from packer.repack.formats.array_formats import more_images, rows_of, unread_labels
+from packer.repack.formats.array_formats import more_images, named_labels, rows_of, unread_labels
 
 IMAGES = ("images", "image", "imgs", "img", "x", "X", "x_train", "X_train", "data", "jpeg", "jpegs", "pixels")
 LABELS = (*LABEL_NAMES, "targets", "y_train", "Y", "classes")
@@ -67,10 +67,7 @@ class Hdf5(Format):
             self.notes += self._unread(file, own, shapes, name) if labels is None else ()
             self.notes += more_images(shapes, name)
         names = next((found for name in NAMES if (found := _texts(file, content, name)) is not None), None)
-        if names and all(isinstance(label, int) and -1 <= label < len(names) for label in labels or ()):
-            self.classes = names
-            numbers: list[Any] = labels or []
-            labels = None if labels is None else [names[label] if label >= 0 else None for label in numbers]
+        self.classes, labels = named_labels(names or (), labels)
         if _is_of_any_size(images):
             rows = _vlen_images(file, content, images)
         elif images.chunks is not None:

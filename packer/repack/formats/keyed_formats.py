@@ -139,17 +139,12 @@ class WebDataset(Format):
                 return BadLabel(origin, f"its {printable(extension)} has {size} bytes", "correct the label")
             content[extension] = file.view[start : start + size]
         extras: dict[str, Any] = {}
-        fields: Any = {}
+        fields: dict[str, Any] = {}
         if b"json" in content:
-            text = content.pop(b"json")
-            if packer_annotation(text) is not None:
-                return packer_annotation_of(text, origin)
-            try:
-                fields = json_of(text)
-            except ValueError as error:
-                return BadLabel(origin, f"its json cannot be read: {error}", "correct the label")
-            if not isinstance(fields, dict):
-                return BadLabel(origin, "its json is not an object", "correct the label")
+            said = json_label(content.pop(b"json"), origin)
+            if not isinstance(said, dict):
+                return said
+            fields = said
         known: Known = None
         chosen = (self._label,) if self._label else CLASS
         if self._field is None and (of_class := next((name for name in chosen if name in content), None)):
@@ -171,6 +166,17 @@ class WebDataset(Format):
                 known = number
         extras.update(fields)
         return with_extras(known, extras, origin)
+
+
+def json_label(text: bytes, origin: str) -> dict[str, Any] | Known:
+    """Return the fields of a label in JSON; or what it says, if packer wrote it; or why it cannot be read."""
+    if packer_annotation(text) is not None:
+        return packer_annotation_of(text, origin)
+    try:
+        fields = json_of(text)
+    except ValueError as error:
+        return BadLabel(origin, f"its json cannot be read: {error}", "correct the label")
+    return fields if isinstance(fields, dict) else BadLabel(origin, "its json is not an object", "correct the label")
 
 
 def class_text(text: bytes) -> Known:
@@ -231,15 +237,9 @@ class Lmdb(Format):
         text = get(stem + b".json")
         if text is None:
             return None
-        data = bytes(text)
-        if packer_annotation(data) is not None:
-            return packer_annotation_of(data, origin)
-        try:
-            fields = json_of(data)
-        except ValueError as error:
-            return BadLabel(origin, f"its json cannot be read: {error}", "correct the label")
+        fields = json_label(bytes(text), origin)
         if not isinstance(fields, dict):
-            return BadLabel(origin, "its json is not an object", "correct the label")
+            return fields
         return class_of(next((fields[name] for name in LABEL_NAMES if name in fields), None), None, origin)
 
 

@@ -156,11 +156,7 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
         size = data[at + 1]
         at += 2
         if size > 127:
-            more = data[at]
-            if more < 128:
-                size, at = (size & 127) | more << 7, at + 1
-            else:
-                size, at = read_varint(data, at - 1)
+            size, at = read_varint(data, at - 1)
         end = at + size
         if end > stop:
             raise ValueError("it ends too early")
@@ -170,11 +166,7 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
             size = data[at + 1]
             at += 2
             if size > 127:
-                more = data[at]
-                if more < 128:
-                    size, at = (size & 127) | more << 7, at + 1
-                else:
-                    size, at = read_varint(data, at - 1)
+                size, at = read_varint(data, at - 1)
             after = at + size
             length = data[at + 1]
             if after > end or data[at] != 0x0A or length > 127:
@@ -187,11 +179,7 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
                 size = data[at + 1]
                 at += 2
                 if size > 127:
-                    more = data[at]
-                    if more < 128:
-                        size, at = (size & 127) | more << 7, at + 1
-                    else:
-                        size, at = read_varint(data, at - 1)
+                    size, at = read_varint(data, at - 1)
                 if at + size != after:
                     return _slowly(data, start, stop)
                 if size:
@@ -199,11 +187,7 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
                     size = data[at + 1]
                     at += 2
                     if size > 127:
-                        more = data[at]
-                        if more < 128:
-                            size, at = (size & 127) | more << 7, at + 1
-                        else:
-                            size, at = read_varint(data, at - 1)
+                        size, at = read_varint(data, at - 1)
                     if at + size != after or kind & 7 != 2:
                         return _slowly(data, start, stop)
                     found[name] = kind >> 3, at, after
