@@ -106,10 +106,15 @@ def _with(batch: Any, name: str, values: Any) -> Any:
 
 def rows_of(lists: Ragged, rows: Int64) -> Ragged:
     """Return a copy of some rows of a column of lists of numbers."""
-    starts, lengths = np.asarray(lists.offsets[:-1], np.int64)[rows], np.asarray(lists.lengths, np.int64)[rows]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    return Ragged(np.asarray(lists.values)[places], offsets)
+    ends = np.cumsum(np.asarray(lists.lengths, np.int64)[rows])
+    return Ragged(np.asarray(lists.values)[items_of(np.asarray(lists.offsets), rows)], np.insert(ends, 0, 0))
+
+
+def items_of(offsets: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of all items of these rows, one row after another."""
+    starts, lengths = offsets[rows].astype(np.int64), (offsets[rows + 1] - offsets[rows]).astype(np.int64)
+    ends = np.cumsum(lengths)
+    return np.asarray(np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0), np.int64)
 
 
 @dataclass(frozen=True)
@@ -146,11 +151,8 @@ def equal_files(digests: NDArray[np.uint64]) -> EqualFiles:
         some = np.flatnonzero((again[np.searchsorted(again[:-1], half)] == half) & digests.any(axis=1))
     some = some[np.lexsort((some, digests[some, 1], digests[some, 0]))]
     begins = np.append(True, (digests[some[1:]] != digests[some[:-1]]).any(axis=1))[: len(some)]
-    starts = np.flatnonzero(begins)
-    lengths = np.diff(np.append(starts, len(some)))
-    starts, lengths = starts[lengths > 1], lengths[lengths > 1]
-    first = np.argsort(some[starts], kind="stable")
-    starts, lengths = starts[first], lengths[first]
-    ends = np.cumsum(lengths)
-    records = some[np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)]
-    return EqualFiles(records, np.insert(ends, 0, 0))
+    bounds = np.append(np.flatnonzero(begins), len(some))
+    lengths = np.diff(bounds)
+    groups = np.flatnonzero(lengths > 1)
+    groups = groups[np.argsort(some[bounds[groups]], kind="stable")]
+    return EqualFiles(some[items_of(bounds, groups)], np.insert(np.cumsum(lengths[groups]), 0, 0))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.errors import plural, printable
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import LISTS, Field
-from packer.repack.index_columns import EqualFiles, equal_files
+from packer.repack.index_columns import EqualFiles, equal_files, items_of
 from packer.stats.columns import digests, other_ids
 from packer.stats.problems.problem import (
     CHECK,
@@ -24,7 +24,6 @@ from packer.stats.problems.problem import (
     Example,
     ProblemColumns,
     distinct,
-    items_of,
     list_text,
     usual,
 )

@@ -99,13 +99,6 @@ class ProblemColumns(FlatColumns):
         return np.asarray(np.searchsorted(ends, records, side="right"), np.int64)
 
 
-def items_of(offsets: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of all items of these rows, one row after another."""
-    starts, lengths = offsets[rows].astype(np.int64), (offsets[rows + 1] - offsets[rows]).astype(np.int64)
-    ends = np.cumsum(lengths)
-    return np.asarray(np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0), np.int64)
-
-
 def distinct(records: NDArray[Any]) -> NDArray[np.int64]:
     """Return numbers without repetition, each where it is first."""
     numbers, first = np.unique(records, return_index=True)

@@ -220,24 +220,18 @@ def _unusual(columns: ProblemColumns, facts: BoxFacts) -> Iterator[DataProblem]:
     """Yield boxes that are small, large, flat or tall for their class."""
     sizes, size_away, medians = _away(columns, facts, facts.side, SIZE_FACTOR)
     shapes, shape_away, _ = _away(columns, facts, facts.aspect, ASPECT_FACTOR)
-    small = (size_away < 0) & ~facts.cut[sizes]  # what is cut is small, and flat or tall
+    small, large = (size_away < 0) & ~facts.cut[sizes], size_away > 0  # what is cut is small, and flat or tall
     whole = ~facts.cut[shapes]
-    for kind, title, boxes, away, often in (
-        ("small-box", "Boxes that are small for their class", sizes[small], size_away[small], "a slip of the mouse"),
-        (
-            *("large-box", "Boxes that are large for their class"),
-            *(sizes[size_away > 0], size_away[size_away > 0], "a box around several objects"),
-        ),
-        (
-            *("aspect-box", "Boxes of an extreme shape for their class"),
-            *(shapes[whole], shape_away[whole], "a box around a part of the object"),
-        ),
+    for kind, what, boxes, away, often in (
+        ("small-box", "that are small", sizes[small], size_away[small], "a slip of the mouse"),
+        ("large-box", "that are large", sizes[large], size_away[large], "a box around several objects"),
+        ("aspect-box", "of an extreme shape", shapes[whole], shape_away[whole], "a box around a part of the object"),
     ):
         of_what = "width / height" if kind == "aspect-box" else "size"
         worst = boxes[np.argsort(-np.abs(away), kind="stable")]
         if len(boxes):
             yield _problem(
-                columns, (kind, CHECK, title), worst,
+                columns, (kind, CHECK, f"Boxes {what} for their class"), worst,
                 f"{plural(len(boxes), 'box has', 'boxes have')} a {of_what} far from the median of the class (of "
                 f"classes with {FEWEST} boxes or more). Often {often}, or a wrong class.",
                 partial(_unusual_text, columns, facts, medians, kind, worst),
