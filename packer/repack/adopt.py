@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from packer.errors import AnyPath, UsageError, WorkerDied, option, plural, printable
 from packer.format.manifest import INDEX_SUFFIX, names_a_pack
-from packer.model.annotation import Progress
+from packer.model.annotation import Progress, advancing
 from packer.repack.formats import FormatOptions, check_roles, recognize
 from packer.system import usable_cores
 
@@ -230,13 +230,6 @@ def _read_all_files(asked: AdoptOptions, jobs: list[FileJob], progress: Progress
     from packer.repack.adopt_file import adopt_file
     from packer.system.pool import Pool
 
-    reported = (0, 0)
-
-    def tick(done: int, bad: int) -> None:
-        nonlocal reported
-        progress.advance(done - reported[0], bad - reported[1])
-        reported = done, bad
-
     progress.stage("reading")
     limit = READ_HERE_BYTES if len(jobs) > 1 else READ_ONE_HERE_BYTES
     small = sum(os.path.getsize(job.path) for job in jobs) < limit
@@ -246,7 +239,7 @@ def _read_all_files(asked: AdoptOptions, jobs: list[FileJob], progress: Progress
     found: dict[int, FileResult] = {}
     try:
         with Pool(size, None, "packer.repack.adopt_file") as pool:
-            for number, result in pool.run(adopt_file, jobs, tick):
+            for number, result in pool.run(adopt_file, jobs, advancing(progress)):
                 found[number] = result
     except WorkerDied as error:
         left = [job.path for number, job in enumerate(jobs) if number not in found]

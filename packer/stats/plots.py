@@ -106,8 +106,7 @@ def draw_box_sizes(axes: Any, width: Floats, height: Floats) -> None:
             style = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.2}
             axes.text(x, side**2 / x, f"{side} x {side}", ha="right", fontsize=8, color=INK, bbox=style)
     _plain_log(axes)
-    axes.set_xlabel("box width, px")
-    axes.set_ylabel("box height, px")
+    axes.set(xlabel="box width, px", ylabel="box height, px")
     _title(axes, "box sizes; dashed: COCO's small, medium and large")
 
 
@@ -160,8 +159,7 @@ def draw_image_sizes(axes: Any, width: NDArray[Any], height: NDArray[Any]) -> No
     bounds = [[0 if low < high / 2 else 0.95 * low, 1.05 * high] for low, high in sides]
     counts, x, y = np.histogram2d(width, height, bins=40, range=bounds)
     _scale(axes, axes.pcolormesh(x, y, np.ma.masked_equal(counts.T, 0), cmap=MAP, norm=_norm()), "images")
-    axes.set_xlabel("image width, px")
-    axes.set_ylabel("image height, px")
+    axes.set(xlabel="image width, px", ylabel="image height, px")
     _title(axes, f"sizes of the images: {len(sizes):,} different ones")
 
 
@@ -231,8 +229,7 @@ def _square(axes: Any, title: str, height: float) -> None:
     ticks = (0, 0.25, 0.5, 0.75, 1)
     axes.set_xticks(ticks, ["0", "¼", "½", "¾", "1"])
     axes.set_yticks(ticks, ["0", "¼", "½", "¾", "1"])
-    axes.set_xlabel("share of the image's width")
-    axes.set_ylabel("share of its height")
+    axes.set(xlabel="share of the image's width", ylabel="share of its height")
     _title(axes, title)
 
 

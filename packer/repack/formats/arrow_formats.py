@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,7 +66,7 @@ class LabelColumns:
                 for number, value in enumerate(rows.column(0).to_pylist(), start):
                     yield self._class(value, f"{file.name} (row {number})")
                 continue
-            for number, values in enumerate(rows.to_pylist() if layout.columns else [{}] * len(rows), start):
+            for number, values in enumerate(rows.to_pylist(), start):
                 try:
                     yield self._row(values, boxes, f"{file.name} (row {number})")
                 except BadLabel as error:
@@ -255,9 +256,11 @@ class Parquet(Format):
             number = 0
             try:
                 chunks = _chunks(file, table_file)
-                table = table_file.read(list(columns.layout.columns)) if columns.layout.columns else None
+                table = pa.table([pa.nulls(table_file.rows)], [""]).select([])  # rows without columns
+                if columns.layout.columns:
+                    table = table_file.read(list(columns.layout.columns))
                 names = table_file.names()
-                known = columns.known(file, _Rows(table_file.rows) if table is None else table)
+                known = columns.known(file, table)
                 for chunk, levels in chunks:
                     for offset, size in binary_places(view, chunk, levels):
                         yield names[number], offset, max(0, size), next(known), None  # null: as without bytes
@@ -270,44 +273,25 @@ class Parquet(Format):
                 raise file.damaged(f"has {number} images in {table_file.rows} rows")
 
 
-class _Rows:
-    """A table without columns."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self.column_names: list[str] = []
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def slice(self, start: int, count: int) -> _Rows:
-        """Return some of the rows."""
-        return _Rows(max(0, min(count, self._rows - start)))
-
-
 def _chunks(file: ForeignFile, table_file: ParquetFile) -> list[tuple[Any, int]]:
     """Return the metadata of the chunks of the column of images, with its definition levels."""
     metadata: Any = pq.read_metadata(pa.BufferReader(pa.py_buffer(file.view)))
     names = (f"{table_file.image}.bytes", table_file.image)
+
+    def refused(problem: str) -> UsageError:
+        return UsageError(file.path, f'its column "{printable(table_file.image)}" {problem}', PLAIN_PARQUET)
+
     found = []
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        for number in range(row_group.num_columns):
-            chunk = row_group.column(number)
-            if chunk.path_in_schema in names:
-                if chunk.compression != "UNCOMPRESSED":
-                    column, codec = printable(table_file.image), chunk.compression.lower()
-                    raise UsageError(file.path, f'its column "{column}" is compressed by {codec}', PLAIN_PARQUET)
-                if not PLAIN.issuperset(chunk.encodings):
-                    raise UsageError(
-                        file.path, f'its column "{printable(table_file.image)}" is not stored plainly', PLAIN_PARQUET
-                    )
-                schema = metadata.schema.column(number)
-                if schema.max_repetition_level or schema.physical_type != "BYTE_ARRAY":
-                    raise UsageError(
-                        file.path, f'its column "{printable(table_file.image)}" is not one image a row', PLAIN_PARQUET
-                    )
-                found.append((chunk, schema.max_definition_level))
+    for group, number in product(range(metadata.num_row_groups), range(metadata.num_columns)):
+        chunk, schema = metadata.row_group(group).column(number), metadata.schema.column(number)
+        if chunk.path_in_schema in names:
+            if chunk.compression != "UNCOMPRESSED":
+                raise refused(f"is compressed by {chunk.compression.lower()}")
+            if not PLAIN.issuperset(chunk.encodings):
+                raise refused("is not stored plainly")
+            if schema.max_repetition_level or schema.physical_type != "BYTE_ARRAY":
+                raise refused("is not one image a row")
+            found.append((chunk, schema.max_definition_level))
     if len(found) != metadata.num_row_groups:
-        raise UsageError(file.path, f'its column "{printable(table_file.image)}" has no bytes of images', PLAIN_PARQUET)
+        raise refused("has no bytes of images")
     return found

@@ -100,9 +100,7 @@ class Hdf5(Format):
         asked = self.columns.get("label")
         for name in (asked,) if asked else LABELS:
             dataset = own_dataset(content, name)
-            if dataset is None or (len(dataset.shape) != 1 and dataset.shape[1:] != (1,)):
-                continue
-            if dataset.shape[0] != count:
+            if dataset is None or dataset.shape not in ((count,), (count, 1)):
                 continue
             texts = _values(file, content, dataset)
             return [class_of(value, None, f"{file.name} (row {row})") for row, value in enumerate(texts)]

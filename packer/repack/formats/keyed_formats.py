@@ -193,7 +193,6 @@ def with_extras(known: Known, extras: dict[str, Any], origin: str) -> Known:
     return Rich(known, RawAnnotation(origin=origin, extras=extras))
 
 
-EXTENSIONS = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
 LABEL_KEYS = (b"cls", b"label", b"class", b"txt")
 PICKLE = b"\x80"
 PROTOCOLS = b"\2\3\4\5"
@@ -212,7 +211,7 @@ class Lmdb(Format):
         for key, offset, value, get in values(file.path):
             stem, dot, extension = key.rpartition(b".")
             head = bytes(value[:16])
-            is_image = extension.lower() in EXTENSIONS
+            is_image = extension.lower() in IMAGES
             if is_image or looks_like_image(head):
                 known = self._known(file, stem if dot else key, get)
                 yield key, offset, len(value), known, None

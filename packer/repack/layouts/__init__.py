@@ -28,6 +28,8 @@ _HOMES = {
 }
 _REGISTRY = Registry(_HOMES, "packer.layouts")
 """Entry points of this group add layouts: a name, and the subclass of `Layout`."""
+LAYOUTS = _REGISTRY.own
+"""The built-in values of ``--layout``."""
 CLASSES_FILE = "classes.txt"
 
 
@@ -96,7 +98,10 @@ class Layout:
         """Write the label of an image, or keep it for `close`."""
 
     def close(self) -> None:
-        """Write what is written once."""
+        """Write what is written once: here, the class names in the order of their ids, for ``--classes``."""
+        if self.classes:
+            self.write(CLASSES_FILE, "".join(f"{name}\n" for name in self.classes).encode("utf-8", "surrogateescape"))
+            self.options["classes"] = os.path.join("FOLDER", CLASSES_FILE)
 
     def note_lost(self, annotation: Annotation) -> None:
         """Count what the annotation has and this layout cannot hold."""
@@ -117,13 +122,6 @@ class Layout:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "xb") as file:
             file.write(data)
-
-    def write_classes(self) -> None:
-        """Write the class names in the order of their ids, for ``--classes``."""
-        if not self.classes:
-            return
-        self.write(CLASSES_FILE, "".join(f"{name}\n" for name in self.classes).encode("utf-8", "surrogateescape"))
-        self.options["classes"] = os.path.join("FOLDER", CLASSES_FILE)
 
 
 def plain(value: float) -> str:
