@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -149,14 +148,14 @@ def _of_raw_images(pack: Pack, records: NDArray[np.int64], size: int) -> dict[Ki
 
 
 def _of_images(pack: Pack, records: NDArray[np.int64]) -> dict[Kind, Sums]:
-    found: defaultdict[Kind, Sums] = defaultdict()
+    found: dict[Kind, Sums] = {}
     for i in records.tolist():
         image = pack.image(i)
         kind = image.shape[2], image.dtype.name
-        sums = found[kind] if kind in found else found.setdefault(kind, Sums(image.shape[2]))
+        sums = found.get(kind) or found.setdefault(kind, Sums(image.shape[2]))
         _add_pixels(sums, image)
         sums.images += 1
-    return dict(found)
+    return found
 
 
 def _add_pixels(sums: Sums, image: NDArray[Any]) -> None:
