@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from packer.repack.diff import diff
     from packer.repack.extract import extract
     from packer.repack.merge import merge
-    from packer.repack.push_pull import pull, push
     from packer.repack.split import split
+    from packer.repack.url_packs import pull, push
     from packer.repack.writer import PackWriter
     from packer.stats import pack_stats as stats
     from packer.view.notebook import view
@@ -63,8 +63,8 @@ _HOMES = {
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",
     "options_like": "packer.packing.recorded",
-    "pull": "packer.repack.push_pull",
-    "push": "packer.repack.push_pull",
+    "pull": "packer.repack.url_packs",
+    "push": "packer.repack.url_packs",
     "repair": "packer.format.salvage",
     "split": "packer.repack.split",
     "verify": "packer.format.verify",

@@ -189,7 +189,7 @@ def pull(url: str, out: str, overwrite: bool, progress: ProgressBar) -> Told:
     Examples:
       packer pull s3://bucket/imgs.lmdb imgs.lmdb
     """
-    from packer.repack.push_pull import pull as pull_pack
+    from packer.repack.url_packs import pull as pull_pack
 
     report = pull_pack(url, out, overwrite, progress)
     where, files = as_typed(printable(report.path), [out]), plural(report.files, "file")
@@ -211,7 +211,7 @@ def push(pack: str, url: str, progress: ProgressBar) -> Told:
     Examples:
       packer push imgs.lmdb s3://bucket/imgs.lmdb
     """
-    from packer.repack.push_pull import push as push_pack
+    from packer.repack.url_packs import push as push_pack
 
     report = push_pack(pack, url, progress)
     lines = []
@@ -246,8 +246,8 @@ def clean(url: str, yes: bool, older_than: float, progress: ProgressBar) -> Told
       packer clean s3://bucket/imgs.lmdb
       packer clean s3://bucket/imgs.lmdb --yes
     """
-    from packer.repack.clean_store import clean as remove
-    from packer.repack.clean_store import find_unreferenced
+    from packer.repack.url_packs import clean as remove
+    from packer.repack.url_packs import find_unreferenced
 
     if older_than < 0:
         raise UsageError("--older-than", f"must be at least 0, got {older_than:g}")

@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -118,17 +118,16 @@ def name_files(folder: str, name: str, attempt: str) -> None:
 
 
 Chunk = TypeVar("Chunk")
+Made = TypeVar("Made")
 
 
-def ahead(
-    make: Callable[[Chunk], list[ConvertedInput]], chunks: Iterator[Chunk], threads: int
-) -> Generator[list[ConvertedInput], None, None]:
+def ahead(make: Callable[[Chunk], Made], chunks: Iterable[Chunk], threads: int) -> Generator[Made, None, None]:
     """Yield what `make` makes of each chunk, in order; with several threads, a few chunks ahead of the writer."""
     if threads == 1:
         yield from map(make, chunks)
         return
     with ThreadPoolExecutor(threads) as pool:
-        pending: deque[Future[list[ConvertedInput]]] = deque()
+        pending: deque[Future[Made]] = deque()
         try:
             for chunk in chunks:
                 pending.append(pool.submit(make, chunk))

@@ -42,8 +42,6 @@ from packer.system import usable_cores
 from packer.system.pool import Pool
 
 KEY = "^[0-9]{8,18}$"
-RESERVE = 1.02
-"""Bytes that are needed, per byte that is estimated."""
 
 Rows = tuple[int, ...] | None
 """Rows of a shard, in order; None: all of them."""

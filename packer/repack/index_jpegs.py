@@ -110,9 +110,7 @@ def index_jpegs(
         jobs = with_threads(jobs_for(opened.path, manifest.shards, manifest.path_of, number, work), pool.size)
         pool.start(min(workers, usable_cores(), len(jobs)))
         progress.stage("indexing", manifest.records, "records")
-        made: dict[int, MadeJpegIndex] = {}
-        for job, result in pool.run(make_jpeg_index, jobs, advancing(progress)):
-            made[job] = result
+        made: dict[int, MadeJpegIndex] = dict(pool.run(make_jpeg_index, jobs, advancing(progress)))
         results = [made[job] for job in sorted(made)]
         listed = list_of(results, number)
         _publish(opened, work, listed)

@@ -141,11 +141,11 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     **{
         f"adopt-{name}": (Target(reader_of(name), seeds(name)), (f"repack.formats.{module}", "repack.adopt_file"))
         for name, module in (
-            ("webdataset", "tar"),
-            ("tfrecord", "tfrecord"),
-            ("parquet", "parquet"),
-            ("npy", "npy"),
-            ("idx", "idx"),
+            ("webdataset", "keyed_formats"),
+            ("tfrecord", "tfrecord_format"),
+            ("parquet", "arrow_formats"),
+            ("npy", "array_formats"),
+            ("idx", "array_formats"),
         )
     },
     "members": (Target(read_members, ARCHIVES), ("files.tar_members", "files.zip_members")),
