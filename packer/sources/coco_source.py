@@ -59,11 +59,10 @@ class CocoSource(BaseSource):
         paths = [file_of(tree, "coco", file) for file in options.files] or list(maps)
         self.label_files = set(map(tree.below, paths))
         names = ImageNames(tree)
-        self._split: FolderSplit | None = None
         every = paths
         if options.split is not None:
             chosen = [path for path in paths if is_of_split(names.told(path), as_bytes(options.split))]
-            self._split = None if chosen else FolderSplit(tree, options.split)
+            self.of_split = None if chosen else FolderSplit(tree, options.split)
             paths = chosen or paths
         self._files = []
         self._row_of: dict[bytes, Row] = {}
@@ -117,10 +116,6 @@ class CocoSource(BaseSource):
         if options.files and len(names) == 1 and splits_in(names[0]):
             return ()
         return file_splits(names) or folder_splits(tree)
-
-    def in_split(self, image: bytes) -> bool:
-        """Return whether the image's folder is of the split if the files are not."""
-        return self._split is None or self._split.in_split(image)
 
     def left_out(self, image: bytes) -> str | None:
         """Return why an image is not part of the dataset: no file names it."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Sequence
-from copy import copy
+from collections.abc import Iterator
 from xml.sax import SAXException, SAXParseException
 from xml.sax.handler import ContentHandler
 from xml.sax.xmlreader import AttributesImpl, Locator
@@ -15,6 +14,7 @@ from defusedxml.sax import parse
 
 from packer.errors import BadImage, BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.model.annotation import Point, RawAnnotation
+from packer.sources.by_stem import ByStemSource, choice_by_stem, match_by_stem
 from packer.sources.path_finder import FileImages, ImageNames
 from packer.sources.paths import (
     FolderSplit,
@@ -30,12 +30,10 @@ from packer.sources.paths import (
     quoted_value,
     some_paths,
     spread,
-    stem_of,
 )
 from packer.sources.places import stream_of
 from packer.sources.source import LOOKS, BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, read_file, read_head
-from packer.sources.voc import match_by_stem
 
 FLAGS = ("difficult", "truncated", "occluded", "ignore")
 UNNAMED = "object"
@@ -261,11 +259,11 @@ class DlibSource(BaseSource):
     """
 
     takes_file = "optional"
+    splits = staticmethod(folder_splits)
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
         self.notes: list[str] = []
-        self._split = None if options.split is None else FolderSplit(tree, options.split)
+        self.of_split = FolderSplit.of(tree, options.split)
         path = file_of(tree, "dlib", options.file) if options.file else _only(tree)
         self.label_files = {tree.below(path)}
         names = ImageNames(tree)
@@ -289,15 +287,6 @@ class DlibSource(BaseSource):
         if len(found) == 1:
             return [Choice("dlib", f"{printable(found[0])} is an XML file of dlib")]
         return [Choice(f"dlib:{root}{as_text(path)}", "an XML file of dlib") for path in found]
-
-    @staticmethod
-    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
-        """Return the folders of splits."""
-        return folder_splits(tree)
-
-    def in_split(self, image: bytes) -> bool:
-        """Return whether the image's folder is of the split."""
-        return self._split is None or self._split.in_split(image)
 
     def left_out(self, image: bytes) -> str | None:
         """Return why an image is not part of the dataset: the file does not name it."""
@@ -373,37 +362,23 @@ BLANKS = re.compile(rb"[ \t]+")
 # io/input/landmark.py). In packer's frame that center is at 0.5, so that (x, y) becomes (x - 0.5, y - 0.5).
 
 
-class PtsSource(BaseSource):
+class PtsSource(ByStemSource):
     """Landmarks from ``.pts`` files."""
 
+    ending = b".pts"
+    splits = staticmethod(folder_splits)
+
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
-        self._tree = tree
-        self._split = None if options.split is None else FolderSplit(tree, options.split)
-        self._matches = match_by_stem(tree.images, (path for path in tree.files if extension_of(path) == b".pts"))
-        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed}
+        super().__init__(tree, match_by_stem(tree.images, _pts_files(tree)))
+        self.of_split = FolderSplit.of(tree, options.split)
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
         """Return PTS if images have such a file of their name, and a few of those can be read."""
-        files = [path for path in tree.files if extension_of(path) == b".pts"]
-        matches = match_by_stem(tree.images, files) if files else None
-        if matches is None or not (fitting := len(matches.label_of) + len(matches.refused)):
-            return []
-        if not any(_is_readable(tree, path) for path in spread(files, LOOKS)):
-            return []
-        images = plural(len(tree.images), "image has", "images have")
-        return [Choice("pts", f"{fitting} of {images} a .pts file of their name")]
-
-    @staticmethod
-    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
-        """Return the folders of splits."""
-        return folder_splits(tree)
-
-    def in_split(self, image: bytes) -> bool:
-        """Return whether the image is in a folder of the split."""
-        return self._split is None or self._split.in_split(image)
+        files = _pts_files(tree)
+        fitting = match_by_stem(tree.images, files).fitting if files else 0
+        are_labels = (_is_readable(tree, path) for path in spread(files, LOOKS))
+        return choice_by_stem("pts", ".pts file", fitting, len(tree.images), are_labels)
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the landmarks of the image.
@@ -412,24 +387,12 @@ class PtsSource(BaseSource):
             NoLabel: No file fits the image.
             BadLabel: Several files fit equally well, or the file is invalid.
         """
-        path = self._matches.of(image)
-        if path is None:
-            raise NoLabel(image, f"has no label file {printable(stem_of(image))}.pts", "add it, or remove the image")
+        path = self.label_file(image)
         return RawAnnotation(origin=as_text(path), landmarks=read_points(self._tree, path))
 
-    def for_images(self, images: Sequence[bytes]) -> PtsSource | None:
-        """Return a copy for a worker, with the label files of these images."""
-        if (tree := self._tree.without_files) is None:
-            return None
-        part = copy(self)
-        part._tree, part._matches, part._split, part.label_files = tree, self._matches.of_images(images), None, set()
-        return part
 
-    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Yield the files without an image."""
-        for path in self._matches.unclaimed:
-            if self._split is None or self._split.in_split(path):
-                yield NoImage(path, "has no image", "add the image, or remove the label")
+def _pts_files(tree: Tree) -> list[bytes]:
+    return [path for path in tree.files if extension_of(path) == b".pts"]
 
 
 def read_points(tree: Tree, path: bytes) -> tuple[Point, ...]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, option, plural, printable
+from packer.errors import NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
 from packer.sources.parquet_columns import FORMATS, BoxFormat, ParquetMeaning, Votes, layout_of, objects_of
 from packer.sources.parquet_file import ParquetFile, images_below, name_of, parquet_files, stem_folder
@@ -37,6 +36,7 @@ class ParquetSource(BaseSource):
     """
 
     takes_file = "optional"
+    splits = staticmethod(folder_splits)
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.notes: list[str] = []
@@ -45,7 +45,7 @@ class ParquetSource(BaseSource):
         if not paths:
             raise UsageError(tree.root, "has no Parquet files with images", "choose another kind of --labels")
         self.label_files = frozenset(paths)
-        self._split = None if options.split is None else FolderSplit(tree, options.split)
+        self.of_split = FolderSplit.of(tree, options.split)
         self._parts: dict[bytes, _Part] = {}
         votes, numbers = Votes(), -1
         layouts: list[ParquetMeaning] = []
@@ -77,15 +77,6 @@ class ParquetSource(BaseSource):
             return []
         files = some_paths([path or os.path.basename(tree.root) for path in paths])
         return [Choice("parquet", f"the images are in {plural(len(paths), 'Parquet file')} ({files})")]
-
-    @staticmethod
-    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
-        """Return the folders of splits, or files that are called so."""
-        return folder_splits(tree)
-
-    def in_split(self, image: bytes) -> bool:
-        """Return whether the name of the image's file, or its folder, is of the split."""
-        return self._split is None or self._split.in_split(image)
 
     def left_out(self, image: bytes) -> str | None:
         """Return why an image is not part of the dataset: it is in another archive."""
@@ -125,10 +116,6 @@ class ParquetSource(BaseSource):
             image_size=size if len(size) == 2 and all(size) else None,
             **objects,
         )
-
-    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Return nothing: each row has its image."""
-        return iter(())
 
     def _part(self, path: bytes, file: ParquetFile) -> _Part:
         first, count = images_below(self._tree, stem_folder(path))

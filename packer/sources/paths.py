@@ -350,7 +350,7 @@ def is_of_split(path: bytes, split: bytes) -> bool:
     return re.search(rb"(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(split.lower()), path.lower()) is not None
 
 
-def folder_splits(tree: Tree) -> tuple[str, ...]:
+def folder_splits(tree: Tree, *_: object) -> tuple[str, ...]:
     """Return the splits whose folders lie side by side, such as ``images/train`` and ``images/val``; () for one."""
     return in_order(map(as_text, splits_of(tree)))
 
@@ -393,6 +393,11 @@ class FolderSplit:
         if not any(self._fits(folder) for folder in tree.folders):
             problem = f"{option('split', printable(split))} fits no folder"
             raise UsageError(tree.root, problem, f"its folders are: {some_paths(tree.folders, 10)}")
+
+    @classmethod
+    def of(cls, tree: Tree, split: str | None) -> FolderSplit | None:
+        """Return the split of ``--split``; None without it."""
+        return None if split is None else cls(tree, split)
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the folder of an image is of the split."""
