@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import BadLabel, NoImage, UsageError, plural, printable
+from packer.errors import BadLabel, NoImage, UsageError
 from packer.model.annotation import Int64
 from packer.sources.coco_objects import CocoObject, Rules, key_of
 from packer.sources.json_map import FIX, JsonMap, Range
-from packer.sources.path_finder import FileImages
-from packer.sources.paths import MOST_CLASSES, as_bytes, flip_index_of, json_text, quoted_value, some_paths
+from packer.sources.path_finder import FileImages, only_image
+from packer.sources.paths import MOST_CLASSES, as_bytes, flip_index_of, json_text, quoted_value
 
 MEMBERS = ("images", "annotations", "categories")
 MOST_CATEGORY_BYTES = 64 << 20
@@ -79,12 +79,7 @@ class CocoFile:
         self.rules = Rules(max([most_points, *points_of.values()]), points_of, rle_polygons)
         self.fields = tuple(name for name in ("area", "counts") if file.mentions(name, places["annotations"]))
         """Members that any object of the file may have."""
-        if images.moved is not None:
-            written, found = images.moved
-            what = plural(images.count, "image was", "images were")
-            self.notes.append(
-                f"{self.name}: {what} found elsewhere, e.g. {quoted_value(written)} at {printable(found)}"
-            )
+        self.notes += images.notes(self.name)
 
     def class_of(self, category: Any) -> str:
         """Return the class of a category. Raise ValueError if there is none."""
@@ -154,21 +149,19 @@ class CocoFile:
         return ids
 
     def _image_of(self, start: int, found: _Image, images: FileImages) -> bytes | None:
+        def where() -> str:
+            return f"{self._map.where(start)} (image {json_text(found.id)})"
+
         written = None
         if key_of(found.id) is not None:
             written = _text(bytes(found.file_name)) or _end_of(_text(bytes(found.coco_url)))
-        places = [] if written is None else images.find(written)
-        if len(places) == 1:
-            return places[0]
-        where = f"{self._map.where(start)} (image {json_text(found.id)})"
         if written is None:
-            self._bad.append(BadLabel(where, "has no id or no file_name", "add them, or remove the image"))
-        elif places:
-            problem = f"{quoted_value(written)} fits {len(places)} images equally well: {some_paths(places)}"
-            self._bad.append(BadLabel(where, problem, "write the folder too"))
-        else:
-            step = "add the image, or remove its entry"
-            self._bad.append(NoImage(where, f"no image {quoted_value(written)}", step))
+            self._bad.append(BadLabel(where(), "has no id or no file_name", "add them, or remove the image"))
+            return None
+        image = only_image(images, written, where)
+        if isinstance(image, bytes):
+            return image
+        self._bad.append(image)
         return None
 
     def _read_objects(self, place: Range, image_ids: Ids) -> int:

@@ -15,7 +15,7 @@ from defusedxml.sax import parse
 from packer.errors import BadImage, BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.model.annotation import Point, RawAnnotation
 from packer.sources.by_stem import ByStemSource, choice_by_stem, match_by_stem
-from packer.sources.path_finder import FileImages, ImageNames
+from packer.sources.path_finder import FileImages, ImageNames, only_image
 from packer.sources.paths import (
     FolderSplit,
     as_bytes,
@@ -135,20 +135,15 @@ class _DlibHandler(ContentHandler):
         entries.lines.append(self._line())
         entries.boxes_end.append(len(entries.labels))
         written = as_bytes(attrs.get("file", ""))
-        places = self._images.find(written) if written else []
-        if len(places) == 1:
-            first = entries.of.setdefault(places[0], row)
-            if first != row:
-                problem = f"names {printable(written)}, as line {entries.lines[first]} does"
-                entries.problems.setdefault(first, BadLabel(self._where(), problem, "keep one of the entries"))
-        elif places:
-            problem = f"{quoted_value(written)} fits {len(places)} images equally well: {some_paths(places)}"
-            entries.bad.append(BadLabel(self._where(), problem, "write the folder too"))
-        elif written:
-            step = "add the image, or remove its entry"
-            entries.bad.append(NoImage(self._where(), f"no image {quoted_value(written)}", step))
-        else:
+        if not written:
             entries.bad.append(BadLabel(self._where(), "an <image> has no file", "add it, or remove the entry"))
+            return
+        image = only_image(self._images, written, self._where)
+        if not isinstance(image, bytes):
+            entries.bad.append(image)
+        elif (first := entries.of.setdefault(image, row)) != row:
+            problem = f"names {printable(written)}, as line {entries.lines[first]} does"
+            entries.problems.setdefault(first, BadLabel(self._where(), problem, "keep one of the entries"))
 
     def _box(self, attrs: AttributesImpl) -> None:
         entries = self._entries
@@ -262,7 +257,6 @@ class DlibSource(BaseSource):
     splits = staticmethod(folder_splits)
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        self.notes: list[str] = []
         self.of_split = FolderSplit.of(tree, options.split)
         path = file_of(tree, "dlib", options.file) if options.file else _only(tree)
         self.label_files = {tree.below(path)}
@@ -272,12 +266,7 @@ class DlibSource(BaseSource):
         self._entries = read_dlib(tree, path, self._name, found)
         points = self._entries.points
         self.flip_index = flip_index_of(points) if points else None
-        if found.moved is not None:
-            written, image = found.moved
-            what = plural(found.count, "image was", "images were")
-            self.notes.append(
-                f"{self._name}: {what} found elsewhere, e.g. {quoted_value(written)} at {printable(image)}"
-            )
+        self.notes: list[str] = found.notes(self._name)
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
-from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import RawAnnotation
 from packer.sources.list_columns import ListRow
 from packer.sources.list_header import names_images, read_layout
@@ -33,7 +33,7 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
-from packer.sources.tree import MIB, lines_of, read_file
+from packer.sources.tree import MIB, lines_of, needed, read_file
 from packer.sources.yolo_config import NAME_FILES
 
 MOST_LIST_BYTES = 2048 * MIB
@@ -61,7 +61,8 @@ class ListSource(BaseSource):
         file = options.file or ""
         self._name = printable(file.rpartition("/")[2])
         path = file_of(tree, "list", file)
-        self._lines = Lines(_read_normalized(tree, path, file))
+        with needed(file):
+            self._lines = Lines(as_lines(read_file(tree, path, MOST_LIST_BYTES), file))
         self.label_files = {tree.below(path)}
         folder = folder_of(path)
         finder = PathFinder(tree, folder)
@@ -305,12 +306,3 @@ class ListSource(BaseSource):
         hint = f"put {DESCRIPTIONS.decode()}-boxable.csv beside the list for their names"
         self.notes.append(f"{self._name}: classes are ids of Open Images; {hint}")
         return {}
-
-
-def _read_normalized(tree: Tree, path: bytes, file: str) -> bytes:
-    """Return the list with LF line ends and in UTF-8."""
-    try:
-        data = read_file(tree, path, MOST_LIST_BYTES)
-    except PackerError as error:
-        raise UsageError(file, error.problem, error.next_step) from None
-    return as_lines(data, file)

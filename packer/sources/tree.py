@@ -152,6 +152,15 @@ def read_file(tree: Tree | bytes, path: bytes, most_bytes: int) -> bytes:
     return data
 
 
+@contextmanager
+def needed(file: bytes | str) -> Iterator[None]:
+    """Raise why a file cannot be read as UsageError: without it there are no labels."""
+    try:
+        yield
+    except BadLabel as error:
+        raise UsageError(file, error.problem, error.next_step) from None
+
+
 def read_head(tree: Tree | bytes, path: bytes, num_bytes: int, tail_bytes: int = 0) -> bytes:
     """Return the first bytes of a file of the source, or of another folder, and the last `tail_bytes` of the rest.
 

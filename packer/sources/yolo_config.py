@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from packer.errors import NoImage, PackerError, UsageError, option, plural, printable
+from packer.errors import NoImage, UsageError, option, plural, printable
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     MOST_CLASSES,
@@ -24,7 +24,7 @@ from packer.sources.paths import (
     yolo_points,
 )
 from packer.sources.source import Tree
-from packer.sources.tree import MIB, lines_of, read_file
+from packer.sources.tree import MIB, lines_of, needed, read_file
 
 DEEPEST = 32
 MOST_NODES = 4 * MOST_CLASSES
@@ -137,11 +137,8 @@ def _check_size(data: bytes) -> None:
 
 
 def _load(tree: Tree, path: bytes) -> dict[str, Any]:
-    try:
-        data = read_file(tree, path, MIB)
-    except PackerError as error:
-        raise UsageError(path, error.problem, error.next_step) from None
-    return parse_yaml(data, path)
+    with needed(path):
+        return parse_yaml(read_file(tree, path, MIB), path)
 
 
 def _config(loaded: dict[str, Any], path: bytes) -> YoloConfig:
@@ -209,15 +206,15 @@ def _names_file(tree: Tree) -> YoloConfig:
     found: dict[tuple[str, ...], list[bytes]] = {}
     for path in tree.files:
         if path.rpartition(b"/")[2].lower() in NAME_FILES:
+            with needed(path):
+                data = read_file(tree, path, MIB)
+            lines = [as_text(line.strip()) for line in lines_of(data)]
+            while lines and not lines[-1]:
+                lines.pop()
             try:
-                lines = [as_text(line.strip()) for line in lines_of(read_file(tree, path, MIB))]
-                while lines and not lines[-1]:
-                    lines.pop()
                 if "" in lines:
                     raise ValueError(f"line {lines.index('') + 1} is empty, so the ids after it are not clear")
                 found.setdefault(_unlike(tuple(lines)), []).append(path)
-            except PackerError as error:
-                raise UsageError(path, error.problem, error.next_step) from None
             except ValueError as error:
                 raise UsageError(path, str(error), "fix the file") from None
     if len(found) > 1:
@@ -288,10 +285,8 @@ def _places(tree: Tree, config: YoloConfig, entry: str) -> list[bytes]:
 
 def _read_listing(tree: Tree, listing: bytes, images: set[bytes], result: Split) -> None:
     folder = listing.rpartition(b"/")[0]
-    try:
+    with needed(listing):
         lines = lines_of(read_file(tree, listing, MOST_SPLIT_BYTES))
-    except PackerError as error:
-        raise UsageError(listing, error.problem, error.next_step) from None
     for count, line in enumerate(lines, 1):
         name = line.strip()
         if not name:

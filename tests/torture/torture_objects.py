@@ -82,10 +82,7 @@ def of_labelme(tree: Any) -> Iterator[by_name.ImageEntry]:
 
 
 def of_createml(tree: Any) -> Iterator[by_name.ImageEntry]:
-    return (
-        small_formats._createml_entry(b"a.json", i, item)
-        for i, item in enumerate(small_formats._createml_items(tree, b"a.json"), 1)
-    )
+    return small_formats._createml_entries(tree, b"a.json")
 
 
 def of_vott(tree: Any) -> Iterator[by_name.ImageEntry]:
