@@ -9,9 +9,8 @@ from itertools import chain
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
-from packer.sources.coco_file import MEMBERS, CocoFile, classes_in
+from packer.sources.coco_file import MEMBERS, CocoFile, JsonMap, classes_in
 from packer.sources.coco_objects import CocoObject, far_off, shape_of
-from packer.sources.json_map import JsonMap
 from packer.sources.path_finder import ImageNames
 from packer.sources.paths import (
     FolderSplit,
