@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from packer.errors import BadLabel, UsageError, option, plural, printable
 from packer.sources.folder import masks
 from packer.sources.paths import (
-    IMAGE_EXTENSIONS,
     LABEL_FOLDERS,
     as_bytes,
     extension_of,
     file_splits,
     folder_of,
+    image_stem,
     is_number,
     is_of_split,
     quoted_value,
@@ -69,7 +69,7 @@ def unread_labels(tree: Tree) -> str | None:
     """Extension -> the files that have an image's name, such as 1.pts and 1.jpg.json."""
     for path in tree.files:
         # the inner stem is that of an image whose own extension was kept
-        if (ending := extension_of(path)) in SIDECARS and {stem_of(path), _plain(stem_of(path))} & stems:
+        if (ending := extension_of(path)) in SIDECARS and {stem_of(path), image_stem(stem_of(path))} & stems:
             beside[ending].append(path)
     found = _with_an_affix(tree, stems)
     for ending, paths in sorted(beside.items()):
@@ -124,11 +124,6 @@ def called_labels(tree: Tree) -> list[bytes]:
     ]
 
 
-def _plain(name: bytes) -> bytes:
-    """Return the stem of an image's file name, and other names unchanged."""
-    return stem_of(name) if extension_of(name) in IMAGE_EXTENSIONS else name
-
-
 def _looked_at(tree: Tree) -> list[bytes]:
     """Return a few files of each folder and extension, those near the root first."""
     groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
@@ -158,12 +153,12 @@ def _strings(tree: Tree, path: bytes, stems: set[bytes]) -> set[bytes]:
     """Return the names and stems of images in quotes or tags, or after a YAML key."""
     found = STRINGS.findall(_read_whole(tree, path, ends=True))  # COCO may put the names of its images last
     bases = (_base(text.rpartition(b": ")[2].removeprefix(b"- ")) for text in found)
-    return {base for base in bases if _plain(base) in stems}
+    return {base for base in bases if image_stem(base) in stems}
 
 
 def _images_of(words: Iterable[bytes], stems: set[bytes]) -> set[bytes]:
     """Return the stems of the images whose file names are among the words, whatever their extension."""
-    return {stem for word in words if (stem := _plain(word)) != word and stem in stems}
+    return {stem for word in words if (stem := image_stem(word)) != word and stem in stems}
 
 
 def _ids(words: set[bytes]) -> set[bytes]:
@@ -198,7 +193,7 @@ def _is_table_of(tree: Tree, path: bytes, stems: set[bytes]) -> bool:
         by_name |= files
         by_stem |= firsts
         data += bool(files or firsts) or all(map(is_number, splits[1]))
-        columns += len(splits[1]) > 1 and _plain(whole) not in stems
+        columns += len(splits[1]) > 1 and image_stem(whole) not in stems
     if 2 * data < len(lines) or 4 * columns < len(lines):
         return False
     return (

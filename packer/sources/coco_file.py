@@ -1,7 +1,7 @@
 """One COCO file: its categories, and where its images and their objects are.
 
 The file may be larger than the memory. It is mapped, so that the kernel can drop its pages, and its arrays are decoded
-in pieces of a few megabytes. Of an image or object only its position in the file is kept; objects are decoded when their
+in pieces of a few megabytes. Of an image or object only its position in the file is kept; objects are decoded when the
 image is asked for.
 """
 

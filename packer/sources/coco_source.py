@@ -28,6 +28,7 @@ from packer.sources.paths import (
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import read_head
+from packer.stores import joined
 
 MOST_CANDIDATES = 64
 HEAD_BYTES = 4096
@@ -101,8 +102,9 @@ class CocoSource(BaseSource):
         if len(set(kinds.values())) == 1:
             are = "are COCO files" if len(kinds) > 1 else "is a COCO file"
             return [Choice("coco", f"{some_paths(kinds)} {are} of {next(iter(kinds.values()))}")]
-        root = as_text(tree.root.rstrip(b"/")) + "/"
-        return [Choice(f"coco:{root}{as_text(path)}", f"a COCO file of {kind}") for path, kind in kinds.items()]
+        return [
+            Choice(f"coco:{as_text(joined(tree.root, path))}", f"a COCO file of {kind}") for path, kind in kinds.items()
+        ]
 
     @staticmethod
     def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
@@ -217,7 +219,7 @@ def _coco_files(tree: Tree) -> dict[bytes, JsonMap]:
     if len({kind for kind, _ in kinds.values()}) > 1:
         files = ", ".join(f"{printable(path)} ({kind})" for path, (kind, _) in kinds.items())
         raise UsageError(tree.root, f"holds COCO files of boxes and of keypoints: {files}", "name those to pack")
-    return {tree.root.rstrip(b"/") + b"/" + path: file for path, (_, file) in kinds.items()}
+    return {joined(tree.root, path): file for path, (_, file) in kinds.items()}
 
 
 def _candidates(tree: Tree) -> list[bytes]:

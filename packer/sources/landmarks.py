@@ -34,6 +34,7 @@ from packer.sources.paths import (
 from packer.sources.places import stream_of
 from packer.sources.source import LOOKS, BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, read_file, read_head
+from packer.stores import joined
 
 FLAGS = ("difficult", "truncated", "occluded", "ignore")
 UNNAMED = "object"
@@ -272,10 +273,9 @@ class DlibSource(BaseSource):
     def recognize(tree: Tree) -> list[Choice]:
         """Return the XML files whose root is that of dlib."""
         found = _candidates(tree)
-        root = as_text(tree.root.rstrip(b"/")) + "/"
         if len(found) == 1:
             return [Choice("dlib", f"{printable(found[0])} is an XML file of dlib")]
-        return [Choice(f"dlib:{root}{as_text(path)}", "an XML file of dlib") for path in found]
+        return [Choice(f"dlib:{as_text(joined(tree.root, path))}", "an XML file of dlib") for path in found]
 
     def left_out(self, image: bytes) -> str | None:
         """Return why an image is not part of the dataset: the file does not name it."""
@@ -330,7 +330,7 @@ def _only(tree: Tree) -> bytes:
     if len(found) != 1:
         problem = f"{len(found)} XML files of dlib: {some_paths(found)}" if found else "holds no XML file of dlib"
         raise UsageError(tree.root, problem, "name one: --labels=dlib:FILE")
-    return tree.root.rstrip(b"/") + b"/" + found[0]
+    return joined(tree.root, found[0])
 
 
 MOST_BYTES = MIB

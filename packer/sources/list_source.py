@@ -35,6 +35,7 @@ from packer.sources.paths import (
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, needed, read_file
 from packer.sources.yolo_config import NAME_FILES
+from packer.stores import joined
 
 MOST_LIST_BYTES = 2048 * MIB
 LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
@@ -79,11 +80,10 @@ class ListSource(BaseSource):
         self._add_notes()
         self._selects = not options.by_auto
         self.has_splits = "split" in self._columns.head
-        self._folders: FolderSplit | None = None
         if options.split is not None and not self.has_splits and splits_of(tree):
             with suppress(UsageError):  # no folder is of that split
-                self._folders, self.has_splits = FolderSplit(tree, options.split), True
-        wanted = options.split if self._folders is None else None
+                self.of_split, self.has_splits = FolderSplit(tree, options.split), True
+        wanted = options.split if self.of_split is None else None
         self._split = None if wanted is None else self._find_split(wanted)
         self._repeats: dict[bytes, int] = {}
         """Image -> number of its lines that repeat another one."""
@@ -103,9 +103,8 @@ class ListSource(BaseSource):
         found = []
         finder = PathFinder(tree, tree.root)
         for path in islice(candidates, MOST_CANDIDATES):
-            folder = tree.root + b"/" + folder_of(path) if b"/" in path else tree.root
-            if names_images(tree, path, finder.at(folder)):
-                file = as_text(tree.root.rstrip(b"/") + b"/" + path)
+            if names_images(tree, path, finder.at(joined(tree.root, folder_of(path)))):
+                file = as_text(joined(tree.root, path))
                 found.append(Choice(f"list:{file}", f"{printable(path)} names images and has labels for them"))
         return found
 
@@ -126,10 +125,8 @@ class ListSource(BaseSource):
 
         A column of the list says so, or else the image's folder.
         """
-        if self._folders is not None:
-            return self._folders.in_split(image)
         if self._split is None:
-            return True
+            return super().in_split(image)
         lines = self._table.lines_of(image)
         return bool(lines) and self._cell("split", lines[0]) == self._split
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from packer.errors import BadLabel, NoImage, plural, printable
 from packer.sources.paths import (
-    IMAGE_EXTENSIONS,
     Split,
     extension_of,
     folder_of,
+    image_stem,
     quoted_value,
     some_paths,
     splits_in,
@@ -270,13 +270,8 @@ def _ending(manner: Manner, written: bytes) -> bytes:
     rest = rest[-1:] if manner.dropped is None else rest[manner.dropped :]
     if not rest:
         return b""
-    rest[-1] = _plain(rest[-1]) if manner.stem else rest[-1]
+    rest[-1] = image_stem(rest[-1]) if manner.stem else rest[-1]
     return b"/" + b"/".join(rest)
-
-
-def _plain(name: bytes) -> bytes:
-    """Return the stem of a file name with the extension of an image, and other names unchanged."""
-    return stem_of(name) if extension_of(name) in IMAGE_EXTENSIONS else name
 
 
 class ImageNames:

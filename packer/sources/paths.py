@@ -15,7 +15,7 @@ from typing import Any
 from packer.errors import UsageError, option, printable
 from packer.sources.places import Archive
 from packer.sources.source import Tree
-from packer.stores import clean_url, is_url
+from packer.stores import clean_url, is_url, joined
 from packer.stores.store import NoObject
 
 IMAGE_EXTENSIONS = frozenset(
@@ -95,6 +95,11 @@ def stem_of(path: bytes) -> bytes:
     return stem if dot and stem else name
 
 
+def image_stem(name: bytes) -> bytes:
+    """Return the stem of a file name with the extension of an image, and other names unchanged."""
+    return stem_of(name) if extension_of(name) in IMAGE_EXTENSIONS else name
+
+
 def extension_of(path: bytes) -> bytes:
     """Return the last extension in lower case with its dot, b"" for none: ``a/b.JPG`` -> ``.jpg``."""
     name = path.rpartition(b"/")[2]
@@ -144,7 +149,7 @@ def file_of(tree: Tree, kind: str, file: str) -> bytes:
             return path
     for inside in (tree.below(path), posixpath.normpath(as_bytes(file))):
         if inside in tree.files:
-            return tree.root.rstrip(b"/") + b"/" + inside
+            return joined(tree.root, inside)
     step = "name the file, relative to this folder or to the source"
     raise UsageError(option("labels", f"{kind}:{file}"), "there is no such file", step)
 
