@@ -11,6 +11,7 @@ from packer.errors import BadLabel, UsageError, option, plural, printable
 from packer.sources.folder import masks
 from packer.sources.paths import (
     LABEL_FOLDERS,
+    LIST_EXTENSIONS,
     as_bytes,
     extension_of,
     file_splits,
@@ -28,10 +29,9 @@ from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType,
 from packer.sources.tree import MIB, lines_of, read_head
 from packer.sources.yolo_config import NAME_FILES
 
-TABLES = frozenset(b".txt .csv .tsv .lst .list".split())
 TREES = frozenset(b".json .jsonl .ndjson .xml .yaml .yml".split())
 OTHERS = frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .anno .bbox .gt .label .lms".split())
-LABEL_EXTENSIONS = TABLES | TREES | OTHERS
+LABEL_EXTENSIONS = LIST_EXTENSIONS | TREES | OTHERS
 SIDECARS = LABEL_EXTENSIONS | {b""}
 """Extensions of label files that have an image's name; Stanford Dogs' XML files have none."""
 SHEETS = frozenset(b".xlsx .xls .ods .h5 .hdf5 .pickle".split())
@@ -80,7 +80,7 @@ def unread_labels(tree: Tree) -> str | None:
             del beside[ending]
     kept = [path for path in tree.files if _is_kept_as_label(path) and extension_of(path) not in beside]
     files = [path for path in _looked_at(tree) if extension_of(path) not in beside]
-    naming = [path for path in files if extension_of(path) in TABLES and _is_table_of(tree, path, stems)]
+    naming = [path for path in files if extension_of(path) in LIST_EXTENSIONS and _is_table_of(tree, path, stems)]
     says = {path: _strings(tree, path, stems) for path in files if extension_of(path) in TREES}
     if _tell(set().union(*says.values()), stems):
         naming += [path for path, strings in says.items() if strings]
@@ -128,7 +128,7 @@ def _looked_at(tree: Tree) -> list[bytes]:
     """Return a few files of each folder and extension, those near the root first."""
     groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
     for path in tree.files:
-        if extension_of(path) in TABLES | TREES and path.rpartition(b"/")[2].lower() not in NAME_FILES:
+        if extension_of(path) in LIST_EXTENSIONS | TREES and path.rpartition(b"/")[2].lower() not in NAME_FILES:
             groups[folder_of(path), extension_of(path)].append(path)
     few = [path for paths in groups.values() for path in spread(paths, LOOKED_AT_A_FOLDER)]
     return sorted(few, key=lambda path: path.count(b"/"))[:MOST_LOOKED_AT]

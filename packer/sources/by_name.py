@@ -34,6 +34,8 @@ from packer.stores import is_url
 NO_CLASS = "object"
 """The class of an object without one."""
 MOST_JSON_BYTES = 2048 * MIB
+VISIBLE = 2.0
+"""COCO's value for a keypoint that is labelled and visible."""
 Keypoint = tuple[float, float, float]
 Box = tuple[float, float, float, float]
 

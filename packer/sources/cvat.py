@@ -17,7 +17,7 @@ from defusedxml.ElementTree import iterparse
 
 from packer.errors import BadImage, BadLabel, UsageError, printable
 from packer.model.annotation import Json
-from packer.sources.by_name import ImageEntry, LabelledObjects, NamedFilesSource
+from packer.sources.by_name import VISIBLE, ImageEntry, LabelledObjects, NamedFilesSource
 from packer.sources.paths import as_bytes, folder_of, is_number, number, quoted_value, stem_of
 from packer.sources.places import stream_of
 from packer.sources.source import Tree
@@ -25,7 +25,7 @@ from packer.sources.source import Tree
 SHAPES = frozenset({"box", "polygon", "points", "skeleton", "polyline", "ellipse", "mask", "cuboid"})
 NO_FIELD = frozenset({"polyline", "ellipse", "mask", "cuboid"})
 FRAME = re.compile(rb"frame_([0-9]{6,9})")
-HIDDEN, VISIBLE = 1.0, 2.0
+HIDDEN = 1.0
 
 
 class _CvatFile:

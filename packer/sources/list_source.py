@@ -18,6 +18,7 @@ from packer.sources.list_header import names_images, read_layout
 from packer.sources.list_lines import COMMA, Lines, ListTable, as_lines, rows_of
 from packer.sources.path_finder import PathFinder
 from packer.sources.paths import (
+    LIST_EXTENSIONS,
     FolderSplit,
     are_splits,
     as_bytes,
@@ -38,7 +39,6 @@ from packer.sources.yolo_config import NAME_FILES
 from packer.stores import joined
 
 MOST_LIST_BYTES = 2048 * MIB
-LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
 MOST_CANDIDATES = 64
 SPLITS = {"train": b"0", "val": b"1", "valid": b"1", "validation": b"1", "test": b"2"}
 """How CelebA's list_eval_partition numbers the splits."""

@@ -15,6 +15,7 @@ from defusedxml.ElementTree import fromstring
 
 from packer.errors import BadLabel, NoImage, UsageError, plural, printable
 from packer.model.annotation import Json, RawAnnotation
+from packer.sources.by_name import Box
 from packer.sources.by_stem import ByStemSource, choice_by_stem, match_by_stem
 from packer.sources.folder import MASK_FOLDERS
 from packer.sources.paths import (
@@ -39,7 +40,6 @@ from packer.sources.tree import MIB, lines_of, read_file
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Box = tuple[float, float, float, float]
 EDGES = ("xmin", "ymin", "xmax", "ymax")
 FLAGS = ("difficult", "truncated", "occluded")
 FIX = "fix the label"

@@ -17,11 +17,10 @@ from packer.sources.paths import (
     as_text,
     class_id,
     extension_of,
+    flip_index_of,
     folder_of,
     quoted_value,
     some_paths,
-    yolo_flip_index,
-    yolo_points,
 )
 from packer.sources.source import Tree
 from packer.sources.tree import MIB, lines_of, needed, read_file
@@ -143,11 +142,11 @@ def _load(tree: Tree, path: bytes) -> dict[str, Any]:
 
 def _config(loaded: dict[str, Any], path: bytes) -> YoloConfig:
     try:
-        kpt_shape = yolo_points(loaded.get("kpt_shape"))
+        kpt_shape = _points(loaded.get("kpt_shape"))
         return YoloConfig(
             names=_names(loaded.get("names"), loaded.get("nc")),
             kpt_shape=kpt_shape,
-            flip_index=None if kpt_shape is None else yolo_flip_index(loaded, kpt_shape[0]),
+            flip_index=None if kpt_shape is None else _flip_index(loaded, kpt_shape[0]),
             splits={
                 key: tuple(value if isinstance(value, list) else [value])
                 for key, value in loaded.items()
@@ -158,6 +157,42 @@ def _config(loaded: dict[str, Any], path: bytes) -> YoloConfig:
         )
     except ValueError as error:
         raise UsageError(path, str(error), "fix the file") from None
+
+
+def _points(value: Any) -> tuple[int, int] | None:
+    """Return ``kpt_shape`` of a data.yaml: the number of points, and of values per point. Raise ValueError."""
+    if value is None:
+        return None
+    numbers = _numbers(value)
+    if len(numbers) == 2 and numbers[0] > 0 and numbers[1] in (2, 3):
+        return numbers[0], numbers[1]
+    raise ValueError("kpt_shape: is not [points, 2] or [points, 3]")
+
+
+def _flip_index(loaded: dict[str, Any], points: int) -> tuple[int, ...] | None:
+    """Return ``flip_idx`` of a data.yaml, or what follows from ``kpt_names``. Raise ValueError if it is invalid."""
+    value = loaded.get("flip_idx")
+    if value in (None, "", []):
+        names = loaded.get("kpt_names")
+        lists = list(names.values()) if isinstance(names, dict) else [names]  # by class
+        found = {_of_names(texts, points) for texts in lists}
+        return found.pop() if len(found) == 1 else None
+    numbers = _numbers(value)
+    if set(numbers) != set(range(points)) or len(numbers) != points:
+        raise ValueError(f"flip_idx: does not have each number from 0 to {points - 1} once")
+    if any(numbers[numbers[i]] != i for i in range(points)):
+        raise ValueError("flip_idx: points do not change places in pairs: where 0 has 1, 1 must have 0")
+    return tuple(numbers)
+
+
+def _numbers(value: Any) -> list[int]:
+    """Return a list of numbers, which YAML's base loader leaves as text; -1 for any other item, [] for no list."""
+    found = [class_id(item.encode("utf-8", "replace")) for item in value] if _is_texts(value) else []
+    return [-1 if number is None else number for number in found]
+
+
+def _of_names(names: Any, points: int) -> tuple[int, ...] | None:
+    return flip_index_of(names) if _is_texts(names) and len(names) == points else None
 
 
 def _is_texts(value: Any) -> bool:

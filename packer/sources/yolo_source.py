@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from packer.errors import BadLabel, NoImage, UsageError, plural, printable
 from packer.model.annotation import Point, RawAnnotation
+from packer.sources.by_name import VISIBLE, Box, Keypoint
 from packer.sources.by_stem import ByStemSource, Matches, choice_by_stem
 from packer.sources.paths import (
     MOST_CLASSES,
@@ -33,10 +34,7 @@ from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo_config import NAME_FILES, Split, find_split, read_config
 
-Box = tuple[float, float, float, float]
-Keypoint = tuple[float, float, float]
 BLANKS = re.compile(rb"[ \t]+")
-VISIBLE = 2.0  # COCO's value for a labelled and visible point
 MOST_COLUMNS = 20_000
 SHOWN_BYTES = 60
 
