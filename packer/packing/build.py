@@ -190,7 +190,7 @@ def _of_each_split(
 ) -> list[T]:
     """Call `make` with the options of each pack, and how the source of all is read."""
     from packer.packing.partial_builds import HasSplits, list_with_splits, of_each
-    from packer.sources.walk import run_here
+    from packer.sources.tree import run_here
     from packer.system.pool import Pool
 
     with ExitStack() as workers:
@@ -394,7 +394,7 @@ def _make_plan_of(
     from packer.packing.partial_builds import HasSplits, is_test_without_labels, splits_in
     from packer.packing.plan import make_plan, recipe_of
     from packer.packing.scan import list_source, read_inputs
-    from packer.sources.walk import run_here
+    from packer.sources.tree import run_here
     from packer.system.atomic import make_own_folder
 
     def run(work: Callable[..., Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
