@@ -40,6 +40,12 @@ Keypoint = tuple[float, float, float]
 Box = tuple[float, float, float, float]
 
 
+def extent(points: Iterable[Sequence[float]]) -> Box:
+    """Return the box (xyxy) around some points."""
+    xs, ys = zip(*points, strict=True)
+    return min(xs), min(ys), max(xs), max(ys)
+
+
 @dataclass(slots=True)
 class LabelledObjects:
     """The shapes of one image, in the order of its file."""
@@ -71,8 +77,7 @@ class LabelledObjects:
             seen = [*corners, *((x, y) for x, y, v in points if v > 0)]
             if not seen:
                 raise ValueError("an object has no points")
-            xs, ys = zip(*seen, strict=True)
-            box = (min(xs), min(ys), max(xs), max(ys))
+            box = extent(seen)
         left, top, right, bottom = map(coordinate, box)
         self.boxes.append((left, top, right, bottom))
         self.names.append(name or NO_CLASS)

@@ -15,6 +15,7 @@ from packer.sources.by_name import (
     ImageEntry,
     LabelledObjects,
     NamedFilesSource,
+    extent,
     files_like,
     read_json,
     whole_size,
@@ -171,8 +172,7 @@ def _add_labelme_shape(objects: LabelledObjects, shape: dict[str, Any], points: 
     if kind == "polygon":
         objects.add(name, polygon=corners, fields=fields)
     elif kind == "rectangle":
-        xs, ys = zip(*corners, strict=True)
-        objects.add(name, (min(xs), min(ys), max(xs), max(ys)), fields=fields)
+        objects.add(name, extent(corners), fields=fields)
     elif kind == "point":
         if name in points:
             raise ValueError(f"there are two points {name}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from packer.errors import BadLabel, NoImage, UsageError, plural, printable
 from packer.model.annotation import Point, RawAnnotation
-from packer.sources.by_name import VISIBLE, Box, Keypoint
+from packer.sources.by_name import VISIBLE, Box, Keypoint, extent
 from packer.sources.by_stem import ByStemSource, Matches, choice_by_stem
 from packer.sources.paths import (
     MOST_CLASSES,
@@ -229,7 +229,7 @@ def parse_rows(data: bytes, num_classes: int = MOST_CLASSES, kpt_shape: tuple[in
             if kpt_shape is None and len(values) > 4:
                 polygon = tuple(zip(values[::2], values[1::2], strict=True))
                 rows.polygons.append(polygon)
-                rows.boxes.append(_extent(polygon))
+                rows.boxes.append(extent(polygon))
             else:
                 rows.polygons.append(())
                 rows.boxes.append(_xyxy(values[:4]))
@@ -280,11 +280,6 @@ def _xyxy(values: list[float]) -> Box:
         name, value = ("width", width) if width < 0 else ("height", height)
         raise ValueError(f"{name} {value:g} is below 0")
     return cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2
-
-
-def _extent(polygon: tuple[Point, ...]) -> Box:
-    xs, ys = zip(*polygon, strict=True)
-    return min(xs), min(ys), max(xs), max(ys)
 
 
 def _keypoints(values: list[float], dims: int) -> tuple[Keypoint, ...]:
