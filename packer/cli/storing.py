@@ -18,7 +18,7 @@ from packer.errors import EXIT_DAMAGED_PACK, PackerError, UsageError, plural, pr
 
 if TYPE_CHECKING:
     from packer.format.cached import CachedPack, CacheReport
-    from packer.repack.clean_store import Unreferenced
+    from packer.repack.url_packs import Unreferenced
 
 
 SHOWN_PROBLEMS = 20

@@ -30,7 +30,7 @@ from packer.packing.scan import Listed, list_source, read_inputs
 from packer.packing.store_output import output_of
 from packer.packing.write_shard import pack_shard
 from packer.sources.paths import archive_of
-from packer.sources.walk import Run, run_here
+from packer.sources.tree import Run, run_here
 from packer.stores import is_url
 from packer.system import usable_cores
 from packer.system.atomic import make_own_folder

@@ -26,12 +26,11 @@ from packer.packing.partition import Partition, PartitionJob, make_partition, na
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
 from packer.sources import check_options, check_sources, joined, open_source, recognize
 from packer.sources.auto import left_unread, what_was_read
-from packer.sources.paths import as_text, extension_of, file_of, quoted_value
+from packer.sources.paths import PathWriter, as_text, extension_of, file_of, quoted_value
 from packer.sources.places import MemberPlaces, Scratch
 from packer.sources.source import BaseSource, SourceOptions, Tree, leaves_out
 from packer.sources.store_tree import find_store_tree
-from packer.sources.tree import find_tree
-from packer.sources.walk import PathWriter, Run, run_here
+from packer.sources.tree import Run, find_tree, run_here
 from packer.stores import is_url
 
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192

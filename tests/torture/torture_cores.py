@@ -118,7 +118,7 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
         Target(objects.read_coco_object, [*EDITS, *(b"\0" + json.dumps(thing).encode() for thing in objects.COCO)]),
         ("sources.coco_objects",),
     ),
-    "coco-map": (Target(objects.read_coco_map, SEEDS_OF["coco"]), ("sources.coco_file", "sources.json_map")),
+    "coco-map": (Target(objects.read_coco_map, SEEDS_OF["coco"]), ("sources.coco_file",)),
     "labelme": (
         Target(objects.read_labelme, SEEDS_OF["labelme"]),
         ("sources.small_formats", "sources.by_name"),

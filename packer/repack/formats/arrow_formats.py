@@ -17,8 +17,8 @@ from packer.errors import BadLabel, UsageError, option, printable
 from packer.files.parquet_pages import binary_places
 from packer.model.annotation import RawAnnotation
 from packer.repack.formats import ForeignFile, Format, FormatOptions, Known, Rich, Row, class_of
-from packer.sources.parquet_columns import FORMATS, ParquetMeaning, Votes, layout_of, objects_of
 from packer.sources.parquet_file import ParquetFile, columns_of_images, features_of
+from packer.sources.parquet_source import FORMATS, ParquetMeaning, Votes, layout_of, objects_of
 from packer.sources.places import SourceFile
 
 ROWS_AT_ONCE = 4096
