@@ -34,6 +34,7 @@ class Order:
     shuffle: bool
     sampler: Sampler | None
     indices: ArrayLike | None
+    classes: options.Classes | None
     seed: int | None
     drop_last: bool
     samples_per_epoch: int | None
@@ -155,7 +156,9 @@ def assemble(given: Arguments) -> LoaderParts:
         UsageError: if the arguments cannot be combined, or the path is not a pack.
         ValueError: if a crop is missing, or one of its values is out of range.
     """
+    within = None
     if isinstance(given.data, PackedDataset):
+        within = given.data.indices
         given = given.with_dataset(given.data)
     given = _with_mixture(given)
     order, augment, form, reading = given.order, given.augment, given.form, given.reading
@@ -163,7 +166,7 @@ def assemble(given: Arguments) -> LoaderParts:
     batch_size = check_int("batch_size", given.batch_size, 1)
     device = options.check_device(form.device)
     own = {"seed": order.seed, "indices": order.indices, "drop_last": order.drop_last}
-    sampler = options.check_sampler(order.sampler, pack, order.shuffle, own)
+    sampler = options.check_sampler(order.sampler, pack, order.shuffle, own, order.classes, within)
     sampler.num_batches(batch_size)  # raises where drop_last would leave none
     seed = sampler.seed if order.seed is None else check_int("seed", order.seed, 0, (1 << 64) - 1)
     augmentation = Augmentation(options.check_crop(augment.crop), options.check_flip(augment.flip), seed)
@@ -220,13 +223,12 @@ def _with_mixture(given: Arguments) -> Arguments:
     if samples is not None:
         samples = check_int("samples_per_epoch", samples, 1)
     shares = list(given.data.values())
-    sampler = MixtureSampler(
-        joined, shares, seed, num_samples=samples, indices=order.indices, drop_last=order.drop_last
-    )
+    indices = options.choose_records(joined, order.indices, order.classes)
+    sampler = MixtureSampler(joined, shares, seed, num_samples=samples, indices=indices, drop_last=order.drop_last)
     return replace(
         given,
         data=joined,
-        order=replace(order, sampler=sampler, shuffle=False, indices=None, drop_last=False),
+        order=replace(order, sampler=sampler, shuffle=False, indices=None, classes=None, drop_last=False),
         reading=replace(reading, cache_dir=None, cache_bytes=None),
     )
 

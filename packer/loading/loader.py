@@ -19,7 +19,7 @@ from packer.loading.assemble import Arguments, Augment, Form, Functions, Order, 
 from packer.loading.crop import STATE, Augmentation, Crop, crop_of, crop_text
 from packer.loading.dataset import PackedDataset
 from packer.loading.on_device import Decoding
-from packer.loading.options import check_crop, check_same_decoder, refuse_unknown
+from packer.loading.options import Classes, check_crop, check_same_decoder, refuse_unknown
 from packer.loading.page_cache import WindowedBatches, check_cache
 from packer.loading.postprocess import MIXING_STATE
 from packer.loading.replace import Replaced, Stats
@@ -144,7 +144,9 @@ class PackedLoader(Rebuildable):
         batch_size: samples per batch on this rank.
         shuffle: a new order each epoch (`ShuffleSampler`); or pass a `sampler`.
         sampler: the order of the records, with its own seed, indices and drop_last.
-        indices: numbers of the records to read, such as those of `packer.samplers.order`; default: all.
+        indices: numbers of the records to read, such as those of `packer.samplers.subset`; default: all. Of a
+            PackedDataset, the numbers of its samples.
+        classes: read only the images with one of these labels, names or ids, as for `PackedDataset`.
         seed: seed of order, crops, flips and transforms; default 0, or that of the sampler.
         drop_last: leave out the samples that do not fill a batch.
         samples_per_epoch: of several packs with shares; default: the number of their records.
@@ -198,6 +200,7 @@ class PackedLoader(Rebuildable):
         shuffle: bool = False,
         sampler: Sampler | None = None,
         indices: ArrayLike | None = None,
+        classes: Classes | None = None,
         seed: int | None = None,
         drop_last: bool = False,
         samples_per_epoch: int | None = None,
@@ -235,7 +238,7 @@ class PackedLoader(Rebuildable):
         given = Arguments(
             data,
             batch_size,
-            Order(shuffle, sampler, indices, seed, drop_last, samples_per_epoch),
+            Order(shuffle, sampler, indices, classes, seed, drop_last, samples_per_epoch),
             Augment(crop, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
             Functions(transform, target_transform, transforms),
             Form(collate, label_offset, with_index, device, mean, std, dtype, memory_format),
@@ -248,7 +251,7 @@ class PackedLoader(Rebuildable):
         self._host, self._batches, self._ram = parts.host, parts.batches, parts.ram
         self._transfer, self._hand_over = parts.transfer, parts.hand_over
         self._settings = {**given.flat(), "data": data if isinstance(data, PackedDataset) else self.pack}
-        self._settings.update(sampler=self.sampler, shuffle=False, indices=None, drop_last=False)
+        self._settings.update(sampler=self.sampler, shuffle=False, indices=None, classes=None, drop_last=False)
         self._settings.update(samples_per_epoch=None, cache_dir=None, cache_bytes=None)
         self._begun: tuple[Iteration, int, Augmentation] | None = None
         """The iteration started last, its samples per batch of all ranks, and its augmentation."""

@@ -6,11 +6,12 @@ import difflib
 import inspect
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from packer.errors import UsageError, plural
 from packer.format.pack import Pack, open_pack
@@ -23,7 +24,11 @@ from packer.loading.postprocess import Mixing
 from packer.loading.targets import Targets, Transforms
 from packer.loading.to_device import Normalize
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
+from packer.samplers.order import Records, check_indices
 from packer.samplers.ranks import as_number
+
+Classes = int | str | Sequence[int | str]
+"""Names or ids of classes."""
 
 ELSEWHERE = {
     "batch_sampler": "write sampler=, one of packer.samplers, and batch_size=",
@@ -70,6 +75,36 @@ def pack_at(data: Any, cache_dir: Any = None, cache_bytes: Any = None) -> Pack:
     elif isinstance(data, (dict, list, tuple)):
         step = "join packs: packer.join_packs([PACK, ...])"
     raise UsageError("data", f"must be the directory of a pack, or an open one, got {type(data).__name__}", step)
+
+
+def choose_records(
+    pack: Pack, indices: ArrayLike | None, classes: Classes | None, within: Records | None = None
+) -> Records | None:
+    """Return the numbers of the records that a dataset or loader has; None: all.
+
+    Args:
+        pack: the pack.
+        indices: which of `within`, or of the pack.
+        classes: names or ids of classes, of which the image must have one; None: of any or none.
+        within: the records of a dataset; None: all.
+
+    Raises:
+        UsageError: if a class is unknown, or nothing is left.
+    """
+    records = within
+    if indices is not None:
+        numbers = check_indices(indices, len(pack) if within is None else len(within))
+        records = numbers if within is None else within[numbers]
+    if classes is None:
+        return records
+    if "label" not in pack.manifest.fields:
+        step = "write indices=pack.where(box_label=...) for the images with such boxes"
+        raise UsageError("classes", "chooses images by their labels, but those of the pack have none", step)
+    of_classes = pack.where(label=classes)
+    chosen = of_classes if records is None else records[np.isin(records, of_classes)]
+    if not len(chosen):
+        raise UsageError("classes", f"is {classes!r}, but no image has such a label", "name other classes")
+    return check_indices(chosen, len(pack))
 
 
 def check_device(device: Any) -> torch.device:
@@ -130,7 +165,9 @@ def _is_crop(crop: Any) -> bool:
     return callable(getattr(crop, "output", None)) and callable(getattr(crop, "regions", None))
 
 
-def check_sampler(sampler: Any, pack: Pack, shuffle: bool, own: dict[str, Any]) -> Sampler:
+def check_sampler(
+    sampler: Any, pack: Pack, shuffle: bool, own: dict[str, Any], classes: Classes | None, within: Records | None
+) -> Sampler:
     """Return the sampler of a pack.
 
     Args:
@@ -138,14 +175,17 @@ def check_sampler(sampler: Any, pack: Pack, shuffle: bool, own: dict[str, Any]) 
         pack: the pack.
         shuffle: a new order each epoch, if none is given.
         own: seed, indices and drop_last of the one that is made then; a given one brings its own of the last two.
+        classes: of the images, for the one that is made.
+        within: the records of the dataset; None: all.
     """
     if sampler is None:
         made = {**own, "seed": 0 if own["seed"] is None else own["seed"]}
+        made["indices"] = choose_records(pack, own["indices"], classes, within)
         return ShuffleSampler(pack, **made) if shuffle else SequentialSampler(pack, **made)
     if not isinstance(sampler, Sampler):
         step = "write shuffle=True, or sampler=ShuffleSampler(pack) of packer.samplers; torch's go into a DataLoader"
         raise UsageError("sampler", f"must be one of packer.samplers, got {type(sampler).__name__}", step)
-    for name, given in {"shuffle": shuffle, **own}.items():
+    for name, given in {"shuffle": shuffle, "classes": classes, **own}.items():
         if name != "seed" and given is not None and given is not False:
             raise UsageError(name, "cannot be combined with a sampler, which has its own", "pass it to the sampler")
     if sampler.num_records != len(pack):
@@ -153,7 +193,12 @@ def check_sampler(sampler: Any, pack: Pack, shuffle: bool, own: dict[str, Any]) 
         raise UsageError("sampler", problem, "create it for this pack")
     if sampler.identity["pack"] not in (None, pack.manifest.digest):
         raise UsageError("sampler", "is for another pack", "create it for this pack")
-    return sampler
+    if within is not None:
+        inside = np.zeros(len(pack), np.bool_)
+        inside[within] = True
+        if sampler.records is None or not inside[sampler.records].all():
+            raise UsageError("sampler", "reads records that the dataset does not have", "create it for the dataset")
+    return sampler.of_pack()
 
 
 def check_normalize(normalize: Normalize, filler: ImageFiller) -> None:
