@@ -17,11 +17,9 @@ from packer.loading.dataset import PackedDataset
 from packer.loading.fill import ImageFiller
 from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
-from packer.loading.pipeline import Pipeline, Workload
-from packer.loading.postprocess import BatchPostprocessor, Mixing
-from packer.loading.replace import Replacer
+from packer.loading.pipeline import Pipeline, Replacer, Workload
 from packer.loading.targets import ImageTransform, JointTransform, Targets, Transforms
-from packer.loading.to_device import Normalize, Transfer
+from packer.loading.to_device import BatchPostprocessor, Mixing, Normalize, Transfer
 from packer.samplers import MixtureSampler, Sampler
 from packer.samplers.ranks import check_int
 from packer.system import usable_cores

@@ -21,9 +21,9 @@ from packer.loading.dataset import PackedDataset
 from packer.loading.on_device import Decoding
 from packer.loading.options import Classes, check_crop, check_same_decoder, refuse_unknown
 from packer.loading.page_cache import WindowedBatches, check_cache
-from packer.loading.postprocess import MIXING_STATE
-from packer.loading.replace import Replaced, Stats
+from packer.loading.pipeline import Replaced, Stats
 from packer.loading.targets import ImageTransform, JointTransform
+from packer.loading.to_device import MIXING_STATE
 from packer.samplers import BlockShuffleSampler, Sampler
 from packer.samplers.clock import Iteration, next_iteration
 

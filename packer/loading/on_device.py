@@ -22,8 +22,7 @@ from packer.images.opencv import FAST_SHRINK, Interpolation
 from packer.loading.crop import CropParams, Regions
 from packer.loading.decoding import in_whole_pixels
 from packer.loading.page_cache import announced
-from packer.loading.pipeline import LoadedBatch, Pipeline
-from packer.loading.replace import Replacements, Stats, problem_of
+from packer.loading.pipeline import LoadedBatch, Pipeline, Replacements, Stats, problem_of
 from packer.model.annotation import Int64
 from packer.system import available_bytes
 

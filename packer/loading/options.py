@@ -20,9 +20,8 @@ from packer.images.decoders import load_native
 from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Crop
 from packer.loading.fill import ImageFiller
-from packer.loading.postprocess import Mixing
 from packer.loading.targets import Targets, Transforms
-from packer.loading.to_device import Normalize
+from packer.loading.to_device import Mixing, Normalize
 from packer.samplers import Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.order import Records, check_indices
 from packer.samplers.ranks import as_number
