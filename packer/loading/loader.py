@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -105,31 +104,7 @@ def as_made(batch: T) -> T:
     return batch
 
 
-class Rebuildable(ABC):
-    """The parts of a loader from which other libraries rebuild a DataLoader."""
-
-    pack: Pack
-    sampler: Sampler
-    batch_size: int
-    collate_fn = staticmethod(as_made)
-    num_workers, prefetch_factor = 0, None
-
-    @abstractmethod
-    def _run(self, first: int | None = None) -> Iterator[Any]:
-        """Yield the batches of the next epoch, starting with batch `first` (default: the loaded position, or 0)."""
-
-    @property
-    def dataset(self) -> Batches:
-        """Returns the batches that `batch_sampler` names."""
-        return Batches(self.pack, self._run)
-
-    @property
-    def batch_sampler(self) -> BatchNumbers:
-        """The number of each batch."""
-        return BatchNumbers(self.sampler, self.batch_size)
-
-
-class PackedLoader(Rebuildable):
+class PackedLoader:
     """Batches of a pack: ``for images, targets in loader``.
 
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
@@ -191,6 +166,9 @@ class PackedLoader(Rebuildable):
         ValueError: if a crop is missing, or one of its values is out of range.
         DamagedPack: if the pack is incomplete.
     """
+
+    collate_fn = staticmethod(as_made)
+    num_workers, prefetch_factor = 0, None
 
     def __init__(  # noqa: PLR0913 - the public options of training, which are passed on in groups
         self,
@@ -266,6 +244,16 @@ class PackedLoader(Rebuildable):
         return f"PackedLoader({self.pack!r}, {what}, {self.sampler!r})"
 
     @property
+    def dataset(self) -> Batches:
+        """Returns the batches that `batch_sampler` names, for libraries that rebuild a DataLoader."""
+        return Batches(self.pack, self._run)
+
+    @property
+    def batch_sampler(self) -> BatchNumbers:
+        """The number of each batch."""
+        return BatchNumbers(self.sampler, self.batch_size)
+
+    @property
     def epoch(self) -> int:
         """The current or next epoch."""
         return self.sampler.epoch
@@ -303,6 +291,7 @@ class PackedLoader(Rebuildable):
         return self._run()
 
     def _run(self, first: int | None = None) -> Iterator[tuple[Any, ...]]:
+        """Yield the batches of the next epoch, starting with batch `first` (default: the loaded position, or 0)."""
         here, size = next_iteration(self.sampler, self.sampler.clock), self.sampler.global_batch(self.batch_size)
         if first is not None:
             here.position = min(first * size, self.sampler.num_samples)

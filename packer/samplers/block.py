@@ -40,7 +40,6 @@ from packer.model.annotation import Int64
 from packer.samplers.order import (
     Records,
     SortedPackWarning,
-    compact,
     derive,
     is_sorted_by_class,
     pack_of,
@@ -48,6 +47,7 @@ from packer.samplers.order import (
     permutation_function,
     random_bits,
     runs_of_neighbors,
+    whole_order,
 )
 from packer.samplers.ranks import Ranks, check_int, length_of, nodes_of
 from packer.samplers.sampler import Sampler
@@ -203,11 +203,7 @@ class BlockShuffleSampler(Sampler):
         return numbers
 
     def _order(self, epoch: int) -> Records:
-        out = np.empty(self.num_indices, compact(self.num_indices))
-        numbers = self._numbers(epoch)
-        for start in range(0, len(out), _STEP):
-            out[start : start + _STEP] = numbers(np.arange(start, min(start + _STEP, len(out))))
-        return out
+        return whole_order(self._numbers(epoch), self.num_indices, self.num_indices, _STEP)
 
 
 class _Stream:

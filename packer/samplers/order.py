@@ -103,11 +103,14 @@ def compact(n: int) -> type[np.int32] | type[np.int64]:
 
 def permutation(n: int, key: int) -> Records:
     """Return the numbers 0 to n - 1 in an order that depends only on `key`, a 64-bit number such as from `derive`."""
-    to = permutation_function(n, key)
-    out = np.empty(n, compact(n))
-    for start in range(0, n, PIECE):
-        piece = np.arange(start, min(start + PIECE, n))
-        out[start : start + len(piece)] = to(piece)
+    return whole_order(permutation_function(n, key), n, n)
+
+
+def whole_order(numbers: Callable[[Int64], Records], count: int, n: int, piece: int = PIECE) -> Records:
+    """Return `numbers`, below n, of the positions 0 to count - 1, computed `piece` of them at a time."""
+    out = np.empty(count, compact(n))
+    for start in range(0, count, piece):
+        out[start : start + piece] = numbers(np.arange(start, min(start + piece, count)))
     return out
 
 

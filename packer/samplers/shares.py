@@ -27,6 +27,7 @@ from packer.samplers.order import (
     permutation,
     permutation_function,
     random_bits,
+    whole_order,
 )
 from packer.samplers.ranks import as_number, check_int
 from packer.samplers.sampler import Sampler
@@ -256,10 +257,7 @@ class MixtureSampler(Sampler):
         return {"weights": _text(self.weights), "packs": _text(np.diff(self._firsts).tolist())}
 
     def _order(self, epoch: int) -> Records:
-        numbers, out = self._numbers(epoch), np.empty(self.num_samples, compact(self.num_indices))
-        for start in range(0, self.num_samples, PIECE):
-            out[start : start + PIECE] = numbers(np.arange(start, min(start + PIECE, self.num_samples)))
-        return out
+        return whole_order(self._numbers(epoch), self.num_samples, self.num_indices)
 
     def _numbers(self, epoch: int) -> Callable[[Int64], Records]:
         rounds: dict[int, tuple[int, Callable[[Int64], Int64]]] = {}  # the last one of each pack
