@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from packer.errors import AnyPath
-from packer.format.pack import Pack
+from packer.errors import AnyPath, UsageError
+from packer.format.pack import Pack, open_pack
+from packer.images.decode import Decoder, check_available
+from packer.images.decoders import load_native
 from packer.loading.collate import Batch, LoadedSample, SampleOfObjects, contiguous
 from packer.loading.fill import Gather, gather_of
 from packer.loading.loader_threads import on_one_core
 from packer.loading.memory import BatchMemory, is_in_worker, shared_pool
-from packer.loading.options import Classes, check_decoder, choose_records, pack_at
 from packer.loading.targets import (
     ImageTransform,
     JointTransform,
@@ -32,9 +34,12 @@ from packer.loading.targets import (
 from packer.model.annotation import Image
 from packer.model.annotation_columns import Ragged
 from packer.samplers.clock import is_dispatched
+from packer.samplers.order import Records, check_indices
 from packer.samplers.ranks import check_int
 
 Indices = Sequence[int] | NDArray[np.int64]
+Classes = int | str | Sequence[int | str]
+"""Names or ids of classes."""
 
 
 class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
@@ -305,3 +310,58 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         column = self.column(name)
         assert isinstance(column, Ragged)
         return column
+
+
+def pack_at(data: Any, cache_dir: Any = None, cache_bytes: Any = None) -> Pack:
+    """Return the pack that `data` is, or whose directory or URL it names."""
+    if isinstance(data, (str, bytes, os.PathLike)):
+        return open_pack(data, cache_dir, cache_bytes)
+    if isinstance(data, Pack):
+        for name, given in (("cache_dir", cache_dir), ("cache_bytes", cache_bytes)):
+            if given is not None:
+                raise UsageError(name, "is for the URL of a pack, but this one is open", "pass it to packer.open_pack")
+        return data
+    step = 'write packer.open_pack("NAME.lmdb")'
+    if hasattr(data, "dataset") and hasattr(data, "indices"):
+        step = "write PackedLoader(subset.dataset, ..., indices=subset.indices)"
+    elif isinstance(data, (dict, list, tuple)):
+        step = "join packs: packer.join_packs([PACK, ...])"
+    raise UsageError("data", f"must be the directory of a pack, or an open one, got {type(data).__name__}", step)
+
+
+def choose_records(
+    pack: Pack, indices: ArrayLike | None, classes: Classes | None, within: Records | None = None
+) -> Records | None:
+    """Return the numbers of the records that a dataset or loader has; None: all.
+
+    Args:
+        pack: the pack.
+        indices: which of `within`, or of the pack.
+        classes: names or ids of classes, of which the image must have one; None: of any or none.
+        within: the records of a dataset; None: all.
+
+    Raises:
+        UsageError: if a class is unknown, or nothing is left.
+    """
+    records = within
+    if indices is not None:
+        numbers = check_indices(indices, len(pack) if within is None else len(within))
+        records = numbers if within is None else within[numbers]
+    if classes is None:
+        return records
+    if "label" not in pack.manifest.fields:
+        step = "write indices=pack.where(box_label=...) for the images with such boxes"
+        raise UsageError("classes", "chooses images by their labels, but those of the pack have none", step)
+    of_classes = pack.where(label=classes)
+    chosen = of_classes if records is None else records[np.isin(records, of_classes)]
+    if not len(chosen):
+        raise UsageError("classes", f"is {classes!r}, but no image has such a label", "name other classes")
+    return check_indices(chosen, len(pack))
+
+
+def check_decoder(decoder: Any) -> str:
+    """Return the name of a JPEG decoder that is there."""
+    check_available(decoder, get_args(Decoder))
+    if decoder == "fast":
+        load_native()
+    return str(decoder)

@@ -14,11 +14,21 @@ from torch.utils.data import Dataset
 from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack
 from packer.images.opencv import quiet_opencv
-from packer.loading.assemble import Arguments, Augment, Form, Functions, Order, Reading, assemble
+from packer.loading.assemble import (
+    Arguments,
+    Augment,
+    Form,
+    Functions,
+    Order,
+    Reading,
+    assemble,
+    check_crop,
+    check_same_decoder,
+    refuse_unknown,
+)
 from packer.loading.crop import STATE, Augmentation, Crop, crop_of, crop_text
-from packer.loading.dataset import PackedDataset
+from packer.loading.dataset import Classes, PackedDataset
 from packer.loading.on_device import Decoding
-from packer.loading.options import Classes, check_crop, check_same_decoder, refuse_unknown
 from packer.loading.page_cache import WindowedBatches, check_cache
 from packer.loading.pipeline import Replaced, Stats
 from packer.loading.targets import ImageTransform, JointTransform
