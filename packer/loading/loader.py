@@ -110,7 +110,7 @@ class Batches(Dataset[Any]):
 
 
 def as_made(batch: T) -> T:
-    """Return the batch unchanged: it is collated already."""
+    """Return `batch` unchanged: it is collated already."""
     return batch
 
 
