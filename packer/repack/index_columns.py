@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.format.index import DTYPES
 from packer.format.manifest import Manifest, ShardEntry
 from packer.model.annotation import Int64
-from packer.model.annotation_columns import column, present
+from packer.model.annotation_columns import Ragged, column, present
 from packer.model.fields import FIELD_NAMES
 
 
@@ -102,3 +102,11 @@ def _with(batch: Any, name: str, values: Any) -> Any:
     place = batch.schema.get_field_index(name)
     arrays = [values if i == place else array for i, array in enumerate(batch.columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def rows_of(lists: Ragged, rows: Int64) -> Ragged:
+    """Return a copy of some rows of a column of lists of numbers."""
+    starts, lengths = np.asarray(lists.offsets[:-1], np.int64)[rows], np.asarray(lists.lengths, np.int64)[rows]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    return Ragged(np.asarray(lists.values)[places], offsets)

@@ -24,7 +24,7 @@ from packer.packing.build_options import check_extension
 from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import read_classes
 from packer.packing.resume import resume_or_restart
-from packer.repack.index_columns import map_ids, recount
+from packer.repack.index_columns import map_ids, recount, rows_of
 from packer.repack.links import Linked, Source, Taken, joined_classes, joint_manifest, link_shards
 
 SHOWN = 5
@@ -118,7 +118,7 @@ def _lists_differ(lists: Ragged, first: Int64, later: Int64) -> NDArray[np.bool_
     counts = np.asarray(lists.lengths)
     same = counts[first] == counts[later]
     found = ~same
-    a, b = lists[first[same]], lists[later[same]]
+    a, b = rows_of(lists, first[same]), rows_of(lists, later[same])
     differ = np.asarray(a.values != b.values)
     unequal = np.asarray(differ.any(axis=tuple(range(1, differ.ndim))))
     before = np.concatenate([[0], np.cumsum(unequal)])
