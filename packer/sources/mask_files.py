@@ -5,33 +5,33 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from packer.errors import BadInput, BadLabel, NoImage, NoLabel, UsageError, option, printable
+from packer.errors import BadInput, UsageError, option, printable
 from packer.images.header import read_header
 from packer.images.masks import MaskValues
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartFile, PartSpec, RawAnnotation
+from packer.sources.by_stem import ByStemSource, Matches, match_by_stem
 from packer.sources.folder import MASK_ENDING, MASK_FOLDERS, MASK_NAME
 from packer.sources.mask_values import Asked, files_of_values, values_in, with_ignored
 from packer.sources.paths import (
     IMAGE_FOLDERS,
+    FolderSplit,
     as_bytes,
     as_text,
     folder_of,
     quoted_value,
     some_paths,
-    split_folders,
     spread,
     stem_of,
 )
-from packer.sources.source import LOOKS, BaseSource, SourceOptions, Tree
+from packer.sources.source import LOOKS, SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file
-from packer.sources.voc import Matches, match_by_stem
 
 MASK = "mask"
 """The name of the part."""
@@ -182,7 +182,7 @@ def _distinct(values: Image) -> list[int]:
     return found
 
 
-class MaskSource(BaseSource):
+class MaskSource(ByStemSource):
     """A map of classes for each image, in a picture of the image's size.
 
     ``--labels masks`` finds the pictures by their names; ``--mask WHERE``, or ``--labels masks:WHERE``, names their
@@ -199,12 +199,11 @@ class MaskSource(BaseSource):
     """
 
     def __init__(self, tree: Tree, options: SourceOptions, found: MaskLayout, alone: bool) -> None:
+        super().__init__(tree, found.matches)
         self.layout = found
-        self.notes: list[str] = []
-        self.label_files = frozenset((*found.masks, *files_of_values(tree, found.where, alone)))
-        self._folders = split_folders(without_masks(tree, found), options.split)
-        self._of_image = {image: _part_file(tree, mask) for image, mask in found.matches.label_of.items()}
-        self._refused = found.matches.refused
+        self.label_files = {*found.masks, *files_of_values(tree, found.where, alone)}
+        self.of_split = FolderSplit.of(tree, options.split)
+        self._files = {image: _part_file(tree, mask) for image, mask in found.matches.label_of.items()}
         self.values = self._values(tree, Asked(options.mask_values, options.ignore_id, alone))
         self.classes: tuple[str, ...] | None = None
         spec = PartSpec(MASK, "mask", "", self.values.classes, self.values.ignore)
@@ -242,10 +241,6 @@ class MaskSource(BaseSource):
         self.parts = {MASK: replace(self.parts[MASK], classes=self.values.classes)}
         self.classes = self.values.classes or None
 
-    def in_split(self, image: bytes) -> bool:
-        """Return whether the image is in a folder of the split."""
-        return image.startswith(self._folders)
-
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the mask of the image.
 
@@ -253,28 +248,22 @@ class MaskSource(BaseSource):
             NoLabel: It has none.
             BadLabel: Several fit it.
         """
-        if (why := self._refused.get(image)) is not None:
-            raise BadLabel(image, why, "rename or move one of them")
-        file = self._of_image.get(image)
-        if file is None:
-            problem = f"has no mask in {printable(self.layout.where)}"
-            raise NoLabel(image, problem, "add it, or remove the image")
+        if (file := self._files.get(image)) is None:
+            self.label_file(image)  # raises the error
+        assert file is not None
         return RawAnnotation(origin=as_text(file.path), parts={MASK: file})
 
-    def for_images(self, images: Sequence[bytes]) -> MaskSource | None:
-        """Return a copy for a worker, with the masks of these images."""
-        part = copy(self)
-        part._of_image = {image: self._of_image[image] for image in images if image in self._of_image}
-        part._refused = {image: self._refused[image] for image in images if image in self._refused}
-        part.layout = MaskLayout(self.layout.where, (), Matches())
-        part.label_files = frozenset()
-        return part
+    def wanted(self, image: bytes) -> str:
+        """Return how an error names what an image lacks."""
+        return f"mask in {printable(self.layout.where)}"
 
-    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Yield the masks that fit no image."""
-        for path in self.layout.matches.unclaimed:
-            if self._folders == (b"",) or any(f and f.strip(b"/") in folder_of(path) for f in self._folders):
-                yield NoImage(path, "is a mask of no image", "add the image, or remove the mask")
+    def for_images(self, images: Sequence[bytes]) -> MaskSource | None:
+        """Return a copy for a worker, with the masks of these images, wherever they are."""
+        part = copy(self)
+        part._tree, part._matches, part.label_files = Tree(b"", (), (), ()), self._matches.of_images(images), set()
+        part._files = {image: self._files[image] for image in images if image in self._files}
+        part.layout, part.of_split = MaskLayout(self.layout.where, (), Matches()), None
+        return part
 
 
 def masks_at(tree: Tree, where: str) -> MaskLayout:

@@ -175,7 +175,8 @@ def test_jpegs_in_black_and_white_are_read_by_their_half(tmp_path: Path) -> None
 
 
 COLOR_FILES = {
-    "labelmap.txt": "# label:color_rgb:parts:actions\nbackground:20,20,20::\nant:220,30,30::\nbee:30,220,30::\ncat:30,30,220::\n",
+    "labelmap.txt": "# label:color_rgb:parts:actions\nbackground:20,20,20::\nant:220,30,30::\n"
+    "bee:30,220,30::\ncat:30,30,220::\n",
     "class_dict.csv": "name,r,g,b\nbackground,20,20,20\nant,220,30,30\nbee,30,220,30\ncat,30,30,220\n",
     "label_colors.txt": "20 20 20\tbackground\n220 30 30\tant\n30 220 30\tbee\n30 30 220\tcat\n",
 }

@@ -1,9 +1,24 @@
-"""The table of layouts that `packer extract` writes: a new one is its file and one line here, or an entry point."""
+"""Layouts that `packer extract` writes: a new one is its class and one line here, or an entry point.
+
+A layout says where an image goes, writes its label, and says what it cannot hold.
+"""
 
 from __future__ import annotations
 
-from packer.errors import option
-from packer.repack.layouts.layout import Layout
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from packer.errors import UsageError, option
+from packer.format.manifest import Manifest
+from packer.images.masks import as_picture
+from packer.model.annotation import Annotation, Mask
+from packer.model.fields import FIELDS, Number
+from packer.sources.mask_files import MASK
+from packer.sources.paths import IMAGE_FOLDERS, quoted_value
 from packer.system.registry import Registry, choose
 
 _HOMES = {
@@ -18,6 +33,136 @@ _REGISTRY = Registry(_HOMES, "packer.layouts")
 """Entry points of this group add layouts: a name, and the subclass of `Layout`."""
 LAYOUTS = _REGISTRY.own
 """The built-in values of ``--layout``."""
+CLASSES_FILE = "classes.txt"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """A record that is written."""
+
+    name: bytes
+    """Path of its image below the folder."""
+    annotation: Annotation
+    width: int
+    height: int
+
+    def class_names(self, classes: Sequence[str]) -> list[str]:
+        """Return the class of each box."""
+        labels = self.annotation.box_labels
+        return [] if labels is None else [classes[i] for i in labels.tolist()]
+
+
+class Layout:
+    """Writes the labels of images to a folder. Subclasses are in `builtin`, and in other packages.
+
+    Args:
+        folder: Where to write.
+        manifest: The manifest of the pack.
+    """
+
+    name = ""
+    holds: frozenset[str] = frozenset()
+    """What it can hold: names of FIELDS, or a member of one: ``box_fields.difficult``."""
+    needs: frozenset[str] = frozenset()
+    """Of these a pack must have one."""
+    mask_folder = b"masks"
+    """Where masks go."""
+    has_palette = False
+    """Whether masks have the palette of Pascal VOC, so that people see the classes."""
+    stems = False
+    """Whether two images in a folder must differ in more than their extension."""
+
+    def __init__(self, folder: str, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.classes = manifest.classes
+        self.lost: Counter[str] = Counter()
+        """What could not be written -> the number of records, or of what it says."""
+        self.labels = self.name
+        """``--labels`` that reads it again, with FOLDER for the folder."""
+        self.options: dict[str, str] = {}
+        """Further options that read it again -> their values."""
+
+    @property
+    def is_of_masks(self) -> bool:
+        """Whether the pack has masks, and no other labels."""
+        return bool(self.manifest.masks) and not self.manifest.fields
+
+    def check(self) -> None:
+        """Raise UsageError if the pack has nothing that this layout could hold, or a class that it cannot name."""
+        fields = {name for name in self.manifest.fields if name != "box_labels"}
+        fields |= {"masks"} if self.manifest.masks else set()
+        if self.needs and not fields & self.needs:
+            has = ", ".join(sorted(fields)) or "no labels"
+            problem = f"{self.name} holds {' or '.join(sorted(self.needs))}, but the pack has {has}"
+            step = "list" if fields - {"label"} else "folder"
+            step = "voc, yolo, coco or list" if "boxes" in fields else "masks or voc" if fields == {"masks"} else step
+            raise UsageError(option("layout"), problem, f"choose {step}")
+        for name in self.classes:
+            if not name.isprintable() or name != name.strip() or not name:
+                raise UsageError(
+                    option("layout"), f"{self.name} cannot hold a class called {quoted_value(name)}", "choose coco"
+                )
+
+    def place(self, path: bytes, annotation: Annotation) -> bytes:
+        """Return where the image of a record goes; `path` is that of its source file, made safe."""
+        return path
+
+    def add(self, item: Item) -> None:
+        """Write the label of an image, or keep it for `close`."""
+
+    def write_mask(self, image: bytes, name: str, mask: Mask) -> None:
+        """Write the mask of an image as a PNG whose gray levels are its ids; `name` is that of the part."""
+        self.write(self.mask_file(image, name), as_picture(mask, self.has_palette))
+
+    def mask_file(self, image: bytes, name: str) -> bytes:
+        """Return where the mask of the image at this path goes."""
+        first, slash, rest = image.partition(b"/")
+        below = rest if slash and first.lower() in IMAGE_FOLDERS else image
+        folder = self.mask_folder if name == MASK else name.encode("ascii")
+        return b"%s/%s.png" % (folder, below.rpartition(b".")[0])
+
+    def close(self) -> None:
+        """Write what is written once: here, the class names in the order of their ids, for ``--classes``."""
+        if self.classes and not self.is_of_masks:
+            self.write(CLASSES_FILE, "".join(f"{name}\n" for name in self.classes).encode("utf-8", "surrogateescape"))
+            self.options["classes"] = os.path.join("FOLDER", CLASSES_FILE)
+
+    def write_mask_classes(self) -> None:
+        """Write the names of the ids of masks beside them, and say how they are read again."""
+        if (facts := self.manifest.masks.get(MASK)) is None:
+            return
+        if facts.classes:
+            names = "".join(f"{name}\n" for name in facts.classes).encode("utf-8", "surrogateescape")
+            self.write(self.mask_folder + b"/class_names.txt", names)
+        self.options |= {"mask": os.fsdecode(self.mask_folder), "mask-values": "ids"}
+        if facts.ignore is not None:
+            self.options["ignore-id"] = str(facts.ignore)
+
+    def note_lost(self, annotation: Annotation) -> None:
+        """Count what the annotation has and this layout cannot hold."""
+        for field in FIELDS:
+            name, value = field.name, getattr(annotation, field.name)
+            if name == "box_labels" or not field.has(value) or name in self.holds:
+                continue
+            if not field.kind.is_numeric:
+                self.lost.update(f"{name}.{member}" for member in value if f"{name}.{member}" not in self.holds)
+            elif isinstance(field.kind, Number) or len(value):
+                self.lost[name] += 1
+        if "boxes" in self.holds and annotation.boxes is not None and annotation.box_labels is None:
+            self.lost["boxes without a class"] += len(annotation.boxes)
+
+    def write(self, name: bytes | str, data: bytes) -> None:
+        """Write a new file below the folder, and the folders above it."""
+        path = os.path.join(os.fsencode(self.folder), os.fsencode(name))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(data)
+
+
+def plain(value: float) -> str:
+    """Return a float64 as plain decimals that are read as the same number, without an exponent."""
+    return np.format_float_positional(value, trim="-")
 
 
 def layout_names() -> tuple[str, ...]:
