@@ -7,13 +7,12 @@ are listed from the fastest: an image of shape (height, width, channels) has the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from packer.containers.arrays import ArraysWriter, BytesColumn, scan_entries
-from packer.containers.container import Entry, ShardSpec
+from packer.containers.arrays import ArraysWriter, BytesColumn, array_format
+from packer.containers.container import ShardSpec
 from packer.errors import UsageError, option, size_text
 from packer.files.n5_blocks import METADATA, block_head, open_arrays
 
@@ -112,20 +111,4 @@ class N5Writer(ArraysWriter):
         self._zip.add(folder + METADATA, json.dumps(metadata).encode("ascii"))
 
 
-class N5Container:
-    """``--format n5``."""
-
-    name = "n5"
-    suffix = ".n5.zip"
-    block_bytes = 1
-    overhead_bytes = 128
-
-    def create(self, path: str, spec: ShardSpec) -> N5Writer:
-        return N5Writer(path, spec)
-
-    def scan(self, path: str) -> Iterator[Entry]:
-        with open_arrays(path) as arrays:
-            yield from scan_entries(arrays)
-
-
-CONTAINER = N5Container()
+CONTAINER = array_format("n5", ".n5.zip", overhead_bytes=128, create=N5Writer, open_arrays=open_arrays)

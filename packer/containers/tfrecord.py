@@ -15,9 +15,8 @@ import numpy as np
 from packer.containers.container import (
     HEADER_BYTES,
     Entry,
-    PlaceList,
-    Places,
-    ShardSpec,
+    FileFormat,
+    StreamWriter,
     image_file,
     npy_payload_offset,
 )
@@ -26,7 +25,7 @@ from packer.files.record_frames import BYTES_LIST, CRC, FRAME, bytes_features, m
 from packer.model.annotation import Record, in_order, parts_of
 from packer.model.fields import LISTS
 from packer.model.record_json import annotation_json, class_name, packer_annotation, part_sizes
-from packer.system.storage import NewFile, mapped
+from packer.system.storage import mapped
 
 _FLAGS = ("difficult", "truncated", "occluded")
 _OF_IMAGES = [field for field in LISTS if not field.per_box]
@@ -193,15 +192,8 @@ _LENGTH = struct.Struct("<Q")
 _NAMES = (IMAGE, KEY, FILENAME, ANNOTATION)
 
 
-class TFRecordWriter:
+class TFRecordWriter(StreamWriter):
     """Writes one frame per record."""
-
-    def __init__(self, path: str, spec: ShardSpec) -> None:
-        self._classes = spec.classes
-        self._file = NewFile(path)
-        self._bytes = 0
-        self._parts = spec.parts
-        self._places = PlaceList(spec.parts)
 
     def write(self, record: Record) -> None:
         own = parts_of(record, self._parts)
@@ -209,42 +201,27 @@ class TFRecordWriter:
         size = sum(map(len, parts))
         length = _LENGTH.pack(size)
         self._file.append(length, CRC.pack(masked_crc32c(length)), *parts, CRC.pack(masked_crc32c(*parts)))
-        base = self._bytes + FRAME.head
+        base = self._end + FRAME.head
         places = {name: (base + at, len(own[name].data)) for name, at in zip(own, parts_at, strict=True)}
         self._places.add((base + image_at, len(record.data)), places)
-        self._bytes += FRAME.head + size + FRAME.tail
-
-    def close(self) -> Places:
-        self._file.close()
-        return self._places.places()
+        self._end += FRAME.head + size + FRAME.tail
 
 
-class TFRecordContainer:
-    """``--format tfrecord``."""
+def scan(path: str) -> Iterator[Entry]:
+    """Verify both checksums of each frame, and yield the images of the Examples.
 
-    name = "tfrecord"
-    suffix = ".tfrecord"
-    block_bytes = 1
-    overhead_bytes = 512
-
-    def create(self, path: str, spec: ShardSpec) -> TFRecordWriter:
-        return TFRecordWriter(path, spec)
-
-    def scan(self, path: str) -> Iterator[Entry]:
-        """Verify both checksums of each frame, and yield the images of the Examples.
-
-        The image is the feature image/encoded; its key is the feature image/source_id, else image/filename, else the
-        number of its frame. Examples without an image are ignored.
-        """
-        with mapped(path) as view, memoryview(view) as data:
-            for number, (start, stop) in enumerate(tfrecord_frames(path, data)):
-                try:
-                    entry = _entry(data[start:stop], start, number)
-                except ValueError as error:
-                    problem = f"the frame at byte {start - FRAME.head} is not a readable Example: {error}"
-                    raise DamagedPack(path, problem) from error
-                if entry is not None:
-                    yield entry
+    The image is the feature image/encoded; its key is the feature image/source_id, else image/filename, else the
+    number of its frame. Examples without an image are ignored.
+    """
+    with mapped(path) as view, memoryview(view) as data:
+        for number, (start, stop) in enumerate(tfrecord_frames(path, data)):
+            try:
+                entry = _entry(data[start:stop], start, number)
+            except ValueError as error:
+                problem = f"the frame at byte {start - FRAME.head} is not a readable Example: {error}"
+                raise DamagedPack(path, problem) from error
+            if entry is not None:
+                yield entry
 
 
 def _entry(example: memoryview, at: int, number: int) -> Entry | None:
@@ -263,4 +240,4 @@ def _entry(example: memoryview, at: int, number: int) -> Entry | None:
     return Entry(key, at + start, stop - start, text, parts)
 
 
-CONTAINER = TFRecordContainer()
+CONTAINER = FileFormat("tfrecord", ".tfrecord", block_bytes=1, overhead_bytes=512, create=TFRecordWriter, scan=scan)
