@@ -228,7 +228,7 @@ class Pack:
         if reader.encoding_of(i) != "raw":
             return self._decoded(i, bytes(data), shape, decoder)
         if min(shape) < 1 or len(data) != np.dtype(dtype).itemsize * shape[0] * shape[1] * shape[2]:
-            self.reader.raise_damaged(i, f"has {len(data)} bytes, which is not {dtype} pixels of shape {shape}")
+            raise self.reader.damage_error(i, f"has {len(data)} bytes, which is not {dtype} pixels of shape {shape}")
         return np.frombuffer(data, dtype).reshape(shape)
 
     def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
@@ -242,7 +242,8 @@ class Pack:
             with quiet_opencv():
                 return decode(data, mode, cast("Decoder", decoder), max_pixels=shape[0] * shape[1])
         except BadImage as error:
-            self.reader.raise_damaged(i, f"matches its checksum, but cannot be decoded: {error.problem}")
+            problem = f"matches its checksum, but cannot be decoded: {error.problem}"
+            raise self.reader.damage_error(i, problem) from error
 
     def sample(self, i: int, decoder: str = "auto") -> Sample:
         """Return image and annotation of record `i`; `decoder` as in `image`."""

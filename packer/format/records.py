@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from crc32c import crc32c
@@ -170,7 +170,7 @@ class Records(PackPlaces):
             self.open_all()
         # records of a shard that is not open may be absent
         opened = self._open_shards[files.first_shard :][: len(files.shards)].all()
-        if opened and not remote.is_fetching():
+        if opened and not remote.fetcher.is_busy():
             needed = self._needed(files, remote)
             if (remote.blocks.states >= needed).all():
                 self._forget_evicted(files, remote, np.arange(remote.blocks.layout.num_blocks))
@@ -259,7 +259,7 @@ class Records(PackPlaces):
             if self._matches(i, name, self.region.data[start:stop]):
                 return
         what = "does not match its checksum"
-        self.raise_damaged(i, what if name == IMAGE else f"has a {name} that {what}")
+        raise self.damage_error(i, what if name == IMAGE else f"has a {name} that {what}")
 
     def _matches(self, i: int, name: str, data: Any) -> bool:
         wanted = self._value(column_of(name, "crc32c"), i)
@@ -287,7 +287,7 @@ class Records(PackPlaces):
     def _named(self, name: str, names: tuple[str, ...], i: int) -> str:
         code = self._value(name, i)
         if not 0 <= code < len(names):
-            self.raise_damaged(i, f"has no valid {name} in the index")
+            raise self.damage_error(i, f"has no valid {name} in the index")
         return names[code]
 
     def annotation(self, i: int) -> Annotation:
@@ -325,10 +325,6 @@ class Records(PackPlaces):
         files, shard, key = self.files_of(number), self.shards[number].container.name, self.key(i)
         error = DamagedPack(files.file(shard), f"record {key} (row {row}) {problem}", RESTORE)
         return error.with_location(files.path, shard, key)
-
-    def raise_damaged(self, i: int, problem: str) -> NoReturn:
-        """Raise that error."""
-        raise self.damage_error(i, problem)
 
     def _key(self, i: int) -> memoryview:
         records = np.array([i])
