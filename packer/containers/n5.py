@@ -14,7 +14,7 @@ import numpy as np
 from packer.containers.arrays import ArraysWriter, BytesColumn, array_format
 from packer.containers.container import ShardSpec
 from packer.errors import UsageError, option, size_text
-from packer.files.n5_blocks import METADATA, block_head, open_arrays
+from packer.files.array_files import N5_METADATA, block_head, open_n5
 
 _VERSION = "2.5.1"
 _BLOCK_BYTES = 4 << 20
@@ -98,7 +98,7 @@ class N5Writer(ArraysWriter):
         self._add_metadata(f"{name}/", (total,), "uint8", total)
 
     def _write_root(self, attributes: dict[str, Any]) -> None:
-        self._zip.add(METADATA, json.dumps({"n5": _VERSION, **attributes}).encode("ascii"))
+        self._zip.add(N5_METADATA, json.dumps({"n5": _VERSION, **attributes}).encode("ascii"))
 
     def _add_metadata(self, folder: str, shape: tuple[int, ...], dtype: str, items: int) -> None:
         block = [max(1, side) for side in (items, *shape[1:])]
@@ -108,7 +108,7 @@ class N5Writer(ArraysWriter):
             "dataType": dtype,
             "compression": {"type": "raw"},
         }
-        self._zip.add(folder + METADATA, json.dumps(metadata).encode("ascii"))
+        self._zip.add(folder + N5_METADATA, json.dumps(metadata).encode("ascii"))
 
 
-CONTAINER = array_format("n5", ".n5.zip", overhead_bytes=128, create=N5Writer, open_arrays=open_arrays)
+CONTAINER = array_format("n5", ".n5.zip", overhead_bytes=128, create=N5Writer, open_arrays=open_n5)

@@ -14,7 +14,7 @@ import numpy as np
 
 from packer.containers.arrays import ArraysWriter, array_format
 from packer.containers.container import ShardSpec
-from packer.files.torch_tensors import PICKLE, Tensor, open_arrays, strides_of
+from packer.files.torch_tensors import PICKLE, Tensor, open_tensors, strides_of
 
 _ALIGNMENT = 64
 
@@ -109,4 +109,4 @@ def _numbers(numbers: Sequence[int]) -> bytes:
     return b"(" + b"".join(map(_number, numbers)) + b"t"
 
 
-CONTAINER = array_format("pth", ".pth", overhead_bytes=192, create=PthWriter, open_arrays=open_arrays)
+CONTAINER = array_format("pth", ".pth", overhead_bytes=192, create=PthWriter, open_arrays=open_tensors)
