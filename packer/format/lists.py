@@ -21,7 +21,7 @@ from typing import IO, Any, Generic, TypeVar
 from packer.errors import AnyPath, DamagedPack, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FileEntry, Manifest, Rejected
-from packer.format.pack_objects import fetch_file, manifest_of
+from packer.format.remote import fetch_file, manifest_of
 from packer.stores import is_url, open_store
 from packer.system import open_regular
 
