@@ -17,31 +17,14 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, StorageError
-from packer.format.manifest import INDEX_SUFFIX, IndexEntry
+from packer.format.manifest import IndexEntry
 from packer.format.mmap import map_files
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation import Annotation, PartSpec, Record, check_names, key_of, names_in
-from packer.model.annotation_columns import Annotations, annotation_of, column
 from packer.model.fields import BY_NAME, FIELDS, FIRST_VERSION, annotation_arrays, texts_of
 
 if TYPE_CHECKING:  # reading needs no container
     from packer.containers.container import Places
-
-__all__ = [
-    "DTYPES",
-    "ENCODINGS",
-    "INDEX_SUFFIX",
-    "SCHEMA",
-    "Annotations",
-    "IndexBuilder",
-    "annotation_of",
-    "batch_of",
-    "column",
-    "one_batch",
-    "read_index",
-    "write_index",
-]
-
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff", "avif", "jp2", "pnm")
 FIRST_ENCODINGS = ENCODINGS[:7]
@@ -170,7 +153,11 @@ class IndexBuilder:
         if self._part_names:
             self._parts.append(
                 {
-                    part.name: (len(part.data), crc32c(part.data, crc32c(key_of(key, part.name))), _code(part.encoding))
+                    part.name: (
+                        len(part.data),
+                        crc32c(part.data, crc32c(key_of(key, part.name))),
+                        PART_ENCODINGS.index(part.encoding),
+                    )
                     for part in record.parts
                 }
             )
@@ -225,10 +212,6 @@ def _offsets(path: AnyPath, column: Any, places: Places, what: str = "") -> Any:
     return pa.array(np.where(written < 0, 0, places.offsets))
 
 
-def _code(encoding: str) -> int:
-    return PART_ENCODINGS.index(encoding)
-
-
 def _concatenated_column(path: AnyPath, chunks: list[Any], kind: Any = None) -> Any:
     # one array, so that it can be mapped without a copy
     try:
@@ -271,12 +254,11 @@ def write_index(path: AnyPath, batch: Any) -> IndexEntry:
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     data = memoryview(sink.getvalue())
-    from packer.system.storage import storage_errors  # which reading does not need
+    from packer.system.atomic import write_new  # which reading does not need
+    from packer.system.storage import storage_errors
 
-    with storage_errors(os.fsdecode(path)), open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    with storage_errors(os.fsdecode(path)):
+        write_new(path, data)
     name = os.path.basename(os.fsdecode(path))
     return IndexEntry(name, len(data), hashlib.sha256(data).hexdigest(), int(crc32c(data)))
 

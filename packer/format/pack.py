@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from packer.errors import AnyPath, BadImage, DamagedPack, UsageError, plural, printable
 from packer.format.annotation_table import annotation_table
-from packer.format.indexes import RESTORE
 from packer.format.manifest import Manifest, Origin
 from packer.format.pack_files import open_files
 from packer.format.records import Records
@@ -32,8 +31,6 @@ from packer.model.fields import FLIPS, WHOLE
 if TYPE_CHECKING:
     from packer.images.decode import Decoder
     from packer.images.header import Mode
-
-__all__ = ["RESTORE", "Pack", "open_pack"]
 
 
 def open_pack(path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> Pack:
