@@ -52,7 +52,7 @@ def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     entries = {
         b"image/channels": _integer(b"image/channels", record.channels),
         FILENAME: _map_entry(FILENAME, _text(record.path)),
-        b"image/format": _format("npy" if record.encoding == "raw" else record.encoding),
+        b"image/format": _name(b"image/format", "npy" if record.encoding == "raw" else record.encoding),
         b"image/height": _integer(b"image/height", record.height),
         KEY: _map_entry(KEY, _text(record.key.encode())),
         b"image/width": _integer(b"image/width", record.width),
@@ -60,7 +60,7 @@ def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     }
     if a.label is not None:
         entries[b"image/class/label"] = _integer(b"image/class/label", a.label)
-        entries[b"image/class/text"] = _class_text(class_name(a.label, classes))
+        entries[b"image/class/text"] = _name(b"image/class/text", class_name(a.label, classes))
     more: dict[bytes, bytes] = {}
     if a.boxes is not None:
         more.update(_box_features(record))
@@ -164,13 +164,8 @@ def _integer(name: bytes, value: int) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _class_text(name: str) -> bytes:
-    return _map_entry(b"image/class/text", _text(name.encode("utf-8", "surrogateescape")))
-
-
-@lru_cache(maxsize=16)
-def _format(name: str) -> bytes:
-    return _map_entry(b"image/format", _text(name.encode()))
+def _name(feature: bytes, name: str) -> bytes:
+    return _map_entry(feature, _text(name.encode("utf-8", "surrogateescape")))
 
 
 def _integers(values: Iterable[int]) -> bytes:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, StorageError
 from packer.format.manifest import IndexEntry
-from packer.format.mmap import map_files
+from packer.format.mmap import map_file
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation import Annotation, PartSpec, Record, check_names, key_of, names_in
 from packer.model.fields import BY_NAME, FIELDS, FIRST_VERSION, annotation_arrays, texts_of
@@ -85,22 +85,13 @@ def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> An
 
     A row is (key, size, crc32c, height, width, channels, codes of dtype and encoding, path, source_xxh3).
     """
-    facts = list(zip(*rows, strict=True)) or [()] * 10
-    keys, sizes, crcs, heights, widths, channels, dtypes, encodings, paths, sources = facts
+    schema, names = FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("offset")), {"dtype": DTYPES, "encoding": ENCODINGS}
+    facts = zip(*rows, strict=True) if rows else [()] * (len(_FACTS) - 1)
     columns = [
-        pa.array(keys, pa.string()),
-        pa.array(sizes, pa.int64()),
-        pa.array(crcs, pa.uint32()),
-        pa.array(heights, pa.int32()),
-        pa.array(widths, pa.int32()),
-        pa.array(channels, pa.int8()),
-        dictionary_column(dtypes, DTYPES),
-        dictionary_column(encodings, ENCODINGS),
-        pa.array(paths, pa.binary()),
-        pa.array(sources, pa.binary(16)),
-        *annotation_arrays(annotations, list(map(texts_of, annotations))),
+        dictionary_column(values, names[field.name]) if field.name in names else pa.array(values, field.type)
+        for field, values in zip(schema, facts, strict=False)
     ]
-    schema = FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("offset"))
+    columns += annotation_arrays(annotations, list(map(texts_of, annotations)))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -325,7 +316,7 @@ def _map_index(path: AnyPath) -> NDArray[np.uint8]:
         raise DamagedPack(path, "the index is missing", "build the pack again") from error
     except OSError as error:
         raise StorageError(path, f"cannot open the index: {error.strerror}") from error
-    return map_files([(name, size)])[0].parts[0][:size]
+    return map_file(name, size)
 
 
 def _check_mapped(data: NDArray[np.uint8], batch: Any) -> None:

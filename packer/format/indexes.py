@@ -23,7 +23,7 @@ from packer.errors import DamagedPack, StorageError
 from packer.format.digests import crc32c_of
 from packer.format.index import DTYPES, ENCODINGS, read_index
 from packer.format.manifest import Manifest, ShardEntry
-from packer.format.mmap import MANY_FILES, Region, check_files, map_files
+from packer.format.mmap import MANY_FILES, Region, check_files, map_file, map_files
 from packer.model.annotation import COLUMNS, MISSING, Int64, column_of, names_in
 from packer.model.annotation_columns import Annotations, Ragged, column, present
 from packer.model.fields import CLASS_IDS, LISTS, OF_BOXES, Lists
@@ -298,7 +298,7 @@ class Indexes:
                 raise DamagedPack(path, "is missing", "restore it or build the pack again") from None
             except OSError as error:
                 raise StorageError(path, error.strerror or str(error)) from None
-        data[:] = map_files([(path, len(data))])[0].parts[0][: len(data)] if content is None else content
+        data[:] = map_file(path, len(data)) if content is None else content
         return int(crc32c(data))
 
     def _data(self, number: int) -> Content:

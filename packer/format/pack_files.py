@@ -151,6 +151,8 @@ class PackPlaces:
         one = files[0] if len(files) == 1 else None
         self.remote = one.remote if one else None
         """What fetches a pack at a URL; None: it is in a directory, or joined."""
+        self.is_remote = any(its.remote is not None for its in files)
+        """Whether records are fetched from a store, and may be evicted again."""
         self.folder = one.folder if one else ""
         """Where its files are on this machine; "" if they are in memory, or in the folders of several packs."""
         self.cache_options = one.cache_options if one else (None, None)
@@ -177,11 +179,6 @@ class PackPlaces:
 
     def __len__(self) -> int:
         return self.manifest.records
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether records are fetched from a store, and may be evicted again."""
-        return any(one.remote is not None for one in self.files)
 
     # -- where things lie
 

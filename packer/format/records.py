@@ -81,13 +81,12 @@ class Records(PackPlaces):
         super().__init__(files, manifest)
         self._checked = {IMAGE: Bits(len(self)), **{name: Bits(len(self)) for name in self.manifest.parts}}
         """Which records this process has verified, of the image and of each part."""
-        self._is_remote = self.is_remote
         self._needed_of: dict[PackFiles, NDArray[np.uint8]] = {}
 
     def record(self, i: int) -> memoryview:
         """Return the bytes of record `i` (`Pack.record`)."""
         self._require(i)
-        if self._is_remote:
+        if self.is_remote:
             with self.held(np.array([i])):
                 return memoryview(bytes(self._record(i)))  # a copy: its block may be evicted
         return self._record(i)
@@ -124,7 +123,7 @@ class Records(PackPlaces):
         Raises:
             StorageError: They cannot be fetched.
         """
-        if not self._is_remote:
+        if not self.is_remote:
             return _HERE
         if self.remote is not None:
             return self._held(self.files[0], self.remote, records, names)
