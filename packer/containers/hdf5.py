@@ -179,10 +179,15 @@ def _part_bounds(file: Any, file_bytes: int) -> Iterator[tuple[str, Any]]:
     for name in [name.removesuffix("_offsets") for name in file if name.endswith("_offsets")]:
         content, offsets = own_dataset(file, name), own_dataset(file, f"{name}_offsets")
         if content is not None and offsets is not None and content.dtype == np.uint8 and content.ndim == 1:
-            bounds = values_of(offsets, file_bytes)
-            if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != content.size or (np.diff(bounds) < 0).any():
-                raise ValueError(f"{name}_offsets do not cover {name}")
-            yield name, contiguous_offset(content) + bounds
+            yield name, contiguous_offset(content) + _bounds(offsets, content, file_bytes, name)
+
+
+def _bounds(offsets: Any, content: Any, file_bytes: int, name: str, covered: str = "") -> Any:
+    """Return offsets in a dataset as an array. Raise ValueError if they do not divide it."""
+    bounds = values_of(offsets, file_bytes)
+    if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != content.size or (np.diff(bounds) < 0).any():
+        raise ValueError(f"{name}_offsets do not cover {covered or name}")
+    return bounds
 
 
 def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tuple[int, ...]) -> None:
@@ -199,11 +204,8 @@ def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tu
 
 def _image_offsets(file: Any, images: Any, file_bytes: int) -> Any:
     """Return the offset of each image in `images`, and the end, int64 (n + 1,)."""
-    if (bounds := own_dataset(file, "image_offsets")) is not None:
-        offsets = values_of(bounds, file_bytes)
-        if offsets.size < 1 or offsets[0] != 0 or offsets[-1] != images.size or (np.diff(offsets) < 0).any():
-            raise ValueError("image_offsets do not cover the images")
-        return offsets
+    if (offsets := own_dataset(file, "image_offsets")) is not None:
+        return _bounds(offsets, images, file_bytes, "image", "the images")
     image_bytes = math.prod(images.shape[1:]) * images.dtype.itemsize
     if len(images) * max(1, image_bytes) > file_bytes:  # before there is a number for each
         raise ValueError("the images extend beyond the end of the file")

@@ -457,15 +457,10 @@ def bad_ranges(table: Any, limit: int) -> tuple[NDArray[np.bool_], NDArray[np.bo
     Both are bool (k, n): the images first, then each part.
     """
     offsets, sizes = all_ranges(table)
-    outside = lies_outside(offsets, sizes, limit)
+    outside = (offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)  # which no value overflows
     among = ~outside if len(offsets) == len(table) else ~outside & (sizes > 0)
     shape = (-1, len(table)) if len(table) else (1, 0)
     return outside.reshape(shape), overlapping(offsets, sizes, among).reshape(shape)
-
-
-def lies_outside(offsets: NDArray[Any], sizes: NDArray[Any], limit: int) -> NDArray[np.bool_]:
-    """Return which ranges exceed a file of `limit` bytes, bool (n,). The inputs are int64 (n,), with any values."""
-    return (offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)
 
 
 def overlapping(offsets: NDArray[Any], sizes: NDArray[Any], among: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -18,10 +18,7 @@ from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, Usag
 from packer.model.annotation import KINDS, Annotation, PartSpec, check_names
 from packer.system import open_regular
 
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)
 
 
 def from_json_value(hint: Any, value: Any) -> Any:
