@@ -218,7 +218,7 @@ def info(
     """
     from packer.format.lists import as_json as list_as_json
     from packer.format.lists import read_list
-    from packer.format.remote import manifest_of
+    from packer.format.pack_objects import manifest_of
     from packer.packing.recorded import command_of
 
     manifest = manifest_of(pack)
@@ -299,7 +299,7 @@ def jpeg_index_facts(pack: str, manifest: Manifest) -> dict[str, Any]:
 
 def missing_files(pack: str, manifest: Manifest) -> list[str]:
     """Return the names of missing files."""
-    from packer.format.remote import missing_objects
+    from packer.format.pack_objects import missing_objects
     from packer.stores import open_store
 
     if is_url(pack):

@@ -82,7 +82,7 @@ def _read_list_file(files: PackFiles, text: bytes | None) -> JpegIndexList | Non
 
 def _fetch_list(files: PackFiles, remote: Remote) -> JpegIndexList | None:
     """Return the list of the index files of a pack at a URL; None if its cache has no room for them."""
-    from packer.format.remote import jpeg_index_at
+    from packer.format.pack_objects import jpeg_index_at
 
     try:
         listed = jpeg_index_at(remote.store, files.manifest)

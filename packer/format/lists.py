@@ -21,6 +21,7 @@ from typing import IO, Any, Generic, TypeVar
 from packer.errors import AnyPath, DamagedPack, printable
 from packer.format.digests import sha256_of
 from packer.format.manifest import FileEntry, Manifest, Rejected
+from packer.format.pack_objects import fetch_file, manifest_of
 from packer.stores import is_url, open_store
 from packer.system import open_regular
 from packer.system.atomic import write_new
@@ -197,8 +198,6 @@ def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Ite
         PackNotFound: The directory is not a pack.
         DamagedPack: The list is missing or cannot be parsed. Its digest is checked by `packer verify`.
     """
-    from packer.format.remote import fetch_file, manifest_of  # with numpy, which the options of a build do not need
-
     folder = os.fsdecode(pack)
     manifest = manifest or manifest_of(folder)
     kind = KINDS[name]

@@ -26,7 +26,7 @@ from packer.format.indexes import value_problems
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME
 from packer.format.make_jpeg_index import find_list, index_problems
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
-from packer.format.remote import jpeg_index_at, manifest_at, objects_in
+from packer.format.pack_objects import jpeg_index_at, manifest_at, objects_in
 from packer.format.verify_records import (
     DecodeJob,
     IndexRows,

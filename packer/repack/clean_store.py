@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from packer.errors import AnyPath, DamagedPack, UsageError
 from packer.format.jpeg_index_list import JPEG_INDEX
 from packer.format.manifest import MANIFEST_NAME
-from packer.format.remote import find_manifest, jpeg_index_at
+from packer.format.pack_objects import find_manifest, jpeg_index_at
 from packer.model.annotation import Progress
 from packer.packing.journal import checked_line
 from packer.packing.store_journal import BUILDS, PLAIN, TAGGED, objects_in

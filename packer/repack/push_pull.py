@@ -17,7 +17,7 @@ from packer.format.digests import sha256_of
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, read_jpeg_index_list, write_list
 from packer.format.manifest import FileEntry, Manifest, read_manifest
 from packer.format.mmap import check_files
-from packer.format.remote import find_manifest, jpeg_index_at, manifest_at
+from packer.format.pack_objects import find_manifest, jpeg_index_at, manifest_at
 from packer.model.annotation import Progress
 from packer.packing.journal import checked_line, line_of
 from packer.packing.publish import Output
