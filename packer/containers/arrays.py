@@ -369,14 +369,19 @@ class ArraysWriter(CollectingWriter):
 
     def _write_parts(self) -> Iterator[tuple[str, Places]]:
         for name, data in self._parts.columns.items():
-            base = self._begin_bytes(name, data.total)
-            for start in range(0, data.total, _COPY_BYTES):
-                self._zip.append(data.read(start, min(start + _COPY_BYTES, data.total)))
-            if data.total:
-                self._zip.end()
-            self._end_bytes(name, data.total)
+            base = self._write_bytes(name, data)
             self._write_array(f"{name}_offsets", data.offsets())
             yield name, self._parts.places(name, base)
+
+    def _write_bytes(self, name: str, data: BytesColumn) -> int:
+        """Write an array of bytes, and return where they begin in the file."""
+        base = self._begin_bytes(name, data.total)
+        for start in range(0, data.total, _COPY_BYTES):
+            self._zip.append(data.read(start, min(start + _COPY_BYTES, data.total)))
+        if data.total:
+            self._zip.end()
+        self._end_bytes(name, data.total)
+        return base
 
     def _write_images(self) -> Any:
         """Write the rest of the array of images, and return the offset of each in the file, int64 (n,)."""

@@ -21,7 +21,6 @@ _BLOCK_BYTES = 4 << 20
 _LARGEST_BLOCK = (1 << 31) - 1
 """Elements; Java's arrays hold no more."""
 SMALLER = "make the shards smaller"
-_COPY_BYTES = 4 << 20
 _DTYPES = {"uint8": "u1", "int64": ">i8", "float32": ">f4"}
 
 
@@ -69,14 +68,8 @@ class N5Writer(ArraysWriter):
             numbers = np.arange(len(starts) - 1)
             first = np.array(self._blocks, np.int64)[numbers // self._items]
             return first + starts[:-1] - starts[numbers - numbers % self._items]
-        total = self._bytes.total
-        base = self._begin_bytes("images", total)
-        if total:
-            for start in range(0, total, _COPY_BYTES):
-                self._zip.append(self._bytes.read(start, min(start + _COPY_BYTES, total)))
-            self._zip.end()
+        base = self._write_bytes("images", self._bytes)
         self._bytes.close()
-        self._end_bytes("images", total)
         return base + starts[:-1]
 
     def _write_array(self, name: str, array: Any) -> None:
