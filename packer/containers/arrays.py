@@ -346,7 +346,7 @@ class CollectingWriter:
         raise NotImplementedError
 
     def _encoding(self) -> str:
-        """Return the encoding of all images; ``copy`` or what was planned if they have several."""
+        """Return the encoding of all images; what was planned if they have none, or several."""
         return self._encodings.pop() if len(self._encodings) == 1 else self._spec.encoding
 
 
