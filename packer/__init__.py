@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.to_device import CudaPrefetcher
-    from packer.packing import BuildOptions, BuildSummary, build_pack, build_packs, build_part, build_parts
-    from packer.packing.call import build
+    from packer.packing.build import BuildSummary, build, build_pack, build_packs, build_part, build_parts
+    from packer.packing.build_options import BuildOptions
     from packer.packing.recorded import options_from, options_like
     from packer.repack.adopt import adopt
     from packer.repack.convert import convert
     from packer.repack.diff import diff
     from packer.repack.extract import extract
     from packer.repack.merge import merge
-    from packer.repack.push_pull import pull, push
     from packer.repack.split import split
+    from packer.repack.url_packs import pull, push
     from packer.repack.writer import PackWriter
     from packer.stats import pack_stats as stats
     from packer.view.notebook import view
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
-    "BuildOptions": "packer.packing",
-    "BuildSummary": "packer.packing",
+    "BuildOptions": "packer.packing.build_options",
+    "BuildSummary": "packer.packing.build",
     "CenterCrop": "packer.loading.crop",
     "CudaPrefetcher": "packer.loading.to_device",
     "Pack": "packer.format.pack",
@@ -49,11 +49,11 @@ _HOMES = {
     "Resize": "packer.loading.crop",
     "adopt": "packer.repack.adopt",
     "as_tv_tensors": "packer.loading.collate",
-    "build": "packer.packing.call",
-    "build_pack": "packer.packing",
-    "build_packs": "packer.packing",
-    "build_part": "packer.packing",
-    "build_parts": "packer.packing",
+    "build": "packer.packing.build",
+    "build_pack": "packer.packing.build",
+    "build_packs": "packer.packing.build",
+    "build_part": "packer.packing.build",
+    "build_parts": "packer.packing.build",
     "collate": "packer.loading.collate",
     "diff": "packer.repack.diff",
     "extract": "packer.repack.extract",
@@ -63,8 +63,8 @@ _HOMES = {
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",
     "options_like": "packer.packing.recorded",
-    "pull": "packer.repack.push_pull",
-    "push": "packer.repack.push_pull",
+    "pull": "packer.repack.url_packs",
+    "push": "packer.repack.url_packs",
     "repair": "packer.format.salvage",
     "split": "packer.repack.split",
     "verify": "packer.format.verify",

@@ -22,8 +22,7 @@ from packer.loading.dataset import PackedDataset
 from packer.loading.decoding import sizes_of
 from packer.loading.loader import PackedLoader
 from packer.loading.on_device import ANTIALIASED, BatchMaker, EncodedBatch, EncodedReader
-from packer.loading.pipeline import LoadedBatch, Pipeline
-from packer.loading.replace import Stats
+from packer.loading.pipeline import LoadedBatch, Pipeline, Stats
 from packer.loading.to_device import Normalize
 from packer.model.annotation import Int64
 from packer.system.machine import install_command

@@ -42,7 +42,8 @@ def printable(path: AnyPath) -> str:
     text = os.fsdecode(path)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+    escaped = (c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
+    return "".join(escaped)
 
 
 def plural(count: int, one: str, many: str = "") -> str:
@@ -143,10 +144,6 @@ def _fill_os_error(error: BaseException, problem: str, where: AnyPath | None) ->
         error.strerror, error.filename = problem, where
     if isinstance(error, FileNotFoundError):
         error.errno = errno.ENOENT
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 class PackerError(Exception):

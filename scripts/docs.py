@@ -11,8 +11,8 @@ Those that are made from other files here:
     cli          docs/cli.md, from the help of the commands
     llms         docs/llms.txt, a list of all pages for language models (llmstxt.org), from the navigation in
                  mkdocs.yml; each page is linked as Markdown, with its first sentence
-    reliability  the tables of docs/reliability.md, from the runs in docs/evidence that scripts/torture.py appends; a
-                 row has a line for its last run, and one for its largest if that is another; slices of a run are one
+    reliability  the runs in the tables of docs/reliability.md, from docs/evidence, by scripts/torture.py; a row
+                 has a line for its last run, and one for its largest if that is another; slices of a run are one
     peers        the figures in docs/peers, from docs/benchmarks.md
     picture      that of README.md, docs/images/packer.svg: a folder, the pack of it, and images per second in training;
                  folder and pack are real, they are drawn and built, the figures are those of docs/benchmarks.md
@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from torture import EVIDENCE, OTHERS, ROOT, ROWS, Row
+from torture import BLOCK, EVIDENCE, ROOT, ROWS, Row
 
 DOCS = ROOT / "docs"
 BENCHMARKS = DOCS / "benchmarks.md"
@@ -72,7 +72,7 @@ def section(command: Any, name: str) -> str:
     """Return the help of a command."""
     import click
 
-    from packer.cli.help import HELP_ALL
+    from packer.cli.values import HELP_ALL
 
     context = click.Context(
         command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH, help_option_names=["-h", "--help"]
@@ -117,8 +117,7 @@ def first_sentence(page: str) -> str:
 
 # -- docs/reliability.md
 
-COLUMNS = ("row", "what", "must hold", "run", "faults", "seeds", "commit")
-BLOCK = re.compile(r"(<!-- evidence: (\w+) -->\n).*?(<!-- end of evidence -->)", re.DOTALL)
+FACTS, RUN = ("row", "what", "must hold"), ("run", "faults", "seeds", "commit")
 Run = dict[str, Any]
 
 
@@ -126,7 +125,7 @@ def reliability() -> dict[Path, str]:
     """Return the page with the tables of all groups between their markers."""
     page, found = DOCS / "reliability.md", runs()
     text = page.read_text("utf-8")
-    return {page: BLOCK.sub(lambda match: f"{match[1]}\n{evidence_table(match[2], found)}\n\n{match[3]}", text)}
+    return {page: BLOCK.sub(lambda match: f"{match[1]}\n{evidence_table(match[2], found)}\n\n{match[4]}", text)}
 
 
 def runs() -> list[Run]:
@@ -142,7 +141,7 @@ def joined(found: Iterable[Run]) -> list[Run]:
         last = whole[-1] if whole else {}
         same = all(run.get(name) == last.get(name) for name in ("row", "commit", "of"))
         if same and run.get("first_seed", -1) == last.get("first_seed", 0) + last.get("runs", 0) and "outcomes" in run:
-            outcomes = Counter(last["outcomes"]) + Counter(run["outcomes"])
+            outcomes: Counter[str] = Counter(last["outcomes"]) + Counter(run["outcomes"])
             sums = {name: last[name] + run[name] for name in ("runs", "faults", "seconds")}
             whole[-1] = {**run, **sums, "first_seed": last["first_seed"], "outcomes": dict(outcomes.most_common())}
         else:
@@ -180,18 +179,16 @@ def seeds(run: Run) -> str:
 
 def evidence_table(group: str, found: list[Run]) -> str:
     """Return the table of a group of rows."""
-    lines = [COLUMNS, ("---",) * len(COLUMNS)]
-    for row in ROWS.values():
-        if row.group != group:
-            continue
-        first = (f"`{row.name}`", row.what, row.must_hold)
+    rows = [row for row in ROWS.values() if row.group == group]
+    head = (*FACTS[: 1 + len(rows[0].facts)], *RUN)
+    lines = [head, ("---",) * len(head)]
+    for row in rows:
+        first = (f"`{row.name}`", *row.facts)
         for run in shown(row, found):
             before = "before " if run.get("recorded", "").endswith("commit") else ""
             commit = f"{before}`{run['commit'][:7]}`, {run['date']}"
             lines.append((*first, reached(run), str(run["faults"]), seeds(run), commit))
-            first = ("", "", "")
-    if group in OTHERS:  # the page says it once
-        lines = [(*cells[:2], *cells[3:]) for cells in lines]
+            first = ("",) * len(first)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -350,7 +347,7 @@ def view(folder: str = "", out: str = str(DOCS / "images" / "view.png")) -> None
         if not folder:
             draw_sample(source, layout="voc", count=400, size=200)
         pack = Path(home, f"{source.name}.lmdb")
-        build_pack(BuildOptions(source, pack, encode="jpeg", resize="320", boxes="drop", max_bad="5%"))
+        build_pack(BuildOptions(str(source), str(pack), encode="jpeg", resize="320", boxes="drop", max_bad="5%"))
         with looking.served(pack) as served, looking.browser(1280, 680) as page:
             page.goto(served.url)
             page.wait_for_function(looking.FILLED)

@@ -34,7 +34,7 @@ ENCODINGS = {"copy": "lmdb", "jpeg": "webdataset", "png": "hdf5", "bmp": "tfreco
 def pixels(number: int) -> np.ndarray[Any, Any]:
     """Return uint8 (height, width, 3) of its own for each number; two have one size."""
     y, x, channel = np.mgrid[0 : 8 + number // 2, 0 : 12 - number // 2, 0:3]
-    return ((37 * number + 11 * y + 7 * x * (channel + 1)) % 256).astype(np.uint8)
+    return np.asarray((37 * number + 11 * y + 7 * x * (channel + 1)) % 256, np.uint8)
 
 
 def annotation(number: int) -> dict[str, Any]:
@@ -64,7 +64,9 @@ def draw(source: Path) -> None:
         for number, name in enumerate(CLASSES)
     ]
     # COCO numbers pixels: the middle of the first is 0, and 0.5 in a pack
-    images, objects, lines = [], [], ["path,label,x1,y1,x2,y2,x3,y3,text"]
+    lines = ["path,label,x1,y1,x2,y2,x3,y3,text"]
+    images: list[Any] = []
+    objects: list[Any] = []
     for number in range(COUNT):
         name, image, notes = f"{number}.png", pixels(number), annotation(number)
         Image.fromarray(image).save(source / name)

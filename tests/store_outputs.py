@@ -23,8 +23,7 @@ from packer.format.lists import read_list
 from packer.format.manifest import parse_manifest, read_manifest
 from packer.model.annotation import Progress
 from packer.packing.store_journal import BUILDS, StoreJournal
-from packer.repack.clean_store import clean, find_unreferenced
-from packer.repack.push_pull import pull, push
+from packer.repack.url_packs import clean, find_unreferenced, pull, push
 from packer.stores import open_store
 
 
@@ -389,7 +388,7 @@ class Transfers:
         assert not objects(bucket_url + "/nothing")
 
     def test_push_resumes(self, pack: Path, bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from packer.repack import push_pull as module
+        from packer.repack import url_packs as module
 
         add, numbers = module._Journal.add, count(1)
 
@@ -414,7 +413,7 @@ class Transfers:
         assert objects(bucket_url) == digests(pack)
 
     def test_pull_resumes(self, pack: Path, bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from packer.repack import push_pull as module
+        from packer.repack import url_packs as module
 
         monkeypatch.setattr(module, "RANGE_BYTES", 1000)
         monkeypatch.setattr(module, "FILES", 1)
@@ -476,7 +475,7 @@ class Transfers:
         assert {one.name for one in found.objects} == first and not found.recent and not found.unknown
         facts = json.loads(good("clean", bucket_url, "--json").out)
         assert facts["objects"] == [] and facts["removed"] is False
-        monkeypatch.setattr("packer.repack.clean_store.time.time", lambda: 4e9)
+        monkeypatch.setattr("packer.repack.url_packs.time.time", lambda: 4e9)
         assert f"{len(first)} objects" in good("clean", bucket_url).out
         assert first <= set(objects(bucket_url)), "only listed"
         good("clean", bucket_url, "--yes")
@@ -505,7 +504,7 @@ class Transfers:
         self, pack: Path, bucket_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         push(pack, bucket_url)
-        monkeypatch.setattr("packer.repack.clean_store.time.time", lambda: 4e9)
+        monkeypatch.setattr("packer.repack.url_packs.time.time", lambda: 4e9)
         store = open_store(bucket_url)
         manifest = bytes(store.read("pack.json"))
         store.delete(["pack.json"])

@@ -17,7 +17,7 @@ import pytest
 from drawn import draw_plain
 from running import ROOT, good, refused, run
 
-from packer.cli.help import PROGRAMS, SHELLS
+from packer.cli.group import PROGRAMS, SHELLS
 
 WAIT_S = 60.0
 

@@ -25,7 +25,7 @@ from packer.format import salvage
 from packer.packing.option_table import TABLE
 from packer.sources import CHOICES
 from packer.sources.list_columns import parse_columns
-from packer.sources.parquet_columns import FORMATS
+from packer.sources.parquet_source import FORMATS
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import bench as bench_script

@@ -1,4 +1,4 @@
-"""A package of somebody else's adds a source and a container: the one of docs/extending.md, installed and used."""
+"""A package of somebody else's adds one of each: that of docs/extending.md, installed and used."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import inspect
 import json
 import os
+import re
+import struct
 import subprocess
 import sys
 import textwrap
@@ -35,7 +37,7 @@ def titled(name: str) -> str:
 
 
 def write_package(home: Path) -> None:
-    for name in ("pyproject.toml", "packer_prefix.py", "packer_plain.py", "packer_names.py"):
+    for name in ("pyproject.toml", *re.findall(r'title="(packer_\w+\.py)"', PAGE)):
         (home / name).write_text(titled(name))
 
 
@@ -115,6 +117,28 @@ def test_a_pack_of_somebody_elses_names(installed: Path, tmp_path: Path) -> None
     assert "must be one of folder, voc, yolo, coco, list, prefix; got suffix" in refused
     # a pack is read and described without the package that wrote it; only its container file is not looked into
     assert json.loads(run(tmp_path, tmp_path, "info", "named.plain", "--json"))["container"] == "plain"
+
+
+def test_files_of_somebody_elses_format(installed: Path, tmp_path: Path) -> None:
+    draw_named(tmp_path)
+    images = [path.read_bytes() for path in sorted((tmp_path / "named").iterdir())]
+    rows = [struct.pack("<BI", i // 3, len(image)) + image for i, image in enumerate(images)]
+    (tmp_path / "six.rows").write_bytes(b"ROWS" + b"".join(rows))
+    run(installed, tmp_path, "adopt", "six.rows", "-o", "six")
+    about = json.loads(run(tmp_path, tmp_path, "info", "six", "--json"))
+    assert (about["container"], about["records"]) == ("rows", 6)
+    run(tmp_path, tmp_path, "verify", "six", "--deep", "--quiet")
+    assert "rows has no role label" in run(
+        installed, tmp_path, "adopt", "six.rows", "-o", "no", "--columns", "label=x", code=2
+    )
+    (tmp_path / "other").write_bytes(b"COLUMNS")
+    assert "recordio, rows" in run(installed, tmp_path, "adopt", "other", "-o", "no", code=2)
+
+
+def test_somebody_elses_engine(installed: Path, tmp_path: Path) -> None:
+    draw_named(tmp_path)
+    run(installed, tmp_path, "build", "named", "--resize", "8", "--engine", "threads:1")
+    assert (tmp_path / "named.lmdb").is_dir()
 
 
 def test_names_that_nobody_adds(installed: Path, tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_most_functions_fit_on_a_screen() -> None:
 
 FIELDS_BY_HAND = {
     "sources/auto.py", "sources/by_name.py", "sources/coco_source.py", "sources/cvat.py", "sources/landmarks.py",
-    "sources/list_columns.py", "sources/list_source.py", "sources/parquet_columns.py", "sources/small_formats.py",
+    "sources/list_columns.py", "sources/list_source.py", "sources/parquet_source.py", "sources/small_formats.py",
     "sources/yolo_source.py",  # find them
     "loading/collate.py", "loading/dataset.py", "loading/loader.py", "loading/targets.py", "loading/yolo_labels.py",
     "ultralytics.py",  # make targets of them
@@ -289,7 +289,7 @@ WRITES_AS_THEY_ARE = {
     "packer/system/atomic.py",
     "packer/system/child.py",  # counters, in a temporary file that was made for them
     "packer/bench/demo.py",  # damages a copy in a folder of its own
-    "packer/cli/help.py",  # the start file of a shell may be the user's link
+    "packer/cli/group.py",  # the start file of a shell may be the user's link
 }
 
 

@@ -143,7 +143,6 @@ FIRST_CASES = {
     "test_planted_links.py::test_nor_as_another_user_than_root": 1,
     "test_plugins.py::test_names_that_nobody_adds": 0,
     "test_plugins.py::test_help_looks_for_no_package": 0,
-    "test_simulation.py::test_indexes_of_many_shards_come_in_the_first_epoch_once_on_each_node": 1,
     "test_without_torch.py::test_packing_needs_neither_torch_nor_jpeg4py": 1,
     "torture/test_torture_builds.py::test_short_writes": 1,
     "torture/test_torture_builds.py::test_random_kills": 0,

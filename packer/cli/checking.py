@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.output import counts_text, echo
+from packer.cli.output import ProgressBar, counts_text, echo, echo_error, echo_step, shortened
 from packer.cli.storing import cache_options
 from packer.cli.values import PackPath
-from packer.errors import DamagedPack, as_options, plural, printable, size_text
+from packer.errors import EXIT_DAMAGED_PACK, EXIT_DIFFERENT, DamagedPack, as_options, plural, printable, size_text
 from packer.stores import is_url
 
 if TYPE_CHECKING:
     from packer.format.manifest import Manifest
-import shlex
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-from packer.cli.output import ProgressBar
-
-if TYPE_CHECKING:
-    pass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-import sys
-from typing import TYPE_CHECKING
-
-from packer.cli.output import echo_error, echo_step
-from packer.errors import EXIT_DAMAGED_PACK, EXIT_DIFFERENT
-
-if TYPE_CHECKING:
     from packer.repack.diff import Differing, DiffReport
 
 
@@ -58,8 +43,6 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
       packer verify imgs.lmdb
       packer verify imgs.lmdb --deep --json
     """
-    from dataclasses import asdict
-
     from packer.format.verify import verify as verify_folder
     from packer.format.verify import verify_url
     from packer.stores import is_url
@@ -71,10 +54,8 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
         echo(json.dumps({**asdict(report), "good": not report.problems}))
     else:
         name = printable(pack)
-        for problem in report.problems[:SHOWN_PROBLEMS]:
-            echo_error(f"{name}: {printable(str(problem))}")
-        if len(report.problems) > SHOWN_PROBLEMS:
-            echo_error(f"... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)")
+        for line in shortened([f"{name}: {printable(str(one))}" for one in report.problems], SHOWN_PROBLEMS):
+            echo_error(line)
         if not quiet:
             for unknown in report.unknown_files:
                 echo_error(f"{name}: {printable(unknown)}: is not part of the pack, but harmless")
@@ -105,8 +86,6 @@ def diff(a: str, b: str, limit: int, as_json: bool, quiet: bool, **cached: Any) 
       packer diff imgs.lmdb imgs.hdf5
       packer diff old.lmdb new.lmdb --limit 100 --json
     """
-    from dataclasses import asdict
-
     from packer.format.pack import open_pack
     from packer.repack.diff import diff as compare
 
@@ -230,7 +209,8 @@ def info(
             "content": content_digest_of(pack, manifest, cache_dir, cache_bytes),
         }
         found |= jpeg_index_facts(pack, manifest)
-        echo(json.dumps({**facts(pack, manifest), **found, **command_line, **asked}))
+        facts = {"path": pack, "bytes": manifest.shard_bytes, **asdict(manifest)}
+        echo(json.dumps({**facts, **found, **command_line, **asked}))
         return
     if command:
         echo(command_of(manifest, pack))
@@ -260,13 +240,6 @@ def info(
     if lists["skipped"]:
         for entry in read_list(pack, "skipped", manifest):
             echo(f"{printable(entry.path)}: {printable(entry.reason)}")
-
-
-def facts(pack: str, manifest: Manifest) -> dict[str, Any]:
-    """Return the manifest as JSON values, with the size of the pack."""
-    from dataclasses import asdict
-
-    return {"path": pack, "bytes": pack_bytes(manifest), **asdict(manifest)}
 
 
 def content_digest_of(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: str | None) -> str | None:
@@ -307,14 +280,9 @@ def missing_files(pack: str, manifest: Manifest) -> list[str]:
     return [file.name for file in manifest.files if not os.path.isfile(manifest.path_of(pack, file.name))]
 
 
-def pack_bytes(manifest: Manifest) -> int:
-    """Return the size of all shards in bytes."""
-    return sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
-
-
 def rows(manifest: Manifest) -> list[tuple[str, str]]:
     """Return the name and value of each line."""
-    size = pack_bytes(manifest)
+    size = manifest.shard_bytes
     each = size_text(size / manifest.records) if manifest.records else "0 bytes"
     kinds = ", ".join(manifest.options["labels"])
     found = [

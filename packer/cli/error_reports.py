@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
@@ -104,12 +104,9 @@ def form_of(given: Sequence[str]) -> Callable[[str], str]:
     params = command.params if command is not None else []
     arguments = {str(p.name): p.human_readable_name for p in params if isinstance(p, click.Argument)}
     options = [p for p in params if isinstance(p, click.Option)]
-    attached = {p.opts[-1].removeprefix(option("")) for p in options if _may_lack_value(p)}
+    may_lack_value = [p for p in options if not p.is_flag and isinstance(p.flag_value, str)]
+    attached = {p.opts[-1].removeprefix(option("")) for p in may_lack_value}
     return partial(as_options, arguments=arguments, attached=attached)
-
-
-def _may_lack_value(parameter: click.Option) -> bool:
-    return not parameter.is_flag and isinstance(parameter.flag_value, str)
 
 
 def corrected_command(error: BaseException, given: Sequence[str]) -> list[str]:
@@ -162,9 +159,10 @@ def _usage_text(error: click.ClickException, given: Sequence[str] = ()) -> tuple
     )
     words = list(given)
     if (option := getattr(error, "option_name", None)) is not None and "No such" in problem:
-        meant = _option_meant(option, getattr(error, "possibilities", None) or ())
-        if meant:
-            words = [meant + word.removeprefix(option) if word.partition("=")[0] == option else word for word in given]
+        if near := get_close_matches(option, getattr(error, "possibilities", None) or (), 1, LIKE):
+            words = [
+                near[0] + word.removeprefix(option) if word.partition("=")[0] == option else word for word in given
+            ]
         elif words and words[0] == option and option in _options_of("build"):
             words = ["build", *given]
     elif words and "No such command" in problem:
@@ -179,11 +177,6 @@ def _usage_text(error: click.ClickException, given: Sequence[str] = ()) -> tuple
 
 LIKE = 0.75
 """How alike an unknown option must be to be taken for another: --shard-size is not --resize."""
-
-
-def _option_meant(option: str, possibilities: Iterable[str]) -> str:
-    near = get_close_matches(option, possibilities, 1, LIKE)
-    return near[0] if near else ""
 
 
 def _options_of(command: str) -> set[str]:

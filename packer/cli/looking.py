@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.output import echo
+from packer.cli.output import LocalPath, ProgressBar, as_typed, echo, table_text
 from packer.cli.storing import cache_options
 from packer.cli.values import PackPath
-from packer.errors import plural, printable
-
-if TYPE_CHECKING:
-    pass
-import shlex
-import textwrap
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
-from packer.cli.output import LocalPath, ProgressBar, as_typed, table_text
-from packer.errors import UsageError
+from packer.errors import UsageError, plural, printable
 
 if TYPE_CHECKING:
     from packer.format.pack import Pack
     from packer.stats import BoxStats, ClassCounts, PackStats, SizeStats, Spread
     from packer.stats.problems import Problems
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from packer.format.pack import Pack
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from packer.format.pack import Pack
-import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from packer.format.pack import Pack
 
 
 SHOWN_CLASSES = 30
@@ -77,8 +54,6 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
       packer stats train.lmdb --against val.lmdb --no-pixels
       packer stats train.lmdb --against val.lmdb --problems
     """
-    from dataclasses import asdict
-
     from packer.format.pack import open_pack
     from packer.stats import pack_stats
 

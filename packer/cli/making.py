@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from packer.errors import plural, printable, size_text, time_text
-from packer.packing import BuildSummary
-from packer.packing.build_options import NOT_IN_SPLIT
+import click
+
+from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, counts_text, echo, echo_error, shortened, telling
+from packer.cli.values import OneOf, OptionsInSections, PackPath, build_option, build_options
+from packer.errors import EXIT_BAD_DATA, UsageError, option, plural, printable, size_text, time_text
+from packer.packing.build_options import NOT_IN_SPLIT, BuildOptions
+from packer.packing.option_table import BAD_DATA, IMAGE, INPUT, LABELS, OPTIONS, OUTPUT, RUN
 
 if TYPE_CHECKING:
     from packer.format.jpeg_index_list import JpegIndexList
     from packer.format.manifest import Manifest, Rejected
+    from packer.packing.build import BuildSummary
     from packer.packing.plan import Plan
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING
-
-import click
-
-from packer.cli.help import OptionsInSections
-from packer.cli.output import LocalPath, ProgressBar, as_typed, counts_text, echo
-from packer.cli.values import build_option, build_options
-from packer.errors import UsageError, option
-from packer.packing import BuildOptions, build_packs, build_parts, plan_packs
-from packer.packing.option_table import BAD_DATA, IMAGE, INPUT, LABELS, OPTIONS, OUTPUT, RUN
-
-if TYPE_CHECKING:
     from packer.repack.adopt import AdoptReport
-import sys
 
-from packer.cli.output import echo_error
-from packer.cli.values import OneOf, PackPath
-from packer.errors import EXIT_BAD_DATA
 
 SHOWN_REJECTIONS = 5
 
@@ -196,10 +186,9 @@ SECTIONS = {
 )
 @click.option("--dry-run", is_flag=True, help="Read headers and labels, print options and plan, and stop.")
 @click.option("--deep", is_flag=True, help="With --dry-run: decode every image too.")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, also after an error.")
+@telling("Print one JSON object at the end, also after an error.")
 @click.pass_context
-def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+def build(context: click.Context, /, dry_run: bool, deep: bool, progress: ProgressBar, **given: Any) -> Told:
     """Pack the images and labels in SRC: a folder, a zip or a tar.
 
     SRC and the new pack may be in object stores: give their URLs. If SRC has splits, such as train/ and val/, a
@@ -217,26 +206,21 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, quiet: bool, as_
     if deep and not dry_run:
         raise UsageError(option("deep"), "is for --dry-run: a build decodes every image anyway", "leave it out")
     options = _options(context, given)
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        if dry_run:
-            plans = plan_packs(options, progress, deep)
-            found = [(plan_facts(plan), plan_lines(plan, deep)) for plan in plans]
-        elif options.part is not None:
-            parts = build_parts(options, progress)
-            found = [({**asdict(part), "part": str(part.part)}, [part.line]) for part in parts]
-        else:
-            summaries = build_packs(options, progress)
-            found = [(summary_facts(one), summary_lines(one, one.output or one.path)) for one in summaries]
-        progress.close()
-        for _, lines in found:
-            for line in lines:
-                progress.note(line)  # not `echo`: the build has succeeded even if nobody reads this
-    if as_json:
-        from packer.packing.bad_inputs import list_path
+    from packer.packing.bad_inputs import list_path  # not before: mistakes are told at once
+    from packer.packing.build import build_packs, build_parts, plan_packs
 
-        every = [facts for facts, _ in found]
-        facts = every[0] if len(every) == 1 else {"packs": every}
-        echo(json.dumps({**facts, "quarantine": list_path(options) if len(every) == 1 else options.quarantine}))
+    if dry_run:
+        plans = plan_packs(options, progress, deep)
+        found = [(plan_facts(plan), plan_lines(plan, deep)) for plan in plans]
+    elif options.part is not None:
+        parts = build_parts(options, progress)
+        found = [({**asdict(part), "part": str(part.part)}, [part.line]) for part in parts]
+    else:
+        summaries = build_packs(options, progress)
+        found = [(summary_facts(one), summary_lines(one, one.output or one.path)) for one in summaries]
+    facts = found[0][0] if len(found) == 1 else {"packs": [facts for facts, _ in found]}
+    quarantine = list_path(options) if len(found) == 1 else options.quarantine
+    return {**facts, "quarantine": quarantine}, [line for _, lines in found for line in lines]
 
 
 def _options(context: click.Context, given: dict[str, Any]) -> BuildOptions:
@@ -283,9 +267,8 @@ def _options(context: click.Context, given: dict[str, Any]) -> BuildOptions:
 @build_option("max_pixels", metavar="N", help="Larger images are bad.")
 @build_option("workers")
 @build_option("overwrite")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def adopt(files: tuple[str, ...], columns: tuple[str, ...], quiet: bool, as_json: bool, **options: object) -> None:
+@telling()
+def adopt(files: tuple[str, ...], columns: tuple[str, ...], progress: ProgressBar, **options: object) -> Told:
     """Make a pack of other tools' FILES, in place.
 
     The pack holds an index for each file, and reads the images where they are: none is copied. FILES are
@@ -299,13 +282,8 @@ def adopt(files: tuple[str, ...], columns: tuple[str, ...], quiet: bool, as_json
     """
     from packer.repack.adopt import adopt as adopt_files
 
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = adopt_files(files, progress=progress, columns=columns, **options)  # type: ignore[arg-type]
-        progress.close()
-        for line in _lines(report):
-            progress.note(as_typed(line, [str(options["out"]), *files]))
-    if as_json:
-        echo(json.dumps(_facts(report)))
+    report = adopt_files(files, progress=progress, columns=columns, **options)  # type: ignore[arg-type]
+    return _facts(report), [as_typed(line, [str(options["out"]), *files]) for line in _lines(report)]
 
 
 def _lines(report: AdoptReport) -> list[str]:
@@ -379,8 +357,6 @@ def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> No
       packer convert imgs.lmdb small.lmdb --resize 128 --encode jpeg
       packer convert imgs.lmdb part.tfrecord --include chosen.txt
     """
-    from dataclasses import asdict
-
     from packer.repack.convert import convert as convert_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:
@@ -388,10 +364,9 @@ def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> No
     if as_json:
         echo(json.dumps(asdict(report)))
     else:
-        for row in report.rejected[:SHOWN_REJECTED]:
-            echo_error(f"rejected: {printable(row.path)}: {row.problem}")
-        if len(report.rejected) > SHOWN_REJECTED:
-            echo_error(f"... and {len(report.rejected) - SHOWN_REJECTED} more (packer info --rejected lists all)")
+        bad = [f"rejected: {printable(row.path)}: {row.problem}" for row in report.rejected]
+        for line in shortened(bad, SHOWN_REJECTED, "packer info --rejected"):
+            echo_error(line)
         if not quiet:
             left = f", {report.skipped:,} left out" if report.skipped else ""
             where = as_typed(printable(report.path), [out])
@@ -430,8 +405,6 @@ def sample(out: str, as_json: bool, quiet: bool, **drawing: Any) -> None:
       packer sample shapes --layout voc
       packer build shapes --resize 128x128 --fit pad
     """
-    from dataclasses import asdict
-
     from packer.sources.synthetic import draw_sample
 
     with ProgressBar(hidden=quiet or as_json) as progress:

@@ -5,29 +5,27 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer import __version__
 from packer.cli.output import LocalPath, ProgressBar, echo, table_text
 from packer.cli.storing import cache_dir_option
 from packer.cli.values import OneOf, PackPath
 from packer.containers import CONTAINERS
-from packer.errors import printable
+from packer.errors import EXIT_BAD_DATA, UsageError, plural, printable, size_text
+from packer.system.machine import install_command
 
 if TYPE_CHECKING:
     from packer.bench import Figure, Report, Row
-import random
-from dataclasses import asdict
-from itertools import count
-
-from packer import __version__
-from packer.errors import EXIT_BAD_DATA, UsageError, plural, size_text
-from packer.system.machine import install_command
 
 
 @click.command()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
 from typing import Any
 
 import click
@@ -102,6 +104,12 @@ def table_text(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> li
         padded = (c.rjust(width) if i in right else c.ljust(width) for i, (c, width) in enumerate(cells))
         lines.append("  ".join(padded).rstrip())
     return lines
+
+
+def shortened(lines: Sequence[str], most: int, where: str = "--json") -> list[str]:
+    """Return the first lines, and one that says how many more there are, and where all are listed."""
+    more = len(lines) - most
+    return [*lines[:most], f"... and {more} more ({where} lists all)"] if more > 0 else list(lines)
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -209,6 +217,34 @@ class ProgressBar(Progress):
             echo(text)
         except ReaderGone:
             self._hidden = True  # a closed terminal must not stop the work
+
+
+Told = tuple[Mapping[str, Any], Iterable[str]]
+"""What a command has to say: as JSON values, and as lines."""
+
+
+def telling(json_help: str = "Print one JSON object.") -> Callable[[Callable[..., Told]], Callable[..., None]]:
+    """Return the decorator of a command that shows its progress, and then says what it returns.
+
+    It gives the command the options ``--quiet`` and ``--json``, and the argument `progress`.
+    """
+
+    def decorated(command: Callable[..., Told]) -> Callable[..., None]:
+        @click.option("--quiet", is_flag=True, help="Print only errors.")
+        @click.option("--json", "as_json", is_flag=True, help=json_help)
+        @wraps(command)
+        def tell(*arguments: Any, quiet: bool, as_json: bool, **given: Any) -> None:
+            with ProgressBar(hidden=quiet or as_json) as progress:
+                facts, lines = command(*arguments, progress=progress, **given)
+                progress.close()
+                for line in lines:
+                    progress.note(line)  # not `echo`: the work is done even if nobody reads this
+            if as_json:
+                echo(json.dumps(facts))
+
+        return tell
+
+    return decorated
 
 
 def as_typed(text: str, given: Sequence[str]) -> str:

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.output import LocalPath, ProgressBar, as_typed, echo
-from packer.cli.values import OneOf, PackPath
-from packer.errors import plural, printable, time_text
+from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, echo, echo_error, shortened, telling
+from packer.cli.values import OneOf, PackPath, build_option
+from packer.errors import EXIT_BAD_DATA, UsageError, plural, printable, size_text, time_text
 
 if TYPE_CHECKING:
     from packer.repack.merge import MergeReport
-import os
-import shlex
-import sys
-
-from packer.cli.output import echo_error
-from packer.errors import EXIT_BAD_DATA, UsageError, size_text
 
 
 @click.command()
 @click.argument("packs", type=PackPath(), nargs=-1, required=True)
-@click.option("-o", "--out", type=click.Path(), required=True, help="Path of the new pack.")
-@click.option(
-    "--classes",
-    type=LocalPath(),
-    metavar="FILE",
+@build_option("out", required=True, help="Path of the new pack.")
+@build_option(
+    "classes",
     help="Class names in the order of their ids, one per line; or a pack.  [default: those of the first pack, then "
     "those that the next ones add]",
 )
@@ -38,10 +34,9 @@ from packer.errors import EXIT_BAD_DATA, UsageError, size_text
     type=OneOf(("keep", "drop", "fail")),
     help="Records whose image files have the same bytes as an earlier one.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def merge(packs: tuple[str, ...], quiet: bool, as_json: bool, **given: Any) -> None:
+@build_option("overwrite")
+@telling()
+def merge(packs: tuple[str, ...], progress: ProgressBar, **given: Any) -> Told:
     """Merge PACKS into one, without copying their images.
 
     Shards are hard links where the file system allows, and classes are joined by name. New data need no new build of
@@ -55,13 +50,8 @@ def merge(packs: tuple[str, ...], quiet: bool, as_json: bool, **given: Any) -> N
     """
     from packer.repack.merge import merge as merge_packs
 
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = merge_packs(packs, **given, progress=progress)
-        progress.close()
-        for line in _lines(report):
-            progress.note(as_typed(line, [given["out"], *packs]))
-    if as_json:
-        echo(json.dumps(_facts(report)))
+    report = merge_packs(packs, **given, progress=progress)
+    return _facts(report), [as_typed(line, [given["out"], *packs]) for line in _lines(report)]
 
 
 def _lines(report: MergeReport) -> list[str]:
@@ -84,8 +74,6 @@ def _lines(report: MergeReport) -> list[str]:
 
 
 def _facts(report: MergeReport) -> dict[str, Any]:
-    from dataclasses import asdict
-
     manifest = report.manifest
     return {
         "path": report.path,
@@ -112,12 +100,11 @@ def _facts(report: MergeReport) -> dict[str, Any]:
     "extras.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random order.")
-@click.option("-o", "--out", type=click.Path(), metavar="DIR", help="Folder for the parts.  [default: that of PACK]")
+@build_option("out", metavar="DIR", help="Folder for the parts.  [default: that of PACK]")
 @click.option("--lists", is_flag=True, help="Write lists of paths for packer build --include instead of packs.")
-@click.option("--overwrite", is_flag=True, help="Replace existing parts.")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def split(pack: str, out: str | None, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+@build_option("overwrite", help="Replace existing parts.")
+@telling()
+def split(pack: str, out: str | None, overwrite: bool, progress: ProgressBar, **given: Any) -> Told:
     """Split PACK into parts without copying its images.
 
     The parts are called PACK-train and so on. Each record is in one of them. The same options give the same parts, on
@@ -128,23 +115,17 @@ def split(pack: str, out: str | None, overwrite: bool, quiet: bool, as_json: boo
       packer split imgs.lmdb --parts train=0.8,val=0.1,test=0.1 --stratify
       packer split faces.lmdb --parts train=0.9,val=0.1 --group person
     """
-    from dataclasses import asdict
-
     from packer.repack.links import shards_text
     from packer.repack.split import SplitOptions
     from packer.repack.split import split as split_pack
 
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = split_pack(pack, SplitOptions(**given), out, overwrite, progress)
-        progress.close()
-        for note in report.notes:
-            progress.note(f"note: {note}")
-        for part in report.parts:
-            shards = f", {shards_text(part.shards)}" if part.shards else ""
-            where = as_typed(printable(part.path), [out or os.path.dirname(pack)])
-            progress.note(f"{printable(part.name)}: {plural(part.records, 'record')}{shards}: {where}")
-    if as_json:
-        echo(json.dumps(asdict(report)))
+    report = split_pack(pack, SplitOptions(**given), out, overwrite, progress)
+    lines = [f"note: {note}" for note in report.notes]
+    for part in report.parts:
+        shards = f", {shards_text(part.shards)}" if part.shards else ""
+        where = as_typed(printable(part.path), [out or os.path.dirname(pack)])
+        lines.append(f"{printable(part.name)}: {plural(part.records, 'record')}{shards}: {where}")
+    return asdict(report), lines
 
 
 def _layout_names() -> tuple[str, ...]:
@@ -163,17 +144,11 @@ def _layout_names() -> tuple[str, ...]:
     show_default=True,
     help="Kind of labels.",
 )
-@click.option(
-    "--include",
-    type=LocalPath(),
-    metavar="FILE",
-    help="Extract only the images in FILE: one path, name, glob or key per line.",
-)
-@click.option("--exclude", type=LocalPath(), metavar="FILE", help="Leave out the images in FILE, in the same form.")
-@click.option("--overwrite", is_flag=True, help="Replace a folder that was extracted.")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def extract(pack: str, out: str, overwrite: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+@build_option("include", help="Extract only the images in FILE: one path, name, glob or key per line.")
+@build_option("exclude", help="Leave out the images in FILE, in the same form.")
+@build_option("overwrite", help="Replace a folder that was extracted.")
+@telling()
+def extract(pack: str, out: str, overwrite: bool, progress: ProgressBar, **given: Any) -> Told:
     """Write the images and labels of PACK to the new folder OUT.
 
     Encoded images are written byte for byte, raw ones as PNG. packer build reads the folder to an equal pack again;
@@ -184,24 +159,18 @@ def extract(pack: str, out: str, overwrite: bool, quiet: bool, as_json: bool, **
       packer extract imgs.lmdb ./imgs
       packer extract voc.hdf5 ./yolo --layout yolo
     """
-    from dataclasses import asdict
-
     from packer.repack.extract import ExtractOptions
     from packer.repack.extract import extract as extract_pack
 
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = extract_pack(pack, out, ExtractOptions(**given), overwrite, progress)
-        progress.close()
-        for note in report.notes:
-            progress.note(f"note: {note}")
-        for what, count in report.lost.items():
-            progress.note(f"not in {report.layout}: {printable(what)} ({count:,})")
-        renamed = f", {report.renamed:,} of them renamed" if report.renamed else ""
-        where, again = (as_typed(printable(text), [out]) for text in (report.path, shlex.join(report.build)))
-        progress.note(f"{where}: {plural(report.images, 'image')}{renamed}; {time_text(report.seconds)}")
-        progress.note(f"pack it again: {again}")
-    if as_json:
-        echo(json.dumps(asdict(report)))
+    report = extract_pack(pack, out, ExtractOptions(**given), overwrite, progress)
+    renamed = f", {report.renamed:,} of them renamed" if report.renamed else ""
+    where, again = (as_typed(printable(text), [out]) for text in (report.path, shlex.join(report.build)))
+    return asdict(report), [
+        *(f"note: {note}" for note in report.notes),
+        *(f"not in {report.layout}: {printable(what)} ({count:,})" for what, count in report.lost.items()),
+        f"{where}: {plural(report.images, 'image')}{renamed}; {time_text(report.seconds)}",
+        f"pack it again: {again}",
+    ]
 
 
 SHOWN_LOST = 20
@@ -224,8 +193,6 @@ def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
       packer repair imgs.lmdb
       packer repair imgs.lmdb --out /other/disk/imgs.lmdb --json
     """
-    from dataclasses import asdict
-
     from packer.format.salvage import repair as repair_pack
 
     with ProgressBar(hidden=quiet or as_json) as progress:
@@ -234,10 +201,8 @@ def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
         echo(json.dumps({**asdict(report), "lost_records": report.lost_records}))
     else:
         name = printable(pack)
-        for entry in report.lost[:SHOWN_LOST]:
-            echo_error(f"{name}: lost: {printable(str(entry))}")
-        if len(report.lost) > SHOWN_LOST:
-            echo_error(f"... and {len(report.lost) - SHOWN_LOST} more (--json lists all)")
+        for line in shortened([f"{name}: lost: {printable(str(entry))}" for entry in report.lost], SHOWN_LOST):
+            echo_error(line)
         if not quiet:
             for note in report.notes:
                 echo(f"{name}: {printable(note)}")
@@ -262,13 +227,10 @@ def repair(pack: str, out: str | None, as_json: bool, quiet: bool) -> None:
     help="An entry per row of blocks, or per four blocks: larger, faster for small crops of large images.",
 )
 @click.option("--remove", is_flag=True, help="Remove the index.")
-@click.option(
-    "--workers", type=int, metavar="N", help="Number of worker processes.  [default: the number of usable cores]"
-)
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@build_option("workers")
+@telling()
 @click.pass_context
-def index(context: click.Context, /, pack: str, remove: bool, quiet: bool, as_json: bool, **given: Any) -> None:
+def index(context: click.Context, /, pack: str, remove: bool, progress: ProgressBar, **given: Any) -> Told:
     """Make an index of the JPEGs in PACK, for faster crops.
 
     With it, a crop is decoded without what comes before it in the JPEG. It is in
@@ -282,20 +244,12 @@ def index(context: click.Context, /, pack: str, remove: bool, quiet: bool, as_js
       packer index imgs.lmdb --interval 4
       packer index imgs.lmdb --remove
     """
-    from dataclasses import asdict
-
     from packer.repack.index_jpegs import index_jpegs, remove_jpeg_index
 
     if remove and context.get_parameter_source("interval") != click.core.ParameterSource.DEFAULT:
         raise UsageError("--interval", "is for an index that is made, not for --remove", "leave it out")
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = remove_jpeg_index(pack) if remove else index_jpegs(pack, **given, progress=progress)
-        facts = asdict(report)
-        progress.close()
-        for line in removed_lines(facts) if remove else made_lines(facts):
-            progress.note(line)
-    if as_json:
-        echo(json.dumps(facts))
+    facts = asdict(remove_jpeg_index(pack) if remove else index_jpegs(pack, **given, progress=progress))
+    return facts, removed_lines(facts) if remove else made_lines(facts)
 
 
 def removed_lines(facts: dict[str, Any]) -> list[str]:

@@ -6,21 +6,20 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from packer.cli.output import ProgressBar, echo, echo_error, table_text
-from packer.errors import EXIT_DAMAGED_PACK, PackerError, UsageError, plural, printable, size_text
+from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, echo, echo_error, shortened, table_text, telling
+from packer.cli.values import PackPath
+from packer.errors import EXIT_DAMAGED_PACK, PackerError, UsageError, plural, printable, size_text, time_text
 
 if TYPE_CHECKING:
     from packer.format.cached import CachedPack, CacheReport
-from collections.abc import Sequence
+    from packer.repack.url_packs import Unreferenced
 
-from packer.cli.output import LocalPath, as_typed
-from packer.cli.values import PackPath
-from packer.errors import time_text
 
 SHOWN_PROBLEMS = 20
 HEAD = ("pack", "here", "whole", "last read", "id")
@@ -101,8 +100,6 @@ def _lines(packs: list[CachedPack], root: str) -> Iterator[str]:
 
 
 def _verify(packs: list[CachedPack], as_json: bool) -> None:
-    from dataclasses import asdict
-
     from packer.format.cached import verify_cached
 
     reports: list[CacheReport] = []
@@ -120,10 +117,8 @@ def _verify(packs: list[CachedPack], as_json: bool) -> None:
     else:
         for report in reports:
             name = printable(report.url)
-            for problem in report.problems[:SHOWN_PROBLEMS]:
-                echo_error(f"{name}: {printable(problem)}")
-            if len(report.problems) > SHOWN_PROBLEMS:
-                echo_error(f"... and {len(report.problems) - SHOWN_PROBLEMS} more (--json lists all)")
+            for line in shortened([f"{name}: {printable(one)}" for one in report.problems], SHOWN_PROBLEMS):
+                echo_error(line)
             checked = f"{report.records:,} of {plural(report.of, 'record')} are here{_proof(report)}"
             if report.problems:
                 in_use = f", {size_text(report.in_use_bytes)} is in use" if report.in_use_bytes else ""
@@ -183,9 +178,8 @@ def _clear(packs: list[CachedPack], root: str, yes: bool, as_json: bool) -> None
 @click.argument("url")
 @click.argument("out", metavar="PACK", type=LocalPath())
 @click.option("--overwrite", is_flag=True, help="Replace an existing pack.")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def pull(url: str, out: str, overwrite: bool, quiet: bool, as_json: bool) -> None:
+@telling()
+def pull(url: str, out: str, overwrite: bool, progress: ProgressBar) -> Told:
     """Copy the pack at URL to the new folder PACK.
 
     The digest of every file is verified before the pack gets its name. If it is interrupted, the same command
@@ -195,28 +189,19 @@ def pull(url: str, out: str, overwrite: bool, quiet: bool, as_json: bool) -> Non
     Examples:
       packer pull s3://bucket/imgs.lmdb imgs.lmdb
     """
-    from dataclasses import asdict
+    from packer.repack.url_packs import pull as pull_pack
 
-    from packer.repack.push_pull import pull as pull_pack
-
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = pull_pack(url, out, overwrite, progress)
-        progress.close()
-        where = as_typed(printable(report.path), [out])
-        progress.note(
-            f"{where}: {plural(report.records, 'record')} in {plural(report.files, 'file')}, "
-            f"{size_text(report.bytes)} in {time_text(report.seconds)}; every digest is good"
-        )
-    if as_json:
-        echo(json.dumps(asdict(report)))
+    report = pull_pack(url, out, overwrite, progress)
+    where, files = as_typed(printable(report.path), [out]), plural(report.files, "file")
+    taken = f"{size_text(report.bytes)} in {time_text(report.seconds)}; every digest is good"
+    return asdict(report), [f"{where}: {plural(report.records, 'record')} in {files}, {taken}"]
 
 
 @click.command()
 @click.argument("pack", type=PackPath())
 @click.argument("url")
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def push(pack: str, url: str, quiet: bool, as_json: bool) -> None:
+@telling()
+def push(pack: str, url: str, progress: ProgressBar) -> Told:
     """Copy PACK to URL in an object store, where no pack may be.
 
     Each file is verified before it is sent, and pack.json is written last. If it is interrupted, the same command
@@ -226,21 +211,16 @@ def push(pack: str, url: str, quiet: bool, as_json: bool) -> None:
     Examples:
       packer push imgs.lmdb s3://bucket/imgs.lmdb
     """
-    from dataclasses import asdict
+    from packer.repack.url_packs import push as push_pack
 
-    from packer.repack.push_pull import push as push_pack
-
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = push_pack(pack, url, progress)
-        progress.close()
-        if report.linked:
-            there = plural(report.linked, "file that lies elsewhere is", "files that lie elsewhere are")
-            progress.note(f"note: {there} copied along, so the digest of the pack there is {report.digest[:12]}")
-        sent = "it was there already" if not report.sent else f"{report.sent} sent in {time_text(report.seconds)}"
-        progress.note(f"{report.url}: {plural(report.files, 'file')}, {size_text(report.bytes)}; {sent}")
-        progress.note(f'read it: packer.PackedDataset("{report.url}")')
-    if as_json:
-        echo(json.dumps(asdict(report)))
+    report = push_pack(pack, url, progress)
+    lines = []
+    if report.linked:
+        there = plural(report.linked, "file that lies elsewhere is", "files that lie elsewhere are")
+        lines.append(f"note: {there} copied along, so the digest of the pack there is {report.digest[:12]}")
+    sent = "it was there already" if not report.sent else f"{report.sent} sent in {time_text(report.seconds)}"
+    lines.append(f"{report.url}: {plural(report.files, 'file')}, {size_text(report.bytes)}; {sent}")
+    return asdict(report), [*lines, f'read it: packer.PackedDataset("{report.url}")']
 
 
 SHOWN = 20
@@ -252,9 +232,8 @@ SHOWN = 20
 @click.option(
     "--older-than", type=float, default=24.0, show_default=True, metavar="HOURS", help="Age of what may be removed."
 )
-@click.option("--quiet", is_flag=True, help="Print only errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def clean(url: str, yes: bool, older_than: float, quiet: bool, as_json: bool) -> None:
+@telling()
+def clean(url: str, yes: bool, older_than: float, progress: ProgressBar) -> Told:
     """List and remove what builds have left at URL.
 
     Without --yes, they are only listed.
@@ -267,30 +246,28 @@ def clean(url: str, yes: bool, older_than: float, quiet: bool, as_json: bool) ->
       packer clean s3://bucket/imgs.lmdb
       packer clean s3://bucket/imgs.lmdb --yes
     """
-    from packer.repack.clean_store import clean as remove
-    from packer.repack.clean_store import find_unreferenced
+    from packer.repack.url_packs import clean as remove
+    from packer.repack.url_packs import find_unreferenced
 
     if older_than < 0:
         raise UsageError("--older-than", f"must be at least 0, got {older_than:g}")
     found = find_unreferenced(url, older_than * 3600)
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        if yes:
-            remove(found, progress)
-        progress.close()
-        for one in found.objects[:SHOWN]:
-            progress.note(f"{'removed' if yes else 'left over'}: {printable(one.name)}: {size_text(one.size)}")
-        if len(found.objects) > SHOWN:
-            progress.note(f"... and {len(found.objects) - SHOWN} more (--json lists all)")
-        done = f"{_count(found.objects)} {'removed' if yes else 'left over; --yes removes them'}"
-        progress.note(f"{found.url}: {done if found.objects else 'nothing is left over'}")
-        if found.recent:
-            progress.note(f"note: {_count(found.recent)} not needed, but newer than {older_than:g} h: see --older-than")
-        if found.unknown:
-            progress.note(f"note: {_count(found.unknown)} of a pack whose pack.json is missing: kept, as the only copy")
-    if as_json:
-        groups = {"objects": found.objects, "recent": found.recent, "unknown": found.unknown}
-        names = {group: [one.name for one in objects] for group, objects in groups.items()}
-        echo(json.dumps({"url": found.url, "removed": yes, **names}))
+    if yes:
+        remove(found, progress)
+    groups = {"objects": found.objects, "recent": found.recent, "unknown": found.unknown}
+    names = {group: [one.name for one in objects] for group, objects in groups.items()}
+    return {"url": found.url, "removed": yes, **names}, _left_over(found, yes, older_than)
+
+
+def _left_over(found: Unreferenced, removed: bool, older_than: float) -> Iterator[str]:
+    what = "removed" if removed else "left over"
+    yield from shortened([f"{what}: {printable(one.name)}: {size_text(one.size)}" for one in found.objects], SHOWN)
+    done = f"{_count(found.objects)} {'removed' if removed else 'left over; --yes removes them'}"
+    yield f"{found.url}: {done if found.objects else 'nothing is left over'}"
+    if found.recent:
+        yield f"note: {_count(found.recent)} not needed, but newer than {older_than:g} h: see --older-than"
+    if found.unknown:
+        yield f"note: {_count(found.unknown)} of a pack whose pack.json is missing: kept, as the only copy"
 
 
 def _count(objects: Sequence[tuple[str, int, str | None, float]]) -> str:

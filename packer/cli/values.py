@@ -1,29 +1,26 @@
-"""Values of options and arguments: which are allowed, what was meant by others, and how a shell completes them."""
+"""Options and arguments: allowed values, what was meant by others, how shells complete and help shows them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from packer.cli.output import LocalPath
 from packer.errors import UsageError, printable
+from packer.packing.build_options import DEFAULTS, KINDS
+from packer.packing.option_table import ARGUMENT, OPTIONS, TABLE
 from packer.system.registry import choose
 
 if TYPE_CHECKING:
     Type = click.ParamType[str]
 else:
     Type = click.ParamType  # generic since click 8.4
-from typing import TypeVar
 
-import click
-
-from packer.cli.output import LocalPath
-from packer.packing.build_options import DEFAULTS, KINDS
-from packer.packing.option_table import ARGUMENT, OPTIONS, TABLE
 
 MANIFEST = "pack.json"
 
@@ -85,13 +82,7 @@ class PackPath(click.Path):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the packs that begin like this; without any, the shell completes folders."""
-        folder = os.path.dirname(incomplete)
-        packs = []
-        with suppress(OSError):
-            for entry in sorted(os.listdir(folder or ".")):
-                path = os.path.join(folder, entry)
-                if path.startswith(incomplete) and os.path.exists(os.path.join(path, MANIFEST)):
-                    packs.append(path)
+        packs = [path for path in _paths_like(incomplete) if os.path.exists(os.path.join(path, MANIFEST))]
         if not packs or any(set(path) & set(" \t\n'\"\\$&;()<>|*?[]`~!#:") for path in packs):  # the shell quotes those
             return [CompletionItem(incomplete, type="dir")]
         return [CompletionItem(path) for path in packs]
@@ -99,14 +90,17 @@ class PackPath(click.Path):
 
 def files(incomplete: str, before: str) -> list[CompletionItem]:
     """Return the files that begin like `incomplete`, after the text `before`; folders end with a slash."""
+    found = _paths_like(incomplete)
+    return [CompletionItem(before + path + ("/" if os.path.isdir(path) else "")) for path in found]
+
+
+def _paths_like(incomplete: str) -> list[str]:
+    """Return the paths that begin like this, sorted; none if the folder cannot be read."""
     folder = os.path.dirname(incomplete)
-    found = []
     with suppress(OSError):
-        for entry in sorted(os.listdir(folder or ".")):
-            path = os.path.join(folder, entry)
-            if path.startswith(incomplete):
-                found.append(CompletionItem(before + path + ("/" if os.path.isdir(path) else "")))
-    return found
+        paths = [os.path.join(folder, entry) for entry in sorted(os.listdir(folder or "."))]
+        return [path for path in paths if path.startswith(incomplete)]
+    return []
 
 
 PATHS: dict[str, tuple[Any, str | None]] = {
@@ -148,3 +142,50 @@ def build_options(function: F) -> F:
         if row.section != ARGUMENT:
             function = build_option(row.name)(function)
     return function
+
+
+HELP_ALL = "packer.cli.help_all"
+"""Key of `click.Context.meta`: whether all options are shown."""
+
+
+class OptionsInSections(click.Command):
+    """A command whose help shows the options in sections: some of them, and all with ``--help-all``.
+
+    Args:
+        sections: Heading -> the names of the options below it.
+        rest: Heading of all others.
+        first: The options that ``--help`` shows.
+    """
+
+    def __init__(
+        self, *given: Any, sections: Mapping[str, Sequence[str]], rest: str, first: Sequence[str], **more: Any
+    ) -> None:
+        super().__init__(*given, **more)
+        self.sections, self._rest, self._first = sections, rest, first
+        text = "Show all options and exit."
+        self.params.append(
+            click.Option(
+                ["--help-all"], is_flag=True, is_eager=True, expose_value=False, help=text, callback=self._show_all
+            )
+        )
+
+    def _show_all(self, ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            ctx.meta[HELP_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        shown = options
+        if not ctx.meta.get(HELP_ALL):
+            shown = [p for p in options if p.name in self._first or {*p.opts} & {"--help", "--help-all"}]
+        grouped = {name for names in self.sections.values() for name in names}
+        for heading, names in {**self.sections, self._rest: ()}.items():
+            here = [p for p in shown if (p.name in names if names else p.name not in grouped)]
+            if rows := [row for p in here if (row := p.get_help_record(ctx))]:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+        if len(shown) < len(options):
+            formatter.write(f"\n  {len(options) - len(shown)} more options: {ctx.command_path} --help-all\n")

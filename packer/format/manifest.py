@@ -232,6 +232,11 @@ class Manifest:
         return os.path.join(folder, self.linked.get(name) or name)
 
     @property
+    def shard_bytes(self) -> int:
+        """Size of all shards and their indexes."""
+        return sum(shard.container.bytes + shard.index.bytes for shard in self.shards)
+
+    @property
     def files(self) -> tuple[FileEntry, ...]:
         """Every file of the pack except pack.json."""
         shards = (file for shard in self.shards for file in (shard.container, shard.index))

@@ -168,7 +168,7 @@ class Pack:
         ids = []
         for one in (classes,) if isinstance(classes, int | str | np.integer) else classes:
             number = names.index(one) if isinstance(one, str) and one in names else one
-            if isinstance(number, str) or not 0 <= number < len(names):
+            if not isinstance(number, int | np.integer) or not 0 <= number < len(names):
                 near = get_close_matches(str(one), names, 1)
                 step = f"did you mean {printable(near[0])}?" if near else "packer info PACK lists its classes"
                 raise UsageError(self.path, f"has no class {printable(str(one))}", step)

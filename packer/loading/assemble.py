@@ -1,29 +1,35 @@
-"""Puts a PackedLoader together: checks its arguments, and creates the parts that prepare and hand over batches."""
+"""Puts a PackedLoader together: checks its arguments, and creates the parts that prepare and hand over batches.
+
+Each error says what to write instead.
+"""
 
 from __future__ import annotations
 
+import difflib
+import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from packer.errors import AnyPath, UsageError
+from packer.errors import AnyPath, UsageError, plural
 from packer.format.pack import Pack, join_packs
-from packer.loading import options
+from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Augmentation, Crop
-from packer.loading.dataset import PackedDataset
+from packer.loading.dataset import Classes, PackedDataset, check_decoder, choose_records, pack_at
 from packer.loading.fill import ImageFiller
 from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
-from packer.loading.pipeline import Pipeline, Workload
-from packer.loading.postprocess import BatchPostprocessor, Mixing
-from packer.loading.replace import Replacer
+from packer.loading.pipeline import Pipeline, Replacer, Workload
 from packer.loading.targets import ImageTransform, JointTransform, Targets, Transforms
-from packer.loading.to_device import Normalize, Transfer
-from packer.samplers import MixtureSampler, Sampler
-from packer.samplers.ranks import check_int
+from packer.loading.to_device import BatchPostprocessor, Mixing, Normalize, Transfer
+from packer.samplers import MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
+from packer.samplers.order import Records
+from packer.samplers.ranks import as_number, check_int
 from packer.system import usable_cores
 
 
@@ -34,6 +40,7 @@ class Order:
     shuffle: bool
     sampler: Sampler | None
     indices: ArrayLike | None
+    classes: Classes | None
     seed: int | None
     drop_last: bool
     samples_per_epoch: int | None
@@ -155,33 +162,35 @@ def assemble(given: Arguments) -> LoaderParts:
         UsageError: if the arguments cannot be combined, or the path is not a pack.
         ValueError: if a crop is missing, or one of its values is out of range.
     """
+    within = None
     if isinstance(given.data, PackedDataset):
+        within = given.data.indices
         given = given.with_dataset(given.data)
     given = _with_mixture(given)
     order, augment, form, reading = given.order, given.augment, given.form, given.reading
-    pack = options.pack_at(given.data, reading.cache_dir, reading.cache_bytes)
+    pack = pack_at(given.data, reading.cache_dir, reading.cache_bytes)
     batch_size = check_int("batch_size", given.batch_size, 1)
-    device = options.check_device(form.device)
+    device = check_device(form.device)
     own = {"seed": order.seed, "indices": order.indices, "drop_last": order.drop_last}
-    sampler = options.check_sampler(order.sampler, pack, order.shuffle, own)
+    sampler = check_sampler(order.sampler, pack, order.shuffle, own, order.classes, within)
     sampler.num_batches(batch_size)  # raises where drop_last would leave none
     seed = sampler.seed if order.seed is None else check_int("seed", order.seed, 0, (1 << 64) - 1)
-    augmentation = Augmentation(options.check_crop(augment.crop), options.check_flip(augment.flip), seed)
-    filler = ImageFiller(pack, augmentation, options.check_decoder(reading.decoder or "auto"), reading.verify)
+    augmentation = Augmentation(check_crop(augment.crop), check_flip(augment.flip), seed)
+    filler = ImageFiller(pack, augmentation, check_decoder(reading.decoder or "auto"), reading.verify)
     targets = Targets(pack, augment.min_area, form.label_offset or 0, augment.flip_index, augment.hide_outside)
     if augmentation.flip:
         targets.warn_of_flips()
-    collation = options.check_collate(form.collate, targets)
+    collation = check_collate(form.collate, targets)
     work = Workload(_threads(given, pack), check_int("prefetch", reading.prefetch, 1), device.type == "cuda", collation)
     functions = Transforms(given.functions.transform, given.functions.target_transform, given.functions.transforms)
-    options.check_choice("on_error", reading.on_error, ("raise", "replace"))
+    check_choice("on_error", reading.on_error, ("raise", "replace"))
     replacer = Replacer(filler, sampler, seed) if reading.on_error == "replace" else None
     host = Pipeline(filler, targets, min(batch_size, sampler.num_samples), work, functions, replacer)
     normalize = Normalize(form.mean, form.std, form.dtype, form.memory_format or torch.channels_last)
-    options.check_normalize(normalize, filler)
+    check_normalize(normalize, filler)
     mixing = Mixing(augment.mixup, augment.cutmix, augment.color_jitter, len(pack.classes), seed)
-    options.check_mixing(mixing, normalize, filler, targets, functions)
-    options.check_choice("cache", reading.cache, ("ram", "device", None))
+    check_mixing(mixing, normalize, filler, targets, functions)
+    check_choice("cache", reading.cache, ("ram", "device", None))
     return LoaderParts(
         pack=pack,
         batch_size=batch_size,
@@ -214,19 +223,18 @@ def _with_mixture(given: Arguments) -> Arguments:
     if order.sampler is not None:
         step = "pass packer.join_packs([...]) with this sampler, or leave it out"
         raise UsageError("sampler", "cannot be combined with shares of packs, which make the order", step)
-    packs = [options.pack_at(data, reading.cache_dir, reading.cache_bytes) for data in given.data]
+    packs = [pack_at(data, reading.cache_dir, reading.cache_bytes) for data in given.data]
     joined, seed = join_packs(packs), 0 if order.seed is None else order.seed
     samples = order.samples_per_epoch
     if samples is not None:
         samples = check_int("samples_per_epoch", samples, 1)
     shares = list(given.data.values())
-    sampler = MixtureSampler(
-        joined, shares, seed, num_samples=samples, indices=order.indices, drop_last=order.drop_last
-    )
+    indices = choose_records(joined, order.indices, order.classes)
+    sampler = MixtureSampler(joined, shares, seed, num_samples=samples, indices=indices, drop_last=order.drop_last)
     return replace(
         given,
         data=joined,
-        order=replace(order, sampler=sampler, shuffle=False, indices=None, drop_last=False),
+        order=replace(order, sampler=sampler, shuffle=False, indices=None, classes=None, drop_last=False),
         reading=replace(reading, cache_dir=None, cache_bytes=None),
     )
 
@@ -238,3 +246,164 @@ def _elsewhere(reading: Reading, host: Pipeline, device: torch.device) -> BatchM
         excluded = {name: function is not None for name, function in changes.items()}
         return batches_of(reading.decode, host, device, {**excluded, 'cache="device"': reading.cache == "device"})
     return DeviceCache(host, device) if reading.cache == "device" else host
+
+
+ELSEWHERE = {
+    "batch_sampler": "write sampler=, one of packer.samplers, and batch_size=",
+    "collate_fn": 'write collate="list", "yolo" or "padded"; or use PackedDataset in a DataLoader',
+    "dataset": "give the pack as the first argument",
+    "generator": "write seed=",
+    "in_order": "leave it out: batches are always in order",
+    "multiprocessing_context": "leave it out: PackedLoader reads in threads",
+    "num_workers": "write threads=: PackedLoader reads in threads",
+    "persistent_workers": "leave it out: PackedLoader reads in threads",
+    "pin_memory": 'leave it out: batches are pinned where device="cuda"',
+    "pin_memory_device": "write device=",
+    "prefetch_factor": "write prefetch=, in batches",
+    "timeout": "leave it out: PackedLoader reads in threads",
+    "worker_init_fn": "leave it out: PackedLoader reads in threads",
+}
+"""Arguments of torch's DataLoader -> what to do here."""
+LIBRARIES = {"torchcodec": 'decode="device"', "dali": "decode=packer.dali.Decoder()"}
+"""What decodes elsewhere than on the host -> the argument that chooses it."""
+
+
+def refuse_unknown(function: Callable[..., Any], unknown: dict[str, Any]) -> None:
+    """Raise UsageError for an argument of torch's DataLoader, and TypeError for any other that is unknown."""
+    for name in unknown:
+        if name in ELSEWHERE:
+            raise UsageError(name, "is an argument of torch's DataLoader", ELSEWHERE[name])
+        close = difflib.get_close_matches(name, inspect.signature(function).parameters, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise TypeError(f"PackedLoader got an unexpected argument {name!r}{hint}")
+
+
+def check_device(device: Any) -> torch.device:
+    """Return a device of torch: the CPU, or CUDA's, to which batches are sent from pinned memory."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UsageError("device", f"must be a device of torch, got {device!r}", 'write "cuda" or "cpu"') from None
+    if found.type not in ("cpu", "cuda"):
+        step = f'write device="cpu", and send each batch there: images.to("{found}")'
+        raise UsageError("device", f"must be the CPU or a CUDA device, got {str(found)!r}", step)
+    return found
+
+
+def check_same_decoder(there: Any, here: str) -> None:
+    """Warn if a state was made with another JPEG decoder than `here`; that of older versions is not known."""
+    name = here.partition(" ")[0]
+    if there is not None and name and there != name:
+        differ = "slightly" if there in LIBRARIES or name in LIBRARIES else "by 0.3 of 255 on average"
+        step = LIBRARIES.get(there, f'decoder="{there}"')
+        warnings.warn(
+            f"the state was made with the JPEG decoder {there}, and this loader uses {name}: their crops differ "
+            f"{differ}; pass {step} for the same pixels",
+            stacklevel=3,
+        )
+
+
+def check_flip(flip: Any) -> float:
+    """Return the chance of a flip: True is 0.5. An integer could mean either, so 1 is refused."""
+    if isinstance(flip, (bool, np.bool_)):
+        return 0.5 if flip else 0.0
+    if isinstance(flip, (int, np.integer)) and flip != 0:
+        raise UsageError("flip", f"is {flip}, which may mean True or a chance", "write True for 0.5, or 1.0 for always")
+    chance = as_number(flip)
+    if not 0 <= chance <= 1:
+        raise UsageError("flip", f"must be True, False or a chance from 0.0 to 1.0, got {flip!r}", "write True for 0.5")
+    return chance
+
+
+def check_crop(crop: Any) -> Crop | None:
+    """Return a crop of packer, or of somebody else's making with the same methods."""
+    if crop is None or (not isinstance(crop, type) and _is_crop(crop)):
+        return crop
+    size = crop if isinstance(crop, (int, tuple)) and not isinstance(crop, bool) else 224
+    step = f"write packer.RandomResizedCrop({size}) to train, packer.CenterCrop({size}) to evaluate"
+    raise UsageError("crop", f"must be a crop of packer, got {crop!r}", step)
+
+
+def _is_crop(crop: Any) -> bool:
+    return callable(getattr(crop, "output", None)) and callable(getattr(crop, "regions", None))
+
+
+def check_sampler(
+    sampler: Any, pack: Pack, shuffle: bool, own: dict[str, Any], classes: Classes | None, within: Records | None
+) -> Sampler:
+    """Return the sampler of a pack.
+
+    Args:
+        sampler: the one given, or None.
+        pack: the pack.
+        shuffle: a new order each epoch, if none is given.
+        own: seed, indices and drop_last of the one that is made then; a given one brings its own of the last two.
+        classes: of the images, for the one that is made.
+        within: the records of the dataset; None: all.
+    """
+    if sampler is None:
+        made = {**own, "seed": 0 if own["seed"] is None else own["seed"]}
+        made["indices"] = choose_records(pack, own["indices"], classes, within)
+        return ShuffleSampler(pack, **made) if shuffle else SequentialSampler(pack, **made)
+    if not isinstance(sampler, Sampler):
+        step = "write shuffle=True, or sampler=ShuffleSampler(pack) of packer.samplers; torch's go into a DataLoader"
+        raise UsageError("sampler", f"must be one of packer.samplers, got {type(sampler).__name__}", step)
+    for name, given in {"shuffle": shuffle, "classes": classes, **own}.items():
+        if name != "seed" and given is not None and given is not False:
+            raise UsageError(name, "cannot be combined with a sampler, which has its own", "pass it to the sampler")
+    if sampler.num_records != len(pack):
+        problem = f"is for {sampler.num_records} records, but the pack has {len(pack)}"
+        raise UsageError("sampler", problem, "create it for this pack")
+    if sampler.identity["pack"] not in (None, pack.manifest.digest):
+        raise UsageError("sampler", "is for another pack", "create it for this pack")
+    if within is not None:
+        inside = np.zeros(len(pack), np.bool_)
+        inside[within] = True
+        if sampler.records is None or not inside[sampler.records].all():
+            raise UsageError("sampler", "reads records that the dataset does not have", "create it for the dataset")
+    return sampler.of_pack()
+
+
+def check_normalize(normalize: Normalize, filler: ImageFiller) -> None:
+    """Raise UsageError if the images of a pack cannot be normalized so."""
+    if normalize.mean is not None and len(normalize.mean) != filler.channels:
+        channels = plural(filler.channels, "channel")
+        problem = f"has {plural(len(normalize.mean), 'number')}, but the images have {channels}"
+        raise UsageError("mean", problem, "pass one number per channel, also in std")
+    if filler.dtype == np.uint16 and not normalize.holds(torch.uint16):
+        raise UsageError("dtype", f"is {normalize.dtype}, which cannot hold 16-bit images", "write dtype=torch.float32")
+
+
+def check_mixing(
+    mixing: Mixing, normalize: Normalize, filler: ImageFiller, targets: Targets, functions: Transforms
+) -> None:
+    """Raise UsageError if these batches cannot be mixed."""
+    if mixing.jitters and filler.channels not in (1, 3) and not functions.of_images:
+        problem = f"needs gray or RGB images, but those of the pack have {filler.channels} channels"
+        raise UsageError("color_jitter", problem, "leave it out")
+    if not mixing.mixes:
+        return
+    name = mixing.mixes[0]
+    if not targets.are_labels:
+        raise UsageError(name, "needs class labels of images, but the pack has other labels", "leave it out")
+    if functions.of_targets:
+        raise UsageError(name, "needs the pack's own class labels", "leave out target_transform")
+    fractions = normalize.mean is not None or (normalize.dtype is not None and normalize.dtype.is_floating_point)
+    if "mixup" in mixing.mixes and not fractions and not functions.of_images:
+        raise UsageError("mixup", "needs float images", "pass mean and std, or dtype=torch.float32")
+
+
+def check_collate(collate: Any, targets: Targets) -> str:
+    """Return what becomes of boxes."""
+    check_choice("collate", collate, COLLATIONS)
+    if collate != "list" and not targets.has_boxes:
+        raise UsageError("collate", f'is "{collate}", which needs boxes, but the pack has none', "leave it out")
+    return str(collate)
+
+
+def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> Any:
+    """Return `value`, one of `choices`."""
+    if value not in choices:
+        listed = " or ".join(f'"{choice}"' for choice in choices if choice is not None)
+        raise UsageError(name, f"must be {listed}, got {value!r}", "write one of them")
+    return value

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from packer.errors import AnyPath
-from packer.format.pack import Pack
+from packer.errors import AnyPath, UsageError
+from packer.format.pack import Pack, open_pack
+from packer.images.decode import Decoder, check_available
+from packer.images.decoders import load_native
 from packer.loading.collate import Batch, LoadedSample, SampleOfObjects, contiguous
 from packer.loading.fill import Gather, gather_of
 from packer.loading.loader_threads import on_one_core
 from packer.loading.memory import BatchMemory, is_in_worker, shared_pool
-from packer.loading.options import check_decoder, pack_at
 from packer.loading.targets import (
     ImageTransform,
     JointTransform,
@@ -32,9 +34,12 @@ from packer.loading.targets import (
 from packer.model.annotation import Image
 from packer.model.annotation_columns import Ragged
 from packer.samplers.clock import is_dispatched
+from packer.samplers.order import Records, check_indices
 from packer.samplers.ranks import check_int
 
 Indices = Sequence[int] | NDArray[np.int64]
+Classes = int | str | Sequence[int | str]
+"""Names or ids of classes."""
 
 
 class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
@@ -63,11 +68,16 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
         seed: seed of the generators. A sampler of packer's that was created for this dataset sets their epoch; with
             others call `set_epoch` before each epoch, or each epoch has the same random numbers.
+        classes: names or ids of classes: only the images with one of these labels are samples. Class ids, `classes` and
+            random numbers stay those of the whole pack, so that a model's head fits.
+        indices: numbers of the records that are samples, each once, in this order; `pack.where` returns such. With
+            `classes`, those of them that have one.
         cache_dir: as for `packer.open_pack`, if `path` is a URL.
         cache_bytes: as for `packer.open_pack`, if `path` is a URL.
 
     Raises:
-        UsageError: if `path` is not a pack, the decoder is not installed, or the transforms cannot be combined.
+        UsageError: if `path` is not a pack, the decoder is not installed, the transforms cannot be combined, or the
+            pack has no such class, or no image of it.
         DamagedPack: if a file of the pack is missing or has the wrong size.
     """
 
@@ -81,11 +91,15 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         transforms: JointTransform | None = None,
         label_offset: int = 0,
         seed: int = 0,
+        classes: Classes | None = None,
+        indices: ArrayLike | None = None,
         cache_dir: AnyPath | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
         self.decoder = check_decoder(decoder)
         self.pack: Pack = pack_at(path, cache_dir, cache_bytes)
+        self.indices = choose_records(self.pack, indices, classes)
+        """Numbers in the pack of the samples' records, integers (n,); None: all, in order."""
         self.transform, self.target_transform, self.transforms = transform, target_transform, transforms
         self.label_offset = label_offset
         self.seed = check_int("seed", seed, 0, (1 << 64) - 1)
@@ -117,14 +131,14 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return {**state, "_is_dispatched": True} if is_dispatched() else state  # a spawned worker cannot find out
 
     def __len__(self) -> int:
-        return len(self.pack)
+        return len(self.pack) if self.indices is None else len(self.indices)
 
     def __repr__(self) -> str:
-        return f"PackedDataset({self.pack!r})"
+        return f"PackedDataset({'' if self.indices is None else f'{len(self)} of '}{self.pack!r})"
 
     def __getitem__(self, index: int) -> LoadedSample:
         """Return sample `index`; negative indices count from the end."""
-        i = record_number(index, len(self.pack))
+        i = record_number(index, len(self), self.indices)
         return self._sample(i, self._image(i), self._targets.target(i))
 
     def _image(self, i: int) -> torch.Tensor:
@@ -137,7 +151,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
         Images of one shape are written into one tensor (see `Batch`): raw ones in one call.
         """
-        batch = self._samples(self._numbers(indices))
+        numbers = self._numbers(indices)
+        batch = self._samples(numbers if self.indices is None else self.indices[numbers].astype(np.int64))
         return contiguous(batch) if self._is_dispatched or is_dispatched() else batch
 
     def _samples(self, records: NDArray[np.int64]) -> Sequence[LoadedSample]:
@@ -206,7 +221,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def _targets(self) -> Targets:
-        return Targets(self.pack, label_offset=self.label_offset)
+        return Targets(self.pack, label_offset=self.label_offset, indices=self.indices)
 
     def _sample(self, i: int, image: torch.Tensor, target: Target) -> LoadedSample:
         functions = self.functions
@@ -216,7 +231,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             return self._kind(functions(image, target, (self.seed, int(self._epoch), i)))
 
     def _numbers(self, indices: Indices) -> NDArray[np.int64]:
-        """Return the record numbers of sample indices, which must be integers in range."""
+        """Return sample indices, which must be integers in range, counted from the first sample."""
         if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
             records = indices
         else:
@@ -225,7 +240,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
                 records = np.frombuffer(array("q", indices), np.int64)
             except OverflowError as error:
                 raise IndexError(f"no such sample: {error}") from None
-        n = len(self.pack)
+        n = len(self)
         # one pass for the usual case: as unsigned numbers, negative ones are larger than any n
         if not len(records) or records.view(np.uint64).max() < n:
             return records
@@ -235,7 +250,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @property
     def classes(self) -> list[str]:
-        """Class names in id order."""
+        """Class names of the pack in id order."""
         return self.pack.classes
 
     @property
@@ -256,17 +271,20 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     @property
     def keys(self) -> list[str]:
         """The key of every sample."""
-        return self.pack.keys
+        return self._of_samples(self.pack.keys)
 
     @property
     def paths(self) -> list[str]:
         """The path of every sample's source file, relative to the source folder."""
-        return self.pack.paths
+        return self._of_samples(self.pack.paths)
+
+    def _of_samples(self, texts: list[str]) -> list[str]:
+        return texts if self.indices is None else [texts[i] for i in self.indices.tolist()]
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
         """Class id of every image, int64 (n,); -1 if it has none."""
-        return np.asarray(self.pack.column("label")).astype(np.int64)
+        return np.asarray(self.column("label")).astype(np.int64)
 
     @cached_property
     def boxes(self) -> Ragged:
@@ -285,9 +303,65 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     def column(self, name: str) -> NDArray[Any] | Ragged:
         """Return the column `name` of the index as an array or `Ragged`, without reading images (docs/formats.md)."""
-        return self.pack.column(name)
+        column = self.pack.column(name)
+        return column if self.indices is None else column[self.indices]
 
     def _ragged(self, name: str) -> Ragged:
-        column = self.pack.column(name)
+        column = self.column(name)
         assert isinstance(column, Ragged)
         return column
+
+
+def pack_at(data: Any, cache_dir: Any = None, cache_bytes: Any = None) -> Pack:
+    """Return the pack that `data` is, or whose directory or URL it names."""
+    if isinstance(data, (str, bytes, os.PathLike)):
+        return open_pack(data, cache_dir, cache_bytes)
+    if isinstance(data, Pack):
+        for name, given in (("cache_dir", cache_dir), ("cache_bytes", cache_bytes)):
+            if given is not None:
+                raise UsageError(name, "is for the URL of a pack, but this one is open", "pass it to packer.open_pack")
+        return data
+    step = 'write packer.open_pack("NAME.lmdb")'
+    if hasattr(data, "dataset") and hasattr(data, "indices"):
+        step = "write PackedLoader(subset.dataset, ..., indices=subset.indices)"
+    elif isinstance(data, (dict, list, tuple)):
+        step = "join packs: packer.join_packs([PACK, ...])"
+    raise UsageError("data", f"must be the directory of a pack, or an open one, got {type(data).__name__}", step)
+
+
+def choose_records(
+    pack: Pack, indices: ArrayLike | None, classes: Classes | None, within: Records | None = None
+) -> Records | None:
+    """Return the numbers of the records that a dataset or loader has; None: all.
+
+    Args:
+        pack: the pack.
+        indices: which of `within`, or of the pack.
+        classes: names or ids of classes, of which the image must have one; None: of any or none.
+        within: the records of a dataset; None: all.
+
+    Raises:
+        UsageError: if a class is unknown, or nothing is left.
+    """
+    records = within
+    if indices is not None:
+        numbers = check_indices(indices, len(pack) if within is None else len(within))
+        records = numbers if within is None else within[numbers]
+    if classes is None:
+        return records
+    if "label" not in pack.manifest.fields:
+        step = "write indices=pack.where(box_label=...) for the images with such boxes"
+        raise UsageError("classes", "chooses images by their labels, but those of the pack have none", step)
+    of_classes = pack.where(label=classes)
+    chosen = of_classes if records is None else records[np.isin(records, of_classes)]
+    if not len(chosen):
+        raise UsageError("classes", f"is {classes!r}, but no image has such a label", "name other classes")
+    return check_indices(chosen, len(pack))
+
+
+def check_decoder(decoder: Any) -> str:
+    """Return the name of a JPEG decoder that is there."""
+    check_available(decoder, get_args(Decoder))
+    if decoder == "fast":
+        load_native()
+    return str(decoder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -15,15 +14,25 @@ from torch.utils.data import Dataset
 from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack
 from packer.images.opencv import quiet_opencv
-from packer.loading.assemble import Arguments, Augment, Form, Functions, Order, Reading, assemble
+from packer.loading.assemble import (
+    Arguments,
+    Augment,
+    Form,
+    Functions,
+    Order,
+    Reading,
+    assemble,
+    check_crop,
+    check_same_decoder,
+    refuse_unknown,
+)
 from packer.loading.crop import STATE, Augmentation, Crop, crop_of, crop_text
-from packer.loading.dataset import PackedDataset
+from packer.loading.dataset import Classes, PackedDataset
 from packer.loading.on_device import Decoding
-from packer.loading.options import check_crop, check_same_decoder, refuse_unknown
 from packer.loading.page_cache import WindowedBatches, check_cache
-from packer.loading.postprocess import MIXING_STATE
-from packer.loading.replace import Replaced, Stats
+from packer.loading.pipeline import Replaced, Stats
 from packer.loading.targets import ImageTransform, JointTransform
+from packer.loading.to_device import MIXING_STATE
 from packer.samplers import BlockShuffleSampler, Sampler
 from packer.samplers.clock import Iteration, next_iteration
 
@@ -101,35 +110,11 @@ class Batches(Dataset[Any]):
 
 
 def as_made(batch: T) -> T:
-    """Return the batch unchanged: it is collated already."""
+    """Return `batch` unchanged: it is collated already."""
     return batch
 
 
-class Rebuildable(ABC):
-    """The parts of a loader from which other libraries rebuild a DataLoader."""
-
-    pack: Pack
-    sampler: Sampler
-    batch_size: int
-    collate_fn = staticmethod(as_made)
-    num_workers, prefetch_factor = 0, None
-
-    @abstractmethod
-    def _run(self, first: int | None = None) -> Iterator[Any]:
-        """Yield the batches of the next epoch, starting with batch `first` (default: the loaded position, or 0)."""
-
-    @property
-    def dataset(self) -> Batches:
-        """Returns the batches that `batch_sampler` names."""
-        return Batches(self.pack, self._run)
-
-    @property
-    def batch_sampler(self) -> BatchNumbers:
-        """The number of each batch."""
-        return BatchNumbers(self.sampler, self.batch_size)
-
-
-class PackedLoader(Rebuildable):
+class PackedLoader:
     """Batches of a pack: ``for images, targets in loader``.
 
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
@@ -144,7 +129,9 @@ class PackedLoader(Rebuildable):
         batch_size: samples per batch on this rank.
         shuffle: a new order each epoch (`ShuffleSampler`); or pass a `sampler`.
         sampler: the order of the records, with its own seed, indices and drop_last.
-        indices: numbers of the records to read, such as those of `packer.samplers.order`; default: all.
+        indices: numbers of the records to read, such as those of `packer.samplers.subset`; default: all. Of a
+            PackedDataset, the numbers of its samples.
+        classes: read only the images with one of these labels, names or ids, as for `PackedDataset`.
         seed: seed of order, crops, flips and transforms; default 0, or that of the sampler.
         drop_last: leave out the samples that do not fill a batch.
         samples_per_epoch: of several packs with shares; default: the number of their records.
@@ -190,6 +177,9 @@ class PackedLoader(Rebuildable):
         DamagedPack: if the pack is incomplete.
     """
 
+    collate_fn = staticmethod(as_made)
+    num_workers, prefetch_factor = 0, None
+
     def __init__(  # noqa: PLR0913 - the public options of training, which are passed on in groups
         self,
         data: AnyPath | Pack | PackedDataset | Mapping[Any, float],
@@ -198,6 +188,7 @@ class PackedLoader(Rebuildable):
         shuffle: bool = False,
         sampler: Sampler | None = None,
         indices: ArrayLike | None = None,
+        classes: Classes | None = None,
         seed: int | None = None,
         drop_last: bool = False,
         samples_per_epoch: int | None = None,
@@ -235,7 +226,7 @@ class PackedLoader(Rebuildable):
         given = Arguments(
             data,
             batch_size,
-            Order(shuffle, sampler, indices, seed, drop_last, samples_per_epoch),
+            Order(shuffle, sampler, indices, classes, seed, drop_last, samples_per_epoch),
             Augment(crop, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
             Functions(transform, target_transform, transforms),
             Form(collate, label_offset, with_index, device, mean, std, dtype, memory_format),
@@ -248,7 +239,7 @@ class PackedLoader(Rebuildable):
         self._host, self._batches, self._ram = parts.host, parts.batches, parts.ram
         self._transfer, self._hand_over = parts.transfer, parts.hand_over
         self._settings = {**given.flat(), "data": data if isinstance(data, PackedDataset) else self.pack}
-        self._settings.update(sampler=self.sampler, shuffle=False, indices=None, drop_last=False)
+        self._settings.update(sampler=self.sampler, shuffle=False, indices=None, classes=None, drop_last=False)
         self._settings.update(samples_per_epoch=None, cache_dir=None, cache_bytes=None)
         self._begun: tuple[Iteration, int, Augmentation] | None = None
         """The iteration started last, its samples per batch of all ranks, and its augmentation."""
@@ -261,6 +252,16 @@ class PackedLoader(Rebuildable):
     def __repr__(self) -> str:
         what = f"{len(self)} batches of {self.batch_size} to {self.device}"
         return f"PackedLoader({self.pack!r}, {what}, {self.sampler!r})"
+
+    @property
+    def dataset(self) -> Batches:
+        """Returns the batches that `batch_sampler` names, for libraries that rebuild a DataLoader."""
+        return Batches(self.pack, self._run)
+
+    @property
+    def batch_sampler(self) -> BatchNumbers:
+        """The number of each batch."""
+        return BatchNumbers(self.sampler, self.batch_size)
 
     @property
     def epoch(self) -> int:
@@ -300,6 +301,7 @@ class PackedLoader(Rebuildable):
         return self._run()
 
     def _run(self, first: int | None = None) -> Iterator[tuple[Any, ...]]:
+        """Yield the batches of the next epoch, starting with batch `first` (default: the loaded position, or 0)."""
         here, size = next_iteration(self.sampler, self.sampler.clock), self.sampler.global_batch(self.batch_size)
         if first is not None:
             here.position = min(first * size, self.sampler.num_samples)

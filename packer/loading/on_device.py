@@ -22,8 +22,7 @@ from packer.images.opencv import FAST_SHRINK, Interpolation
 from packer.loading.crop import CropParams, Regions
 from packer.loading.decoding import in_whole_pixels
 from packer.loading.page_cache import announced
-from packer.loading.pipeline import LoadedBatch, Pipeline
-from packer.loading.replace import Replacements, Stats, problem_of
+from packer.loading.pipeline import LoadedBatch, Pipeline, Replacements, Stats, problem_of
 from packer.model.annotation import Int64
 from packer.system import available_bytes
 
@@ -236,9 +235,7 @@ class DeviceCache:
             images = self._gathered(records)
             if params.regions is not None:
                 images = crop_and_resize(images, params.regions, filler.output, filler.interpolation)
-            if params.flipped is not None:
-                flipped = torch.from_numpy(params.flipped).to(self.device, non_blocking=True)
-                images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
+            images = _mirrored(images, params)
             stats.images += len(records)
             stats.batches += 1
             yield images, host.targets_of(records, params), records
@@ -248,6 +245,13 @@ class DeviceCache:
         numbers = torch.from_numpy(records).to(self.device, non_blocking=True)
         rows = torch.index_select(self._images, 0, numbers)
         return rows.view(len(records), *self.host.filler.pack.reader.shape_of(0)).permute(0, 3, 1, 2)
+
+
+def _mirrored(images: torch.Tensor, params: CropParams) -> torch.Tensor:
+    if params.flipped is None:
+        return images
+    flipped = torch.from_numpy(params.flipped).to(images.device, non_blocking=True)
+    return torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -452,10 +456,7 @@ class DeviceDecode:
             for row, image in enumerate(decoded):
                 values[row] = self._resized(image, params.regions[row : row + 1], params.output)
             images = values.round_().clamp_(0, 255).to(torch.uint8)
-        if params.flipped is not None:
-            flipped = torch.from_numpy(params.flipped).to(self.device, non_blocking=True)
-            images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
-        return images
+        return _mirrored(images, params)
 
     def _resized(self, image: torch.Tensor, region: Regions, output: tuple[int, int]) -> torch.Tensor:
         """Return the region of an image, black beyond it, at (height, width)."""

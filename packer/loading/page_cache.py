@@ -5,34 +5,28 @@ The kernel cannot prefetch them by itself, because it does not know the order.
 
 from __future__ import annotations
 
+import threading
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import compress, islice
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from packer.errors import UsageError, size_text
+from packer.errors import PackerError, UsageError, size_text
+from packer.format.mmap import Region
 from packer.format.pack import Pack
 from packer.format.pack_files import PackFiles
 from packer.model.annotation import Int64
 from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler
 from packer.samplers.order import SortedPackWarning
 from packer.stores.blocks import BlockLayout
-
-if TYPE_CHECKING:
-    from packer.format.remote import PinnedBlocks, Remote
-import threading
-import weakref
-from contextlib import contextmanager, suppress
-from queue import SimpleQueue
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
-
-from packer.errors import PackerError
-from packer.format.mmap import Region
 from packer.system import available_bytes
 from packer.system.locks import Locked
 
@@ -189,11 +183,6 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
             _close(held)
 
 
-def _share_in_memory(pack: Pack, files: PackFiles) -> float:
-    """Return the approximate share of the records in `files` that is in memory."""
-    return files.region.share_in_memory(pack.reader.own_places(_sample(files))[0])
-
-
 def _sample(files: PackFiles) -> Int64:
     """Return an even sample of the records in the files of a pack."""
     count = min(SAMPLED_RECORDS, files.manifest.records)
@@ -229,7 +218,8 @@ class _Ahead:
         if self._remote is not None:
             self._is_here = self._everything is not None and self._pack.reader.note_whole(self._files)
         if self._is_here and self._is_cold is None:
-            self._is_cold = _share_in_memory(self._pack, self._files) < WARM
+            sample = self._pack.reader.own_places(_sample(self._files))[0]
+            self._is_cold = self._files.region.share_in_memory(sample) < WARM
 
     @property
     def takes_windows(self) -> bool:

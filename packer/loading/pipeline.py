@@ -1,28 +1,37 @@
-"""Prepares batches on the CPU: threads fill parts of several batches in advance, in order, in reused memory."""
+"""Prepares batches on the CPU: threads fill parts of several batches in advance, in order, in reused memory.
+
+With ``on_error="replace"``, another record of the same epoch takes the place of a damaged one. It is a pure function of
+(seed, epoch, record): the same for any number of threads, on every rank that reads the record, and after a resume.
+Nothing of that runs until a record has failed.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
+import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import accumulate, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import DamagedPack
+from packer.errors import DamagedPack, DamagedRecordWarning, printable
 from packer.loading.collate import join_targets, stack_images
 from packer.loading.crop import CropParams
 from packer.loading.fill import ImageFiller
 from packer.loading.loader_threads import LEFT_S, Results, ThreadPool, can_help
 from packer.loading.memory import BufferPool
 from packer.loading.page_cache import announced
-from packer.loading.replace import Replacements, Replacer, Stats
 from packer.loading.targets import Targets, Transforms
 from packer.model.annotation import Int64
+from packer.samplers import Sampler
+from packer.samplers.order import Records, uniform
+from packer.system.locks import Locked
 
 BLOCK_BYTES = 4 << 20
 """Small batches are prepared together in blocks of about this size: for a batch of 1.5 MB, Python takes as long as
@@ -38,6 +47,53 @@ DECODED_A_PART = 16
 LoadedBatch = tuple[torch.Tensor, Any, Int64]
 """Images, targets (as `join_targets` returns them) and the numbers of the records, int64 (n,)."""
 _NOTHING: NDArray[Any] = np.zeros(0, np.uint8)
+
+
+@dataclass
+class Stats:
+    """The times of an epoch so far. Stages overlap; each is summed over its threads."""
+
+    images: int = 0
+    batches: int = 0
+    replaced: int = 0
+    """Number of damaged images that were replaced."""
+    waited_s: float = 0.0
+    """How long the consumer waited because its next batch was not ready."""
+    stage_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of all threads in read (raw images), decode (encoded images), transform, targets, and copy (to the
+    device, including normalization)."""
+    _started: float = field(default_factory=time.perf_counter)
+    _ended: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Add to the time of a stage. Thread-safe."""
+        with self._lock:
+            self.stage_s[stage] = self.stage_s.get(stage, 0.0) + seconds
+
+    def end(self) -> None:
+        """End the epoch."""
+        self._ended = time.perf_counter()
+
+    def summary(self) -> dict[str, float]:
+        """Return the counts and times of the epoch so far.
+
+        Returns:
+            images, batches, replaced (number of damaged images that were replaced), seconds, images_per_s, waiting
+            (share of the time), and seconds of each stage. If `waiting` is near 0, the consumer (the GPU) is the
+            bottleneck; near 1, the loader is.
+        """
+        seconds = max((self._ended or time.perf_counter()) - self._started, 1e-9)
+        stages = {f"{name}_s": round(value, 4) for name, value in sorted(self.stage_s.items())}
+        return {
+            "images": self.images,
+            "batches": self.batches,
+            "replaced": self.replaced,
+            "seconds": round(seconds, 4),
+            "images_per_s": round(self.images / seconds, 1),
+            "waiting": round(min(1.0, self.waited_s / seconds), 4),
+            **stages,
+        }
 
 
 @dataclass(slots=True)
@@ -237,3 +293,134 @@ class Pipeline:
             size = int(images.shape[-2]), int(images.shape[-1])
             targets = join_targets([piece.targets for piece in mine], self.work.collation, size)
             yield images, targets, np.concatenate([piece.records for piece in mine]) if mine[1:] else mine[0].records
+
+
+MOST_LISTED = 1000
+"""Records that `PackedLoader.replaced` lists."""
+MOST_REMEMBERED = 100_000
+"""Maximum number of cached results, each of which may have taken a decode."""
+DRAWS = 64
+"""After this number of bad random candidates, the epoch is searched sequentially."""
+
+REPLACEMENT_STREAM = 1 << 32
+"""Derives another seed from that of crops and flips."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A damaged record that was replaced."""
+
+    record: int
+    key: str
+    shard: str | None
+    problem: str
+
+
+Replacements = Sequence[tuple[int, Replaced]]
+"""Position in a batch, and the record that was replaced."""
+
+_warned: set[tuple[str, int]] = set()
+
+
+class Replacer(Locked):
+    """Finds replacements for all threads, and keeps the reports to the consumer."""
+
+    def __init__(self, filler: ImageFiller, sampler: Sampler, seed: int) -> None:
+        super().__init__()
+        self._filler = filler
+        self._sampler = sampler
+        self._seed = seed
+        self._order: tuple[int, Callable[[Int64], Records]] | None = None
+        self._found: dict[tuple[int, int], tuple[int, Replaced]] = {}
+        self._reported: dict[int, Replaced] = {}
+
+    def with_filler(self, filler: ImageFiller) -> Replacer:
+        """Return one for other crops, with the same reports."""
+        other = Replacer(filler, self._sampler, self._seed)
+        other._reported = self._reported
+        return other
+
+    def stand_ins(self, records: Int64, epoch: int) -> tuple[Int64, Replacements]:
+        """Return the records with damaged ones replaced, and which ones were.
+
+        Raises:
+            DamagedPack: if every record of the epoch is bad, or an index is damaged.
+        """
+        readable = records.copy()
+        replacements = []
+        for position, record in enumerate(records.tolist()):
+            found = self._stand_in(record, epoch)
+            if found is not None:
+                readable[position] = found[0]
+                replacements.append((position, found[1]))
+        return readable, replacements
+
+    def _stand_in(self, record: int, epoch: int) -> tuple[int, Replaced] | None:
+        found = self._found.get((epoch, record))
+        if found is None and (error := self._problem(record, epoch)) is not None:
+            replaced = Replaced(record, error.key or "", error.shard, error.problem)
+            found = self._candidate(record, epoch, error), replaced
+            with self.lock:
+                if len(self._found) >= MOST_REMEMBERED:
+                    self._found.clear()
+                self._found[epoch, record] = found
+        return found
+
+    def _candidate(self, record: int, epoch: int, error: DamagedPack) -> int:
+        samples = self._sampler.num_samples
+        random = uniform(self._seed ^ REPLACEMENT_STREAM, epoch, np.array([record]), DRAWS)[0]
+        positions = (random * samples).astype(np.int64).tolist()
+        tried = {record}
+        for position in chain(positions, range(positions[-1], samples), range(positions[-1])):
+            candidate = self._record_at(epoch, position)
+            if candidate not in tried:
+                if self._problem(candidate, epoch) is None:
+                    return candidate
+                tried.add(candidate)
+        raise DamagedPack(
+            self._filler.pack.path, f"none of the {len(tried)} records of epoch {epoch} can be read: {error.problem}",
+            error.next_step,
+        ).with_location(self._filler.pack.path)  # fmt: skip
+
+    def _record_at(self, epoch: int, position: int) -> int:
+        """Return the record at a position of an epoch, of all ranks."""
+        with self.lock:
+            if self._order is None or self._order[0] != epoch:
+                self._order = epoch, self._sampler.records_at(epoch)
+            return int(self._order[1](np.array([position]))[0])
+
+    def _problem(self, record: int, epoch: int) -> DamagedPack | None:
+        """Return the problem of a record, read alone with its crop of this epoch."""
+        one = np.array([record])
+        row = np.empty((1, *self._filler.row_shape), self._filler.dtype)
+        return problem_of(lambda: self._filler.fill(one, self._filler.params(one, epoch), row))
+
+    def report(self, replaced: Sequence[Replaced], stats: Stats) -> None:
+        """Count the replaced records of a batch for the consumer, and warn about them."""
+        stats.replaced += len(replaced)
+        pack = self._filler.pack
+        for one in replaced:
+            if len(self._reported) < MOST_LISTED:
+                self._reported.setdefault(one.record, one)
+            known = pack.manifest.digest, one.record
+            if known not in _warned:
+                _warned.add(known)
+                of = pack.packs[pack.part_of(one.record)[0]]
+                text = f"{printable(of.path)}: {one.problem}; replaced with another record"
+                warnings.warn(text, DamagedRecordWarning, stacklevel=2)
+
+    @property
+    def reported(self) -> list[Replaced]:
+        """The reported records, by number."""
+        return [self._reported[record] for record in sorted(self._reported)]
+
+
+def problem_of(action: Callable[[], None]) -> DamagedPack | None:
+    """Return the error of reading one record. Raise it if it is about an index or the pack instead."""
+    try:
+        action()
+    except DamagedPack as error:
+        if error.key is None:
+            raise
+        return error
+    return None

@@ -22,7 +22,7 @@ from packer.loading.crop import CropParams
 from packer.model.annotation import Int64
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS
-from packer.samplers.order import derive
+from packer.samplers.order import Records, derive
 from packer.samplers.ranks import as_number, check_int
 from packer.stores.waiting import check_ended
 
@@ -44,6 +44,7 @@ class Targets(Sequence[Target]):
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
         flip_index: index of the mirror image of each landmark or keypoint; default: that of the pack.
         hide_outside: keypoints outside a crop get visibility 0.
+        indices: numbers of the records that `len` and indexing mean; None: all.
 
     Raises:
         UsageError: if the pack has no boxes for an offset, or no points for the index.
@@ -51,8 +52,9 @@ class Targets(Sequence[Target]):
 
     def __init__(
         self, pack: Pack, min_area: float = 1.0, label_offset: int = 0, flip_index: Sequence[int] | None = None,
-        hide_outside: bool = True,
+        hide_outside: bool = True, indices: Records | None = None,
     ) -> None:  # fmt: skip
+        self._indices = indices
         self._pack = pack  # not the dataset: a reference cycle would keep the map
         self._min_area = check_area(min_area)
         self._hide_outside = hide_outside
@@ -80,10 +82,10 @@ class Targets(Sequence[Target]):
         return len({length for column in columns for length in np.unique(column.lengths).tolist()}) > 1
 
     def __len__(self) -> int:
-        return len(self._pack)
+        return len(self._pack) if self._indices is None else len(self._indices)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.target(record_number(index, len(self)))
+        return self.target(record_number(index, len(self), self._indices))
 
     def target(self, record: int) -> Target:
         """Return the target of `record`: a class id, tags, or a dict with what the pack has.
@@ -197,14 +199,15 @@ def _points_each(pack: Pack, name: str) -> int:
     return 0
 
 
-def record_number(index: Any, n: int) -> int:
-    """Return the record number of a sample index, an integer from -n to n - 1."""
+def record_number(index: Any, n: int, records: Records | None) -> int:
+    """Return the number in the pack of a sample index, an integer from -n to n - 1; `records` has it unless None."""
     if isinstance(index, slice):
         raise TypeError("a PackedDataset takes no slices; use torch.utils.data.Subset(dataset, range(a, b))")
     i = operator.index(index)
     if not -n <= i < n:
         raise IndexError(f"sample {i} of {n}")
-    return i + n if i < 0 else i
+    i = i + n if i < 0 else i
+    return i if records is None else int(records[i])
 
 
 ImageTransform = Callable[..., Any]

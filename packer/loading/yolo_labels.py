@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import cv2
@@ -124,17 +123,16 @@ class YoloLabels(Sequence[dict[str, Any]]):
 
     def _of(self, records: Int64) -> Iterator[dict[str, Any]]:
         sizes = self._sizes(records).astype(np.float64)
-        boxes, box_labels = _ragged_column(self.pack, "boxes"), _ragged_column(self.pack, "box_labels")
-        index, counts = _items(boxes, records)
-        scale = np.repeat(sizes, counts, axis=0)
-        corners = boxes.values[index].astype(np.float64).reshape(-1, 2, 2)
+        boxes, box_labels = (_ragged_column(self.pack, name)[records] for name in ("boxes", "box_labels"))
+        scale = np.repeat(sizes, boxes.lengths, axis=0)
+        corners = boxes.values.astype(np.float64).reshape(-1, 2, 2)
         center, extent = corners.mean(axis=1) / scale, (corners[:, 1] - corners[:, 0]) / scale
         xywh = np.concatenate([center, extent], axis=1).astype(np.float32)
-        cls = box_labels.values[_items(box_labels, records)[0]].astype(np.float32)[:, None]
+        cls = box_labels.values.astype(np.float32)[:, None]
         segments = self._segments(records, sizes) if self._has_polygons else []
         keypoints = self._keypoints(records, scale) if self.kpt_dims else None
         names, stop = _names(self.pack, records), 0
-        for name, count, (width, height) in zip(names, counts.tolist(), sizes.tolist(), strict=True):
+        for name, count, (width, height) in zip(names, boxes.lengths.tolist(), sizes.tolist(), strict=True):
             rows: Any = slice(stop, stop + count)
             numbers: Any = range(stop, stop + count)
             stop += count
@@ -152,17 +150,14 @@ class YoloLabels(Sequence[dict[str, Any]]):
             }
 
     def _segments(self, records: Int64, sizes: Any) -> list[Any]:
-        polygons = _ragged_column(self.pack, "polygons")
-        objects, counts = _items(polygons, records)
-        points, lengths = _items(polygons.values, objects)
-        scale = np.repeat(np.repeat(sizes, counts, axis=0), lengths, axis=0)
-        xy = (polygons.values.values[points] / scale).astype(np.float32)
-        return [xy[start:stop] for start, stop in pairwise([0, *np.cumsum(lengths).tolist()])]
+        polygons = _ragged_column(self.pack, "polygons")[records]
+        objects = polygons.values
+        scale = np.repeat(np.repeat(sizes, polygons.lengths, axis=0), objects.lengths, axis=0)
+        return list(Ragged((objects.values / scale).astype(np.float32), objects.offsets))
 
     def _keypoints(self, records: Int64, scale: Any) -> Any:
-        keypoints = _ragged_column(self.pack, "keypoints")
-        points, _ = _items(keypoints.values, _items(keypoints, records)[0])
-        xyv = keypoints.values.values[points].reshape(len(scale), keypoints_of(self.pack), 3)
+        keypoints = _ragged_column(self.pack, "keypoints")[records].values
+        xyv = keypoints.values.reshape(len(scale), keypoints_of(self.pack), 3)
         fractions = np.concatenate([xyv[..., :2] / scale[:, None], xyv[..., 2:]], axis=2).astype(np.float32)
         if self.kpt_dims == 2:
             fractions[..., 2] = (fractions[..., :2] >= 0).all(axis=2)
@@ -189,18 +184,8 @@ def _ragged_column(pack: Pack, name: str) -> Any:
 
 
 def _names(pack: Pack, records: Int64) -> list[str]:
-    paths = _ragged_column(pack, "path")
-    text, root = memoryview(paths.values), os.path.join(pack.path, "")
-    places = zip(paths.offsets[records].tolist(), paths.offsets[records + 1].tolist(), strict=True)
-    return [root + os.fsdecode(bytes(text[start:stop])) for start, stop in places]
-
-
-def _items(column: Ragged, rows: Int64) -> tuple[Int64, Int64]:
-    """Return where in `column.values` the items of these rows lie, row after row, and how many each row has."""
-    starts = column.offsets[rows].astype(np.int64)
-    counts = column.offsets[rows + 1] - starts
-    firsts = np.cumsum(counts) - counts
-    return np.arange(counts.sum()) + np.repeat(starts - firsts, counts), counts
+    root = os.path.join(pack.path, "")
+    return [root + os.fsdecode(bytes(path)) for path in _ragged_column(pack, "path")[records]]
 
 
 def _without_repeats(label: dict[str, Any]) -> dict[str, Any]:

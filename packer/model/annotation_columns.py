@@ -37,13 +37,17 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int | slice) -> Any:
-        """Return row `index`, or the Ragged of a slice of rows with step 1, without a copy."""
+    def __getitem__(self, index: int | slice | NDArray[Any]) -> Any:
+        """Return row `index`, or the Ragged of a slice of rows with step 1, without a copy; of an array of rows one."""
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
                 raise IndexError(f"only slices of step 1, got step {step}")
             return Ragged(self.values, self.offsets[start : max(start, stop) + 1])
+        if isinstance(index, np.ndarray) and index.ndim:
+            starts, lengths = self.offsets[:-1][index].astype(np.int64), self.lengths[index].astype(np.int64)
+            offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+            return Ragged(self.values[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)], offsets)
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from packer.packing.build import (
-    BuildSummary,
-    build_pack,
-    build_packs,
-    build_part,
-    build_parts,
-    plan_pack,
-    plan_packs,
-)
-from packer.packing.build_options import BuildOptions
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from packer.packing.build import (
+        BuildSummary,
+        build_pack,
+        build_packs,
+        build_part,
+        build_parts,
+        plan_pack,
+        plan_packs,
+    )
+    from packer.packing.build_options import BuildOptions
 
 __all__ = [
     "BuildOptions",
@@ -23,3 +26,12 @@ __all__ = [
     "plan_pack",
     "plan_packs",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a build when it is asked for: help and errors in options need none of its libraries."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from packer.packing import build
+
+    return getattr(build, name)

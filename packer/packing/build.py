@@ -5,31 +5,41 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from packer.errors import StorageError, TooManyBad, UsageError, option, plural, printable
+from packer.errors import AnyPath, StorageError, TooManyBad, UsageError, option, plural, printable
+from packer.format.jpeg_index_list import JpegIndexList, interval_of, write_list
+from packer.format.make_jpeg_index import check_installed, jobs_for, list_of, make_jpeg_index
+from packer.format.manifest import Manifest, Rejected, read_manifest
+from packer.images.decode import check_available
 from packer.model.annotation import Progress, advancing
-from packer.packing.build_options import BuildOptions
+from packer.packing import bad_inputs, partial_builds
+from packer.packing.build_options import KINDS, BuildOptions
+from packer.packing.engines import Engine, open_engine, with_threads
+from packer.packing.journal import ShardResult
+from packer.packing.make_record import MeasureJob, measure
+from packer.packing.partial_builds import BuildPart, FinishedParts, HasSplits, PartSummary
+from packer.packing.plan import Plan, make_plan, recipe_of
+from packer.packing.publish import Output, Outputs
+from packer.packing.resume import kept_work_note, make_manifest, options_that_shape_bytes, resume_or_restart
+from packer.packing.scan import Listed, list_source, read_inputs
+from packer.packing.store_output import output_of
+from packer.packing.write_shard import pack_shard
+from packer.sources.paths import archive_of
+from packer.sources.tree import Run, run_here
+from packer.stores import is_url
 from packer.system import usable_cores
-
-if TYPE_CHECKING:
-    from packer.format.jpeg_index_list import JpegIndexList
-    from packer.format.manifest import Manifest, Rejected
-    from packer.packing.engines import Engine
-    from packer.packing.journal import ShardResult
-    from packer.packing.partial_builds import PartSummary
-    from packer.packing.plan import Plan
-    from packer.packing.publish import Output
-    from packer.packing.scan import Listed
-
-    _Packed = tuple[Output, Plan, list[ShardResult], float]
-    """Where a pack is, its plan, its shards, and the seconds that it took."""
-
+from packer.system.atomic import make_own_folder
+from packer.system.pool import Pool
 
 T = TypeVar("T")
+_Packed: TypeAlias = tuple[Output, Plan, list[ShardResult], float]
+"""Where a pack is, its plan, its shards, and the seconds that it took."""
+JPEG_INDEX = option("jpeg-index")
 PRELOADED = "packer.packing.write_shard packer.packing.partition"
 """Modules that workers import when they start."""
 
@@ -40,7 +50,6 @@ class BuildSummary:
 
     path: str
     manifest: Manifest
-    pack_bytes: int
     seconds: float
     jpeg_index: JpegIndexList | None = None
     """The index of the JPEGs, if there is one."""
@@ -53,6 +62,11 @@ class BuildSummary:
         counts = self.manifest.counts
         text = ", ".join(f"{counts[name]:,} {name}" for name in ("found", "packed", "rejected", "skipped"))
         return f"<BuildSummary {printable(self.output or self.path)}: {text}>"
+
+    @property
+    def pack_bytes(self) -> int:
+        """Size of the shards and their indexes."""
+        return self.manifest.shard_bytes
 
     @property
     def images_per_s(self) -> float:
@@ -89,26 +103,44 @@ def plan_packs(options: BuildOptions, progress: Progress | None = None, deep: bo
 
 
 def _planned_alone(options: BuildOptions, progress: Progress, deep: bool, reading: _Reading) -> Plan:
-    from packer.images.decode import check_available
-    from packer.packing.bad_inputs import check_quarantine, list_rejected
-    from packer.packing.engines import open_engine
-    from packer.packing.jpeg_index_step import check_indexer
-    from packer.packing.store_output import output_of
-    from packer.system.pool import Pool
-
-    check_available(options.decoder)
-    check_indexer(options)
+    _check_installed(options)
     open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED)  # checks its name
     output_of(options, progress)
-    check_quarantine(options)
-    with (
-        TemporaryDirectory(prefix="packer-build-") as temporary,
-        Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.partition") as pool,
-    ):
+    bad_inputs.check_quarantine(options)
+    with TemporaryDirectory(prefix="packer-build-") as temporary, _local_pool(options) as pool:
         pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
         plan = _make_plan_of(options, pool, progress, replace(reading, scratch=temporary), deep=deep)
-    list_rejected(options, plan.inputs.rejected, progress)
+    bad_inputs.list_rejected(options, plan.inputs.rejected, progress)
     return plan
+
+
+def build(
+    source: AnyPath, out: AnyPath | None = None, progress: Progress | None = None, **options: Any
+) -> list[BuildSummary]:
+    """Build a pack of a folder of images and labels, as the command does.
+
+    ``packer.build("imgs", "imgs.lmdb", resize=64)``
+
+    Args:
+        source: Folder, zip or tar of images and labels, or its URL in an object store.
+        out: Path of the new pack, or its URL. None: NAME.lmdb beside the source.
+        progress: Receives the images that were read and packed, the plans and notes.
+        options: The other fields of `BuildOptions`.
+
+    Returns:
+        What was packed: a summary for each pack, of which there is one for each split that the source has.
+
+    Raises:
+        TypeError: There is no option of this name.
+        PackerError: The build failed; a subclass such as UsageError, TooManyBad or StorageError says why.
+    """
+    for name in options.keys() - KINDS.keys():
+        near = get_close_matches(name, KINDS, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise TypeError(f"packer.build got an unknown option {name!r}{hint}")
+    return build_packs(
+        BuildOptions(os.fsdecode(source), None if out is None else os.fsdecode(out), **options), progress
+    )
 
 
 def build_pack(options: BuildOptions, progress: Progress | None = None) -> BuildSummary:
@@ -189,53 +221,41 @@ def _of_each_split(
     options: BuildOptions, progress: Progress, make: Callable[[list[BuildOptions], _Reading], list[T]]
 ) -> list[T]:
     """Call `make` with the options of each pack, and how the source of all is read."""
-    from packer.packing.partial_builds import HasSplits, list_with_splits, of_each
-    from packer.sources.walk import run_here
-    from packer.system.pool import Pool
-
-    with ExitStack() as workers:
-        pools: list[Pool] = []
-
-        def run(work: Callable[..., Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-            if len(jobs) < 2:
-                return run_here(work, jobs)
-            if not pools:
-                pool = Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.partition")
-                pools.append(workers.enter_context(pool))
-            return pools[0].run(work, jobs)
-
-        listed, splits = list_with_splits(options, run)
+    with _local_pool(options) as pool:
+        listed, splits = partial_builds.list_with_splits(options, _run_in(pool))
     if not splits:
         try:
             return make([options], _Reading(listed=listed, detects=listed is None and options.part is None))
         except HasSplits as found:
             splits = found.splits
     progress.note(f"note: a pack for each split: {printable(', '.join(splits))} (--split packs one)")
-    return make(of_each(options, splits), _Reading(listed=listed))
+    return make(partial_builds.of_each(options, splits), _Reading(listed=listed))
+
+
+def _local_pool(options: BuildOptions) -> Pool:
+    return Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.partition")
+
+
+def _run_in(pool: Engine) -> Run:
+    """Return what runs jobs in workers; as a worker takes a moment to start, a few images are read in this process."""
+    return lambda work, jobs: run_here(work, jobs) if len(jobs) < 2 else pool.run(work, jobs)
 
 
 def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[BuildSummary]:
     """Pack all packs, and then publish them."""
-    from packer.format.manifest import read_manifest
-    from packer.packing.partial_builds import check_classes, published_before
-    from packer.packing.resume import make_manifest
-
     if every[0].part is not None:
         step = "call build_part for each part, then build_pack with finish=True"
         raise UsageError(option("part"), "is for build_part", step)
     started = time.monotonic()
-    before = published_before(every)
+    before = partial_builds.published_before(every)
     left = [options for options in every if options.split not in before]
     summaries: dict[str | None, BuildSummary] = {}
-    for options in every if before else ():
-        if options.split in before:
-            progress.note(f"note: {printable(options.output)} is finished")
-            manifest = read_manifest(options.output)
-            summaries[options.split] = BuildSummary(
-                options.output, manifest, _bytes_of(manifest), 0.0, None, options.output
-            )
+    for options in (one for one in every if one.split in before):
+        progress.note(f"note: {printable(options.output)} is finished")
+        manifest = read_manifest(options.output)
+        summaries[options.split] = BuildSummary(options.output, manifest, 0.0, None, options.output)
     with _pack_all(left, progress, reading) as packed:
-        check_classes(
+        partial_builds.check_classes(
             [summary.manifest for summary in summaries.values()], [plan.inputs.classes for _, plan, *_ in packed]
         )
         shared = time.monotonic() - started - sum(seconds for *_, seconds in packed)  # counts for the first pack
@@ -244,21 +264,13 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
             listings = (inputs.rejected, inputs.skipped, inputs.changed)
             manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
             seconds, shared = shared + own + time.monotonic() - publishing, 0.0
-            summary = BuildSummary(
-                output.path, manifest, _bytes_of(manifest), seconds, output.jpeg_index, plan.options.output,
-                plan.elsewhere,
-            )  # fmt: skip
-            summaries[plan.options.split] = summary
+            summaries[plan.options.split] = BuildSummary(
+                output.path, manifest, seconds, output.jpeg_index, plan.options.output, plan.elsewhere
+            )
     return [summaries[options.split] for options in every]
 
 
-def _bytes_of(manifest: Manifest) -> int:
-    return sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
-
-
 def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[PartSummary]:
-    from packer.packing.partial_builds import BuildPart, PartSummary
-
     started, part = time.monotonic(), BuildPart.of(every[0].part or "")
     summaries = []
     for options in every:
@@ -272,22 +284,11 @@ def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Re
 @contextmanager
 def _pack_all(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> Iterator[list[_Packed]]:
     """Plan all packs, pack their shards, and yield them with where they are; work that is not published is kept."""
-    from packer.images.decode import check_available
-    from packer.packing.bad_inputs import check_quarantine, list_rejected
-    from packer.packing.engines import open_engine
-    from packer.packing.jpeg_index_step import check_indexer, index_jpegs
-    from packer.packing.publish import Outputs
-    from packer.packing.resume import options_that_shape_bytes, resume_or_restart
-    from packer.packing.store_output import output_of
-    from packer.sources.paths import archive_of
-    from packer.stores import is_url
-
     options = every[0]  # those that concern the machine are the same for all
-    check_available(options.decoder)
-    check_indexer(options)
+    _check_installed(options)
     outputs = [output_of(each, progress) for each in every]
     for each in every:
-        check_quarantine(each)
+        bad_inputs.check_quarantine(each)
     paths: list[str] = []
     if not is_url(options.source):
         source = os.path.abspath(options.source)
@@ -312,17 +313,40 @@ def _pack_all(every: Sequence[BuildOptions], progress: Progress, reading: _Readi
                         output.journal.mark(failed=True)
                 raise
             for output, plan, results, _ in packed:
-                index_jpegs(plan.options, results, pool, output, progress)
-                list_rejected(plan.options, plan.inputs.rejected, progress)
+                _index_jpegs(plan.options, results, pool, output, progress)
+                bad_inputs.list_rejected(plan.options, plan.inputs.rejected, progress)
             yield packed
+
+
+def _check_installed(options: BuildOptions) -> None:
+    """Raise UsageError if a library that the options ask for is missing."""
+    check_available(options.decoder)
+    if options.jpeg_index is not None:
+        check_installed(JPEG_INDEX)
+
+
+def _index_jpegs(
+    options: BuildOptions, results: Sequence[ShardResult], pool: Engine, output: Output, progress: Progress
+) -> None:
+    """Index the JPEGs of all shards, if that was asked for, and note what there is in `output.jpeg_index`.
+
+    A part of a build has no index: it is made when all are published.
+    """
+    if options.jpeg_index is None or options.part is not None:
+        return
+    interval = interval_of(JPEG_INDEX, options.jpeg_index)
+    shards = [result.entry for result in results if result.entry is not None]
+    jobs = with_threads(jobs_for(output.folder, shards, os.path.join, interval, output.folder), pool.size)
+    progress.stage("indexing", sum(shard.records for shard in shards))
+    made = dict(pool.run(make_jpeg_index, jobs, advancing(progress)))
+    output.jpeg_index = list_of([made[number] for number in sorted(made)], interval)
+    write_list(output.folder, output.jpeg_index)
 
 
 def _planned_and_packed(
     every: Sequence[BuildOptions], outputs: Sequence[Output], pool: Engine, progress: Progress, reading: _Reading
 ) -> list[_Packed]:
     """Plan all packs before the first one is packed, so that mistakes in the labels of the last show early."""
-    from packer.packing.partial_builds import in_no_pack
-
     plans: list[Plan] = []
     seconds, packed = [], []
     for each, output in zip(every, outputs, strict=True):
@@ -337,7 +361,7 @@ def _planned_and_packed(
             progress.note(f"warning: {warning}")
         plans.append(plan)
         seconds.append(time.monotonic() - started)
-    if note := in_no_pack(plans):
+    if note := partial_builds.in_no_pack(plans):
         progress.note(f"note: {note}")
     for output, plan, planning in zip(outputs, plans, seconds, strict=True):
         started = time.monotonic()
@@ -349,8 +373,6 @@ def _planned_and_packed(
 @contextmanager
 def _noting_what_is_kept(outputs: Sequence[Output], progress: Progress) -> Iterator[list[Output]]:
     """Say after an error what is kept of those outputs that are left in the list that is yielded."""
-    from packer.packing.resume import kept_work_note
-
     resumed = list(outputs)
     try:
         yield resumed
@@ -388,18 +410,6 @@ def _make_plan_of(
         reading: How the source is read.
         deep: Decode every image. None: if the build fails for too many bad inputs, unless ``--fail-fast``.
     """
-    from packer.packing import bad_inputs
-    from packer.packing.jpeg_index_step import check_indexer
-    from packer.packing.make_record import MeasureJob, measure
-    from packer.packing.partial_builds import HasSplits, is_test_without_labels, splits_in
-    from packer.packing.plan import make_plan, recipe_of
-    from packer.packing.scan import list_source, read_inputs
-    from packer.sources.walk import run_here
-    from packer.system.atomic import make_own_folder
-
-    def run(work: Callable[..., Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        # a worker takes a moment to start, so a few images are read faster in this process
-        return run_here(work, jobs) if len(jobs) < 2 else pool.run(work, jobs)
 
     def in_a_worker(job: MeasureJob) -> list[tuple[int, int]]:
         ((_, sizes),) = pool.run(measure, [job])
@@ -416,11 +426,12 @@ def _make_plan_of(
         return pool.run(bad_inputs.check_images, jobs, advancing(progress))
 
     progress.stage("reading")
+    run = _run_in(pool)
     listed = reading.listed or list_source(options, run, scratch)
-    if reading.detects and (splits := splits_in(options, listed)):
+    if reading.detects and (splits := partial_builds.splits_in(options, listed)):
         raise HasSplits(splits)
     inputs = read_inputs(options, progress, run, scratch, reading.folder, listed)
-    if is_test_without_labels(options, inputs):
+    if partial_builds.is_test_without_labels(options, inputs):
         progress.note(
             f"note: no image of the split {printable(options.split or '')} has a label: packed without labels"
         )
@@ -429,7 +440,6 @@ def _make_plan_of(
         inputs = read_inputs(options, progress, run, scratch, reading.folder, listed)
     bad_inputs.check_not_empty(options, inputs)
     options = options.with_encoding(inputs.same_size)  # before bad images leave the table: a dry run decodes them first
-    check_indexer(options)
     asked = inputs.asked
     failing = bad_inputs.too_many(options, inputs.bad, asked)
     in_parts = options.part is not None or options.finish  # each would decode the images of all
@@ -448,11 +458,6 @@ def _make_plan_of(
 
 def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[ShardResult]:
     """Pack all shards and return their results in order."""
-    from packer.packing.bad_inputs import continue_message, too_many, too_many_bad_error
-    from packer.packing.engines import with_threads
-    from packer.packing.partial_builds import BuildPart, FinishedParts
-    from packer.packing.write_shard import pack_shard
-
     before = dict(output.journal.finished)
     jobs = plan.jobs(output.folder)
     if plan.options.part is not None:
@@ -474,17 +479,17 @@ def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[
             inputs.rejected.add(row)
         for change in result.changed:
             inputs.changed.add(change)
-        if not failing and too_many(options, inputs.bad, asked):
+        if not failing and bad_inputs.too_many(options, inputs.bad, asked):
             failing = True
             if options.fail_fast:
                 break
             if not options.finish:
-                progress.note(f"note: {continue_message(options, inputs.bad, asked)}")
+                progress.note(f"note: {bad_inputs.continue_message(options, inputs.bad, asked)}")
         if not result.unchanged:
             output.add(jobs[number].name, result)
         results[number] = replace(result, rejected=[], changed=[])  # they are in the list, which may be long
     if failing:
-        raise too_many_bad_error(options, inputs, asked, not options.fail_fast, progress)
+        raise bad_inputs.too_many_bad_error(options, inputs, asked, not options.fail_fast, progress)
     if before:
         unchanged = sum(result.unchanged for result in results.values())
         changed = len(before) - unchanged

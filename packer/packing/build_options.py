@@ -6,12 +6,15 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packer.containers import container_of
 from packer.errors import UsageError, option, printable
 from packer.packing.option_table import TABLE, bad_allowed, is_number, is_whole
 from packer.stores import clean_url, is_url
+
+if TYPE_CHECKING:
+    from packer.images.resize import TargetSize
 
 EXPECTED = {
     "str": ("text", "write it in quotes"),
@@ -60,6 +63,8 @@ NO_BAD = "0"
 ALL_SPLITS = "all"
 NOT_IN_SPLIT = "not in this split"
 """What a count says of images that are skipped for `not_in_split` alone."""
+JPEG_ENCODINGS = ("jpeg", "copy")
+"""Encodings of a pack that may have JPEGs."""
 DEFAULT_CONTAINER = "lmdb"
 DEFAULT_QUALITY = 90
 BY_SIZE = 0
@@ -185,17 +190,18 @@ class BuildOptions:
     @property
     def plans_without_headers(self) -> bool:
         """Whether shards can be planned from the sizes of files: of copies, or of images resized to one shape."""
-        from packer.images.resize import TargetSize
-
         if self.mode == "unchanged" or self.decoder == "lenient":
             return False
+        target = self.target_size()
+        return self.encode == "copy" if target is None else target.fit in ("stretch", "crop", "pad")
+
+    def target_size(self) -> TargetSize | None:
+        """Return how images are resized; None if they are not. Raise UsageError if the size cannot be reached so."""
+        from packer.images.resize import TargetSize
+
         if self.resize is None:
-            return self.encode == "copy"
-        return TargetSize.of(self.resize, self.fit, self.pad_value, self.interpolation).fit in (
-            "stretch",
-            "crop",
-            "pad",
-        )
+            return None
+        return TargetSize.of(self.resize, self.fit, self.pad_value, self.interpolation)
 
     def with_encoding(self, same_size: bool) -> BuildOptions:
         """Return the options with `encode` chosen if it was not given.
@@ -209,6 +215,11 @@ class BuildOptions:
     def one_split(self) -> str | None:
         """The split to pack; None for all images."""
         return None if self.split == ALL_SPLITS else self.split
+
+    @property
+    def one_columns(self) -> str | None:
+        """The columns of all lists, if they are given once."""
+        return self.columns[0] if len(self.columns) == 1 else None
 
     def bad_allowed(self, found: int) -> int:
         """Return how many of `found` inputs may be bad."""
@@ -324,10 +335,8 @@ def _copies_keep_their_size(options: BuildOptions) -> None:
 
 
 def _size_can_be_reached(options: BuildOptions) -> None:
-    if options.resize is not None:
-        from packer.images.resize import TargetSize
-
-        TargetSize.of(options.resize, options.fit, options.pad_value, options.interpolation)  # raises UsageError
+    if options.resize is not None:  # else nothing is loaded
+        options.target_size()
 
 
 def _resizing_needs_a_size(options: BuildOptions) -> None:
@@ -336,10 +345,9 @@ def _resizing_needs_a_size(options: BuildOptions) -> None:
     if options.fit is not None:
         problem = f"{options.fit} says how to resize, but there is no size"
         raise UsageError(option("fit"), problem, "add --resize")
-    if options.pad_value is not None:
-        raise UsageError(option("pad_value"), "is for images that are resized", "add --resize and --fit=pad")
-    if options.interpolation is not None:
-        raise UsageError(option("interpolation"), "is for images that are resized", "add --resize")
+    for name, step in (("pad_value", "add --resize and --fit=pad"), ("interpolation", "add --resize")):
+        if getattr(options, name) is not None:
+            raise UsageError(option(name), "is for images that are resized", step)
 
 
 def _columns_are_those_of_lists(options: BuildOptions) -> None:
@@ -374,10 +382,22 @@ def _bad_inputs_are_counted_once(options: BuildOptions) -> None:
         raise UsageError(option("on_bad"), problem, "give one of the two")
 
 
+def _index_is_of_jpegs_in_a_folder(options: BuildOptions) -> None:
+    if options.jpeg_index is None:
+        return
+    if options.encode is not None and options.encode not in JPEG_ENCODINGS:
+        step = f"leave it out, or choose --encode={' or '.join(JPEG_ENCODINGS)}"
+        raise UsageError(option("jpeg_index"), f"is for JPEGs, but --encode is {options.encode}", step)
+    if options.to_store:
+        step = "build to a folder, and packer push the pack"
+        raise UsageError(option("jpeg_index"), "is for packs in a folder", step)
+
+
 RULES = (
     _names_its_places, _inventory_is_of_a_store, _scratch_is_for_a_store, _recheck_is_for_what_is_not_verified,
     _extension_means_the_format, _copies_keep_their_size, _size_can_be_reached, _resizing_needs_a_size,
     _columns_are_those_of_lists, _labels_go_together, _parts_are_built_in_a_folder, _bad_inputs_are_counted_once,
+    _index_is_of_jpegs_in_a_folder,
 )  # fmt: skip
 """What options must be together: each raises UsageError. What a single one must be is in its row of the table."""
 KINDS = {field.name: str(field.type) for field in fields(BuildOptions)}

@@ -81,10 +81,8 @@ class Journal:
                 return
             with open_regular(self.path) as file:
                 lines = file.read().splitlines(keepends=True)
-        except FileNotFoundError:
-            return
         except OSError:
-            return  # an unreadable journal: everything is packed again
+            return  # there is none, or it is unreadable: everything is packed again
         for line in lines:
             content = checked_line(line)
             if content is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
@@ -52,10 +52,10 @@ class HeaderJob:
     places: NDArray[np.int64] | None = None
     """(n, 5): the fields of the `Place` of each image, if there are archives or a store."""
 
-    def place(self, number: int) -> tuple[bytes, Place, tuple[Archive, ...]]:
-        """Return the arguments of `SourceFile` for an image."""
+    def place(self, number: int) -> tuple[bytes, Place]:
+        """Return the path and the place of an image."""
         place = OWN_FILE if self.places is None else Place(*self.places[number].tolist())
-        return self.root + b"/" + self.paths[number], place, self.archives
+        return self.root + b"/" + self.paths[number], place
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,6 @@ class Headers:
 
 def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decoding = unmarked) -> Headers:
     """Read the header of every image of the job, and check that it can be decoded."""
-    with held_open(job.archives) as archives:
-        return _read_headers(replace(job, archives=archives), decoding)
-
-
-def _read_headers(job: HeaderJob, decoding: Decoding) -> Headers:
     rows: list[tuple[int, int, int, int]] = []
     bad: dict[int, BadInput] = {}
     unmarked_read = nullcontext()
@@ -89,7 +84,7 @@ def _read_headers(job: HeaderJob, decoding: Decoding) -> Headers:
             if number in job.refused:
                 raise job.refused[number]
             with decoding(number) if job.threads else unmarked_read:
-                header, size = _read_file_header(*job.place(number), lenient=job.lenient)
+                header, size = _read_file_header(*job.place(number), archives, lenient=job.lenient)
             check_header(header, job.max_pixels, job.on_animation)
             return size, header.width, header.height, header.code
         except BadInput as error:
@@ -97,10 +92,11 @@ def _read_headers(job: HeaderJob, decoding: Decoding) -> Headers:
 
     numbers = range(len(job.paths))
     waits = is_url(job.root) and not job.threads  # each for the answer of a store
-    for number, found in enumerate(at_once(facts, numbers) if waits else map(facts, numbers)):
-        if isinstance(found, BadInput):
-            bad[number] = found
-        rows.append((0, 0, 0, 0) if isinstance(found, BadInput) else found)
+    with held_open(job.archives) as archives:
+        for number, found in enumerate(at_once(facts, numbers) if waits else map(facts, numbers)):
+            if isinstance(found, BadInput):
+                bad[number] = found
+            rows.append((0, 0, 0, 0) if isinstance(found, BadInput) else found)
     return Headers(np.array(rows, np.int64).reshape(-1, 4), bad)
 
 
@@ -111,10 +107,8 @@ def _read_file_header(
         with SourceFile(path, place, archives) as file:
             try:
                 return _header_of(file), file.size
-            except NotAnImage:
-                raise
-            except BadImage:
-                if not lenient:
+            except BadImage as error:
+                if not lenient or isinstance(error, NotAnImage):
                     raise
                 return read_header_leniently(file.read(file.size)), file.size
     except OSError as error:

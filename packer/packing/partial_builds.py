@@ -26,7 +26,7 @@ from packer.sources import splits_of_labels
 from packer.sources.paths import as_bytes
 from packer.sources.paths import splits_in as named_in
 from packer.sources.source import SourceOptions
-from packer.sources.walk import Run, run_here
+from packer.sources.tree import Run, run_here
 from packer.stores import open_store
 from packer.stores.store import NoObject
 from packer.system.atomic import check_own_folder, is_own_file, make_own_folder
@@ -221,8 +221,8 @@ class FinishedParts(Output):
             UsageError: A part is not complete, its shards are damaged, or the source has changed since.
         """
         missing, changed = set(), set()
-        for number, job in enumerate(jobs):
-            part = BuildPart.with_shard(number, len(jobs), self._parts[0].parts)
+        parts = [BuildPart.with_shard(number, len(jobs), self._parts[0].parts) for number in range(len(jobs))]
+        for part, job in zip(parts, jobs, strict=True):
             result = self._finished.get(job.name)
             if result is None or not all(_has_size(path, file) for path, file in self._files(part, result)):
                 missing.add(part)
@@ -233,29 +233,30 @@ class FinishedParts(Output):
         if changed:
             since = "the source has changed since part"
             raise self._again(changed, since + " {} was built", since + "s {} were built")
-        self._check(jobs, run)
+        self._check(jobs, parts, run)
         for number, job in enumerate(jobs):
-            part = BuildPart.with_shard(number, len(jobs), self._parts[0].parts)
             result = self._finished[job.name]
-            for path, file in self._files(part, result):
+            for path, file in self._files(parts[number], result):
                 self._take(path, file)
             yield number, replace(result, unchanged=True)
 
     def _check(
-        self, jobs: Sequence[ShardJob], run: Callable[[Check, list[ShardJob]], Iterator[tuple[int, bool]]]
+        self,
+        jobs: Sequence[ShardJob],
+        parts: Sequence[BuildPart],
+        run: Callable[[Check, list[ShardJob]], Iterator[tuple[int, bool]]],
     ) -> None:
         """Raise UsageError if files of shards, or with `recheck` their images, are not as when they were packed."""
         check, what = (is_unchanged, "shards or images") if self._recheck else (has_intact_files, "shards")
-        there = [self._where_packed(number, job, len(jobs)) for number, job in enumerate(jobs)]
-        bad = [number for number, is_good in run(check, there) if not is_good]
-        if altered := {BuildPart.with_shard(number, len(jobs), self._parts[0].parts) for number in bad}:
+        there = [self._where_packed(part, job) for part, job in zip(parts, jobs, strict=True)]
+        if altered := {parts[number] for number, is_good in run(check, there) if not is_good}:
             since = f"{what} have changed since they were packed"
             raise self._again(altered, f"part {{}}: {since}", f"parts {{}}: {since}")
 
-    def _where_packed(self, number: int, job: ShardJob, count: int) -> ShardJob:
+    def _where_packed(self, part: BuildPart, job: ShardJob) -> ShardJob:
         """Return the job of a shard with the folder of its files: that of its part, or of an interrupted call."""
         result = self._finished[job.name]
-        files = list(self._files(BuildPart.with_shard(number, count, self._parts[0].parts), result))
+        files = list(self._files(part, result))
         folders = {os.path.dirname(path) for path, _ in files}
         if len(folders) > 1:  # that call was interrupted between the two
             for path, file in files:
@@ -345,11 +346,9 @@ def splits_in(options: BuildOptions, listed: Listed) -> tuple[str, ...]:
     """Return the splits of a source, two or more; () if all is one pack, as with ``--split`` and ``--like``."""
     if options.split is not None or options.like is not None or not listed.tree.images:
         return ()
-    columns = options.columns[0] if len(options.columns) == 1 else None
+    of_all = SourceOptions(None, options.one_columns, None, options.labels == ("auto",))
     with suppress(PackerError):  # the build will raise it
-        return splits_of_labels(
-            options.labels, listed.tree, SourceOptions(None, columns, None, options.labels == ("auto",))
-        )
+        return splits_of_labels(options.labels, listed.tree, of_all)
     return ()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,36 +79,32 @@ class InputSizes:
         return (int(self.height[0]), int(self.width[0]), int(self.channels[0])), dtype
 
 
-class AllFacts:
-    """What a plan needs of the `InputSizes` of a long table, read in pieces."""
+class AllFacts(NamedTuple):
+    """What a plan needs of the `InputSizes` of a long table."""
 
-    def __init__(self, table: Any, recipe: Recipe, ratio: Callable[[], float]) -> None:
-        """Read a table.
+    unknown: bool
+    source_bytes: int
+    image_bytes: NDArray[np.int64]
+    """Stored size of each image."""
+    shape: tuple[tuple[int, int, int] | None, str | None]
+    """As of `InputSizes.uniform`."""
 
-        Args:
-            table: The table of inputs.
-            recipe: What becomes of the images.
-            ratio: Returns the encoded bytes per byte of pixels; it is estimated if they are encoded.
-        """
-        estimated = ratio() if recipe.encode not in ("raw", "copy") else 1.0
-        self.unknown, self.source_bytes = False, 0
-        self._uniform: set[tuple[tuple[int, int, int] | None, str | None]] = set()
-        sizes = Spill()
-        for _, piece in pieces(table):
-            facts = InputSizes(piece, recipe.resize)
-            self.unknown |= facts.unknown
-            self.source_bytes += int(facts.source_bytes.sum())
-            self._uniform.add(facts.uniform())
-            stored = facts.source_bytes if recipe.encode == "copy" else facts.raw_bytes
-            sizes.append((stored if estimated == 1 else np.ceil(stored * estimated).astype(np.int64)).data)
-        self.image_bytes: NDArray[np.int64] = np.frombuffer(sizes.finish(), np.int64)
 
-    def uniform(self) -> tuple[tuple[int, int, int] | None, str | None]:
-        """Return the shape and the dtype that all images share, None if they differ or are not known yet."""
-        if len(self._uniform) == 1:
-            return next(iter(self._uniform))
-        dtypes = {dtype for _, dtype in self._uniform}
-        return None, dtypes.pop() if len(dtypes) == 1 else None
+def _facts_of(table: Any, recipe: Recipe, ratio: Callable[[], float]) -> AllFacts:
+    """Read a table in pieces; `ratio` estimates the encoded bytes per byte of pixels, if images are encoded."""
+    estimated = ratio() if recipe.encode not in ("raw", "copy") else 1.0
+    unknown, source_bytes, sizes = False, 0, Spill()
+    uniform: set[tuple[tuple[int, int, int] | None, str | None]] = set()
+    for _, piece in pieces(table):
+        facts = InputSizes(piece, recipe.resize)
+        unknown |= facts.unknown
+        source_bytes += int(facts.source_bytes.sum())
+        uniform.add(facts.uniform())
+        stored = facts.source_bytes if recipe.encode == "copy" else facts.raw_bytes
+        sizes.append((stored if estimated == 1 else np.ceil(stored * estimated).astype(np.int64)).data)
+    dtypes = {dtype for _, dtype in uniform}
+    shape = uniform.pop() if len(uniform) == 1 else (None, dtypes.pop() if len(dtypes) == 1 else None)
+    return AllFacts(unknown, source_bytes, np.frombuffer(sizes.finish(), np.int64), shape)
 
 
 def permuted(values: NDArray[np.int64], order: tuple[int, int]) -> NDArray[np.int64]:
@@ -382,15 +378,13 @@ def shard_name(container: str, number: int, shards: int) -> str:
 
 def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
     """Return the conversion of every image."""
-    source, resize = options.source, None
-    if options.resize is not None:
-        resize = TargetSize.of(options.resize, options.fit, options.pad_value, options.interpolation)
+    source = options.source
     return Recipe(
         root=as_bytes(clean_url(source)) if is_url(source) else os.fsencode(os.path.abspath(source)),
         mode=cast(Mode, options.mode),
         decoder=cast(Decoder, options.decoder),
         max_pixels=options.max_pixels,
-        resize=resize,
+        resize=options.target_size(),
         encode=cast(Encoding, options.encode),
         quality=options.quality,
         archives=archives,
@@ -406,11 +400,11 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
     recipe = recipe_of(options, inputs.archives)
     table, rows = inputs.table, inputs.rows
     order = None if options.shuffle is None or not rows else (rows, derive(options.shuffle))
-    facts = AllFacts(table, recipe, lambda: _ratio(table, order, recipe, measure))
+    facts = _facts_of(table, recipe, lambda: _ratio(table, order, recipe, measure))
     image_bytes = facts.image_bytes if order is None else permuted(facts.image_bytes, order)
     if options.shard_bytes == BY_SIZE:
         options = replace(options, shard_bytes=default_shard_bytes(int(image_bytes.sum())))
-    shape, dtype = facts.uniform()
+    shape, dtype = facts.shape
     spec = ShardSpec(
         classes=inputs.classes,
         encoding=recipe.encode,
@@ -426,7 +420,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         recipe=recipe,
         spec=spec,
         cuts=cuts_of(image_bytes, options.shard_bytes),
-        shape=(shape, dtype),
+        shape=facts.shape,
         late_sizes=facts.unknown,
         image_bytes=image_bytes,
         pack_bytes=stored_bytes(options.container, options.encode == "raw", image_bytes, table),

@@ -75,11 +75,10 @@ class Output:
             raise UsageError(parent, "no such folder for the pack", "create it, or choose another --out")
         if not os.path.lexists(self.path):
             return
-        if os.path.islink(self.path) or not os.path.isdir(self.path):
-            raise UsageError(self.path, "exists and is not a pack", "choose another --out")
-        if not os.listdir(self.path):
+        is_folder = os.path.isdir(self.path) and not os.path.islink(self.path)
+        if is_folder and not os.listdir(self.path):
             return
-        if not os.path.isfile(os.path.join(self.path, MANIFEST_NAME)):
+        if not is_folder or not os.path.isfile(os.path.join(self.path, MANIFEST_NAME)):
             raise UsageError(self.path, "exists and is not a pack", "choose another --out")
         if not self._overwrite:
             raise UsageError(self.path, "exists", "choose another --out, or replace it with --overwrite")
@@ -159,11 +158,6 @@ class Output:
         return self._lock is not None and self._lock.works
 
     @property
-    def checked(self) -> bool:
-        """Whether the files of finished shards are not in `folder`, and were found unchanged."""
-        return False
-
-    @property
     def kept(self) -> str:
         """What is left for the next attempt, as a note; empty if nothing is."""
         finished = self.journal.finished_shards
@@ -171,6 +165,8 @@ class Output:
         return f"{shards} kept in {printable(self.place)}" if finished and not self._published else ""
 
     resumes_with = "run the same command to resume"
+    checked = False
+    """Whether the files of finished shards are not in `folder`, and were found unchanged."""
 
     @property
     def place(self) -> str:

@@ -192,7 +192,7 @@ class ClassIds:
         order: dict[str, int] = {}
         for names in declared:
             clash = [n for i, n in enumerate(names) if order.get(n, i) != i]
-            if clash or (order and not _one_begins_the_other(tuple(order), names)):
+            if clash or tuple(order)[: len(names)] != names[: len(order)]:  # neither begins as the other
                 problem = f"two kinds of labels number classes differently ({printable((clash or names)[0])})"
                 raise UsageError(option("labels"), problem, "give one list for both: --classes=FILE")
             for name in names:
@@ -201,11 +201,6 @@ class ClassIds:
         for name in rest:
             order[name] = len(order)
         return tuple(order), np.array([order[name] for name in self._ids], np.int64)
-
-
-def _one_begins_the_other(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
-    shorter = min(len(a), len(b))
-    return a[:shorter] == b[:shorter]
 
 
 def similar_names(classes: Sequence[str]) -> list[str]:

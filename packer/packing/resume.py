@@ -46,11 +46,10 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         counts.update(result.counts)
         label_counts.update(result.label_counts)
         box_counts.update(result.box_counts)
+        inputs.losses.update(result.losses)
     counts.update(packed=records, rejected=len(inputs.rejected), skipped=len(inputs.skipped))
     counts.update(found=records + len(inputs.rejected) + len(inputs.skipped), changed=len(inputs.changed))
     shape, dtype = plan.shape
-    for result in results:
-        inputs.losses.update(result.losses)
     if plan.late_sizes:
         shape = _late_shape(plan, results)
     return Manifest(
@@ -205,13 +204,11 @@ def _differences(before: Any, now: Mapping[str, Any]) -> str:
     if not isinstance(before, Mapping):
         return "which ones is not recorded"
     names = [name for name in now if before.get(name) != now[name]]
+    texts = [(name, _value_text(before.get(name)), _value_text(now[name])) for name in names]
     return ", ".join(
-        f"{_option_name(name, _value_text(before.get(name)))}, now {_value_text(now[name])}" for name in names
+        f"{f'{ARGUMENT} {old}' if name == 'source' else option(TABLE[name].flag, old)}, now {new}"
+        for name, old, new in texts
     )
-
-
-def _option_name(name: str, value: str) -> str:
-    return f"{ARGUMENT} {value}" if name == "source" else option(TABLE[name].flag, value)
 
 
 def _value_text(value: Any) -> str:

@@ -26,12 +26,11 @@ from packer.packing.partition import Partition, PartitionJob, make_partition, na
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
 from packer.sources import check_options, check_sources, joined, open_source, recognize
 from packer.sources.auto import left_unread, what_was_read
-from packer.sources.paths import as_text, extension_of, file_of, quoted_value
+from packer.sources.paths import PathWriter, as_text, extension_of, file_of, quoted_value
 from packer.sources.places import MemberPlaces, Scratch
 from packer.sources.source import BaseSource, SourceOptions, Tree, leaves_out
 from packer.sources.store_tree import find_store_tree
-from packer.sources.tree import find_tree
-from packer.sources.walk import PathWriter, Run, run_here
+from packer.sources.tree import Run, find_tree, run_here
 from packer.stores import is_url
 
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
@@ -166,10 +165,10 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[li
     """Return the sources, and those of other splits whose classes count."""
     specs, others = list(options.labels), tuple[str, ...]()
     if specs == ["auto"]:
-        choice = recognize(tree, SourceOptions(options.one_split, _one(options.columns)))
+        choice = recognize(tree, SourceOptions(options.one_split, options.one_columns))
         inputs.notes.append(f"{as_options(option('labels', printable(choice.spec)))}: {choice.why}")
         specs, others = [choice.spec], choice.others
-    check_options(specs, SourceOptions(options.one_split, _one(options.columns)))
+    check_options(specs, SourceOptions(options.one_split, options.one_columns))
     sources_of = joined(specs)
     inputs.labels = tuple(spec.partition(":")[0] for spec in specs)
     files = [spec.partition(":")[2] for spec in specs]
@@ -177,13 +176,13 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[li
     columns: Iterator[str | None] = iter(options.columns)
     sources, by_auto = [], options.labels == ("auto",)
     for spec, more_files in sources_of:
-        of_list = (_one(options.columns) or next(columns, None)) if spec.startswith(("list:", "parquet")) else None
+        of_list = (options.one_columns or next(columns, None)) if spec.startswith(("list:", "parquet")) else None
         source_options = SourceOptions(options.one_split, of_list, None, by_auto, more_files, options.rle == "polygons")
         sources.append(open_source(spec, tree, source_options))
         if others and not getattr(sources[-1], "has_splits", True):  # the list itself is the split
             sources[-1] = open_source(spec, tree, replace(source_options, split=None, by_auto=False))
     check_sources(sources, None if others else options.one_split)
-    of_all = SourceOptions(None, _one(options.columns), None, by_auto)
+    of_all = SourceOptions(None, options.one_columns, None, by_auto)
     return sources, [open_source(spec, tree, of_all) for spec in others]
 
 
@@ -194,10 +193,6 @@ def _path_as_recorded(tree: Tree, file: str) -> str:
     except UsageError:  # it is a format; of a missing file the source says so
         below = b""
     return f"SRC/{as_text(below)}" if below else os.path.basename(file)
-
-
-def _one(columns: tuple[str, ...]) -> str | None:
-    return columns[0] if len(columns) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +342,7 @@ def _apply_selection(
     paths: Sequence[bytes], others: Sequence[bytes], tree: Tree, options: BuildOptions, inputs: Inputs
 ) -> tuple[Sequence[bytes], Sequence[bytes]]:
     """Return the paths that ``--include`` and ``--exclude`` leave, and of other splits those."""
+    chosen, left_out = None, inputs.left_out
     if options.include is not None:
         chosen = read_selection(options.include, tree.images, options.like)
         inputs.selections["include"] = chosen.content
@@ -355,14 +351,11 @@ def _apply_selection(
             error = NoImage(f"{name}:{number}", f"no image {quoted_value(line)}", "correct the line, or remove it")
             inputs.rejected.add(rejected(os.fsencode(error.where), error))
 
-        def not_included(path: bytes) -> str | None:
-            return None if path in chosen.images else "not included"
+    def reason(path: bytes) -> str | None:
+        if chosen is not None and path not in chosen.images:
+            return "not included"
+        return "excluded" if left_out is not None and path in left_out.images else None
 
-        paths, others = _without_left_out(paths, not_included, inputs), _without_left_out(others, not_included, None)
-    if (left_out := inputs.left_out) is not None:
-
-        def excluded(path: bytes) -> str | None:
-            return "excluded" if path in left_out.images else None
-
-        paths, others = _without_left_out(paths, excluded, inputs), _without_left_out(others, excluded, None)
-    return paths, others
+    if chosen is None and left_out is None:
+        return paths, others
+    return _without_left_out(paths, reason, inputs), _without_left_out(others, reason, None)

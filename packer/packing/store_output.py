@@ -72,6 +72,8 @@ def output_of(options: BuildOptions, progress: Progress, indexes: bool = False) 
 class StoreOutput(Output):
     """The URL that a build writes to. A context manager as `Output` is; unpublished work is kept in the store."""
 
+    checked = True
+
     def __init__(self, options: BuildOptions, progress: Progress, indexes: bool) -> None:
         self.path = clean_url(options.output)
         check_apart(self.path, options.source)
@@ -92,11 +94,6 @@ class StoreOutput(Output):
     def place(self) -> str:
         """Where unfinished work is kept."""
         return self.path
-
-    @property
-    def checked(self) -> bool:
-        """Whether the files of finished shards are not in `folder`, and were found unchanged."""
-        return True
 
     def read_journal(self, head: Mapping[str, Any]) -> list[str]:
         """Look for the work of a build with the options `head`, on whatever machine it ran."""
@@ -211,13 +208,7 @@ class StoreOutput(Output):
     ) -> Manifest:
         """Wait for the uploads, write the lists, and then the manifest if the URL is as it was at the start.
 
-        Args:
-            manifest: The manifest, without its lists.
-            listings: The rejected, skipped and changed inputs.
-            selections: Name of an option -> the file that it named (include, exclude).
-
-        Returns:
-            The manifest with the names of the objects, and with the entries of lists and companions.
+        Arguments and answer are those of `Output.publish`; files have the names of the objects.
         """
         self._flush()
         try:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -118,17 +118,16 @@ def name_files(folder: str, name: str, attempt: str) -> None:
 
 
 Chunk = TypeVar("Chunk")
+Made = TypeVar("Made")
 
 
-def ahead(
-    make: Callable[[Chunk], list[ConvertedInput]], chunks: Iterator[Chunk], threads: int
-) -> Generator[list[ConvertedInput], None, None]:
+def ahead(make: Callable[[Chunk], Made], chunks: Iterable[Chunk], threads: int) -> Generator[Made, None, None]:
     """Yield what `make` makes of each chunk, in order; with several threads, a few chunks ahead of the writer."""
     if threads == 1:
         yield from map(make, chunks)
         return
     with ThreadPoolExecutor(threads) as pool:
-        pending: deque[Future[list[ConvertedInput]]] = deque()
+        pending: deque[Future[Made]] = deque()
         try:
             for chunk in chunks:
                 pending.append(pool.submit(make, chunk))
@@ -238,10 +237,8 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
     Raises:
         StorageError: A file cannot be written.
     """
-    rows = _rows_of(job)
-    job = replace(job, spec=replace(job.spec, classes=classes_of(rows)))
-    inputs = _digest_of(job, rows)
-    finished = job.finished
+    job, rows = _with_rows(job)
+    inputs, finished = _digest_of(job, rows), job.finished
     if finished is not None and finished.inputs == inputs and _is_unchanged(job, finished, rows):
         report(len(rows), len(finished.rejected))
         return replace(finished, unchanged=True)
@@ -262,7 +259,7 @@ def is_unchanged(job: ShardJob, report: Report, decoding: Decoding = unmarked) -
         decoding: Not used: no image is decoded.
     """
     assert job.finished is not None
-    rows = _rows_of(job)
+    _, rows = _with_rows(job)
     answer = _is_unchanged(job, job.finished, rows)
     report(len(rows), 0)
     return answer
@@ -277,13 +274,7 @@ def has_intact_files(job: ShardJob, report: Report, decoding: Decoding = unmarke
 
 
 def _is_unchanged(job: ShardJob, finished: ShardResult, rows: Any) -> bool:
-    """Return whether the files of a finished shard are intact and its source files unchanged.
-
-    Args:
-        job: The shard.
-        finished: What an earlier build made of it.
-        rows: Its inputs.
-    """
+    """Return whether the files of a finished shard are intact and the source files of its rows unchanged."""
     if finished.entry is not None and not job.checked and not is_intact(finished.entry, job.folder):
         return False
     if "etag" in rows.column_names and all(rows.column("etag").to_pylist()):
@@ -299,16 +290,17 @@ def _is_unchanged(job: ShardJob, finished: ShardResult, rows: Any) -> bool:
 
 def digest_of_inputs(job: ShardJob) -> str:
     """Return the SHA-256 of everything that determines a shard, except the contents of its source files."""
-    rows = _rows_of(job)
-    return _digest_of(replace(job, spec=replace(job.spec, classes=classes_of(rows))), rows)
+    return _digest_of(*_with_rows(job))
 
 
-def _rows_of(job: ShardJob) -> Any:
-    """Return the rows of the table of inputs that a job packs, in packing order."""
+def _with_rows(job: ShardJob) -> tuple[ShardJob, Any]:
+    """Return a job with the classes of the table of inputs, and the rows that it packs, in packing order."""
     table = map_table(job.table)
     if job.order is None:
-        return table.slice(job.start, job.stop - job.start).combine_chunks()
-    return rows_at(table, permutation_function(*job.order)(np.arange(job.start, job.stop)))
+        rows = table.slice(job.start, job.stop - job.start).combine_chunks()
+    else:
+        rows = rows_at(table, permutation_function(*job.order)(np.arange(job.start, job.stop)))
+    return replace(job, spec=replace(job.spec, classes=classes_of(rows))), rows
 
 
 def _digest_of(job: ShardJob, rows: Any) -> str:

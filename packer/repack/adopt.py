@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from packer.errors import AnyPath, UsageError, WorkerDied, option, plural, printable
 from packer.format.manifest import INDEX_SUFFIX, names_a_pack
-from packer.model.annotation import Progress
-from packer.repack.formats import recognize
+from packer.model.annotation import Progress, advancing
+from packer.repack.formats import FormatOptions, check_roles, recognize
 from packer.system import usable_cores
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ READ_HERE_BYTES = 16 << 20
 """Files up to this size in all are read sooner than a worker starts."""
 READ_ONE_HERE_BYTES = 1 << 30
 """The same for one file, which a worker would not read any faster."""
+OF_A_BUILD = ("classes", "missing_labels", "boxes", "max_bad", "on_animation", "max_pixels", "workers", "overwrite")
 FRAGILE = ("lmdb", "hdf5")
 """Formats whose libraries may crash on a damaged file: read in another process."""
 
@@ -94,9 +95,7 @@ class AdoptOptions:
 
         return BuildOptions(
             source=self.files[0] if len(self.files) == 1 else plural(len(self.files), "file"), out=self.out,
-            classes=self.classes, missing_labels=self.missing_labels, boxes=self.boxes, max_bad=self.max_bad,
-            on_animation=self.on_animation, max_pixels=self.max_pixels, workers=self.workers, encode="copy",
-            overwrite=self.overwrite,
+            encode="copy", **{name: getattr(self, name) for name in OF_A_BUILD},
         )  # fmt: skip
 
     @property
@@ -161,7 +160,6 @@ def adopt(
     from packer.packing.bad_inputs import too_many, too_many_bad_error
     from packer.packing.publish import Output, check_folder
     from packer.repack.adopt_pack import classes_of, final_tables, manifest_of, with_shards
-    from packer.repack.formats import check_roles
     from packer.system.atomic import make_own_folder
 
     started = time.monotonic()
@@ -205,7 +203,6 @@ def adopt(
 def _jobs(asked: AdoptOptions, paths: list[str], kind: str, folder: str) -> list[FileJob]:
     from packer.packing.resolve import read_classes
     from packer.repack.adopt_file import FileJob
-    from packer.repack.formats.format_base import FormatOptions
 
     if asked.labels and len(asked.labels) != len(paths):
         given = f"{plural(len(asked.labels), 'file')} of labels for {plural(len(paths), 'file')}"
@@ -233,13 +230,6 @@ def _read_all_files(asked: AdoptOptions, jobs: list[FileJob], progress: Progress
     from packer.repack.adopt_file import adopt_file
     from packer.system.pool import Pool
 
-    reported = (0, 0)
-
-    def tick(done: int, bad: int) -> None:
-        nonlocal reported
-        progress.advance(done - reported[0], bad - reported[1])
-        reported = done, bad
-
     progress.stage("reading")
     limit = READ_HERE_BYTES if len(jobs) > 1 else READ_ONE_HERE_BYTES
     small = sum(os.path.getsize(job.path) for job in jobs) < limit
@@ -249,7 +239,7 @@ def _read_all_files(asked: AdoptOptions, jobs: list[FileJob], progress: Progress
     found: dict[int, FileResult] = {}
     try:
         with Pool(size, None, "packer.repack.adopt_file") as pool:
-            for number, result in pool.run(adopt_file, jobs, tick):
+            for number, result in pool.run(adopt_file, jobs, advancing(progress)):
                 found[number] = result
     except WorkerDied as error:
         left = [job.path for number, job in enumerate(jobs) if number not in found]

@@ -29,9 +29,18 @@ from packer.model.fields import BY_NAME, FIELD_NAMES, NO_TEXTS, Texts, annotatio
 from packer.packing.make_record import rejected
 from packer.packing.partition import checked_texts
 from packer.packing.resolve import ClassIds, Resolver
-from packer.repack.formats import open_format
+from packer.repack.formats import (
+    GET_AGAIN,
+    Class,
+    ForeignFile,
+    FormatOptions,
+    Numbered,
+    Pixels,
+    Rich,
+    Row,
+    open_format,
+)
 from packer.repack.formats.array_formats import header_of
-from packer.repack.formats.format_base import GET_AGAIN, Class, ForeignFile, FormatOptions, Numbered, Pixels, Rich, Row
 from packer.sources.paths import MOST_CLASSES
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.storage import storage_errors
@@ -303,9 +312,9 @@ class _Reader:
         result.losses = self._images.losses
         names, order = self._classes.final(())
         result.names = [names[number] for number in order.tolist()]
-        self._title(dict(enumerate(getattr(reader, "titles", ()))))
+        self._title(dict(enumerate(reader.titles)))
         result.declared = reader.classes
-        result.tags = getattr(reader, "tags", None) or ()
+        result.tags = reader.tags
         result.notes = reader.notes
         result.counts = self._resolver.counts
         result.changed = list(self._resolver.changed)

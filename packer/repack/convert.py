@@ -25,7 +25,7 @@ from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, lists_of, se
 from packer.format.manifest import Manifest, Origin, Rejected, read_manifest
 from packer.images.decode import Decoder
 from packer.images.header import Mode
-from packer.images.resize import Encoding, TargetSize
+from packer.images.resize import Encoding
 from packer.model.annotation import Progress, advancing
 from packer.model.fields import FIELD_NAMES
 from packer.packing.build_options import BuildOptions, check_extension
@@ -42,8 +42,6 @@ from packer.system import usable_cores
 from packer.system.pool import Pool
 
 KEY = "^[0-9]{8,18}$"
-RESERVE = 1.02
-"""Bytes that are needed, per byte that is estimated."""
 
 Rows = tuple[int, ...] | None
 """Rows of a shard, in order; None: all of them."""
@@ -275,7 +273,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         if kept := kept_work_note(output, error):
             progress.note(kept)
         raise
-    size = sum(shard.container.bytes + shard.index.bytes for shard in manifest.shards)
+    size = manifest.shard_bytes
     return ConvertReport(
         output.path, manifest.container, manifest.encoding, manifest.records, len(manifest.shards), size,
         len(selected.skipped), tuple(rejected), time.monotonic() - started,
@@ -306,10 +304,8 @@ def _options(folder: str, old: Manifest, out: str, given: dict[str, Any]) -> Bui
 
 def _remake(options: BuildOptions, old: Manifest, given: dict[str, Any]) -> Remake | None:
     """Return how images are made again; None if their bytes stay."""
-    resize = None
-    if options.resize is not None:
-        resize = TargetSize.of(options.resize, options.fit, options.pad_value, options.interpolation)
-    elif options.encode == old.encoding and given.get("quality") is None:
+    resize = options.target_size()
+    if resize is None and options.encode == old.encoding and given.get("quality") is None:
         return None
     decoder: Decoder = "lenient" if old.lenient else "auto"
     return Remake(cast(Mode, old.mode), decoder, resize, cast(Encoding, options.encode), options.quality)

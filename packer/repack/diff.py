@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, AnyStr
 
@@ -17,12 +17,12 @@ from packer.format.pack import Pack, open_pack
 from packer.model.annotation import MISSING, Progress, column_of
 from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, FIELDS
 from packer.model.strict_json import read_json
+from packer.packing.write_shard import ahead
 from packer.system import usable_cores
 
 DEFAULT_LIMIT = 10
 ROWS = 4096
 """Rows that are compared as Python values at once."""
-IN_FLIGHT = 64
 LOSSLESS = math.inf
 FACTS = ("container", "encoding", "mode")
 IMAGE_FACTS = ("crc32c", "size", "encoding", "height", "width", "channels", "dtype")
@@ -190,15 +190,10 @@ class _Diff:
     def _compare_images(self, rows_a: Any, rows_b: Any) -> None:
         differs = self._differing(rows_a, rows_b)
         self.progress.stage("comparing", int(differs.sum()), "images")
-        with ThreadPoolExecutor(usable_cores()) as pool:  # decoders release the GIL
-            waiting: deque[Any] = deque()
-            for number in np.flatnonzero(differs).tolist():
-                i, j = int(rows_a[number]), int(rows_b[number])
-                waiting.append((i, pool.submit(self._psnr, i, j)))
-                if len(waiting) > IN_FLIGHT:
-                    self._count(*waiting.popleft())
-            while waiting:
-                self._count(*waiting.popleft())
+        pairs = zip(rows_a[differs].tolist(), rows_b[differs].tolist(), strict=True)
+        with closing(ahead(self._psnr, pairs, usable_cores())) as compared:  # decoders release the GIL
+            for number, psnr, same_bytes in compared:
+                self._count(number, psnr, same_bytes)
 
     def _differing(self, rows_a: Any, rows_b: Any) -> Any:
         """Return which pairs do not have the same key and checksum by the indexes, bool (n,)."""
@@ -209,21 +204,20 @@ class _Diff:
             differs |= np.asarray(self.a.column(name))[rows_a] != np.asarray(self.b.column(name))[rows_b]
         return differs
 
-    def _psnr(self, i: int, j: int) -> tuple[float | None, bool]:
-        """Return the PSNR of two images (None: of other shapes), and whether their bytes are the same."""
-        same_kind = self.a.reader.encoding_of(i) == self.b.reader.encoding_of(j)
-        if self.a.reader.shape_of(i) != self.b.reader.shape_of(j) or self.a.reader.dtype_of(
-            i
-        ) != self.b.reader.dtype_of(j):
-            return None, False
-        if same_kind and self.a.record(i) == self.b.record(j):
-            return LOSSLESS, True
+    def _psnr(self, pair: tuple[int, int]) -> tuple[int, float | None, bool]:
+        """Return the first of two images, their PSNR (None: of other shapes), and whether their bytes are the same."""
+        i, j = pair
+        a, b = self.a.reader, self.b.reader
+        if (a.shape_of(i), a.dtype_of(i)) != (b.shape_of(j), b.dtype_of(j)):
+            return i, None, False
+        if a.encoding_of(i) == b.encoding_of(j) and self.a.record(i) == self.b.record(j):
+            return i, LOSSLESS, True
         one, two = self.a.image(i), self.b.image(j)
         error = float(np.square(np.subtract(one, two, dtype=np.float32)).mean(dtype=np.float64))
-        return (LOSSLESS if error == 0 else 10 * math.log10(float(np.iinfo(one.dtype).max) ** 2 / error)), False
+        psnr = LOSSLESS if error == 0 else 10 * math.log10(float(np.iinfo(one.dtype).max) ** 2 / error)
+        return i, psnr, False
 
-    def _count(self, number: int, future: Any) -> None:
-        psnr, same_bytes = future.result()
+    def _count(self, number: int, psnr: float | None, same_bytes: bool) -> None:
         self.progress.advance(1)
         if psnr == LOSSLESS:
             self.report.other_bytes += not same_bytes

@@ -15,8 +15,7 @@ from packer.format.pack import Pack, open_pack
 from packer.images.opencv import quiet_opencv
 from packer.model.annotation import Progress
 from packer.packing.input_table import read_selection
-from packer.repack.layouts import layout_of
-from packer.repack.layouts.layout import Item, Layout
+from packer.repack.layouts import Item, Layout, layout_of
 from packer.system import exchange_names, open_regular, sync_path
 from packer.system.locks import OLD, growing_folder
 

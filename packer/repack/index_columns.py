@@ -1,9 +1,9 @@
-"""Whole columns of an index: what pack.json says of them, other class ids, fewer rows."""
+"""Whole columns of an index: what pack.json says of them, other class ids, fewer rows, equal files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,53 @@ def _with(batch: Any, name: str, values: Any) -> Any:
 
 def rows_of(lists: Ragged, rows: Int64) -> Ragged:
     """Return a copy of some rows of a column of lists of numbers."""
-    starts, lengths = np.asarray(lists.offsets[:-1], np.int64)[rows], np.asarray(lists.lengths, np.int64)[rows]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    return Ragged(np.asarray(lists.values)[places], offsets)
+    ends = np.cumsum(np.asarray(lists.lengths, np.int64)[rows])
+    return Ragged(np.asarray(lists.values)[items_of(np.asarray(lists.offsets), rows)], np.insert(ends, 0, 0))
+
+
+def items_of(offsets: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of all items of these rows, one row after another."""
+    starts, lengths = offsets[rows].astype(np.int64), (offsets[rows + 1] - offsets[rows]).astype(np.int64)
+    ends = np.cumsum(lengths)
+    return np.asarray(np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0), np.int64)
+
+
+@dataclass(frozen=True)
+class EqualFiles:
+    """Groups of records whose source files have the same bytes, in the order of their first records."""
+
+    records: NDArray[np.int64]
+    """The records of all groups, one group after another, ascending in each."""
+    starts: NDArray[np.int64]
+    """Where each group begins in `records`, and the end: (groups + 1,)."""
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return len(self.starts) - 1
+
+    @property
+    def group_of(self) -> NDArray[np.int64]:
+        """The number of the group of each of `records`."""
+        return np.repeat(np.arange(self.groups), np.diff(self.starts))
+
+    def listed(self, group: int) -> list[int]:
+        """Return the records of a group."""
+        return list(self.records[self.starts[group] : self.starts[group + 1]].tolist())
+
+
+def equal_files(digests: NDArray[np.uint64]) -> EqualFiles:
+    """Return the groups of equal digests, (n, 2); zeros are equal to nothing."""
+    half = digests[:, 0]
+    ordered = np.sort(half)  # several times as fast as an order of the whole digests
+    again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])  # few of a large pack
+    some = np.zeros(0, np.int64)
+    if len(again):
+        some = np.flatnonzero((again[np.searchsorted(again[:-1], half)] == half) & digests.any(axis=1))
+    some = some[np.lexsort((some, digests[some, 1], digests[some, 0]))]
+    begins = np.append(True, (digests[some[1:]] != digests[some[:-1]]).any(axis=1))[: len(some)]
+    bounds = np.append(np.flatnonzero(begins), len(some))
+    lengths = np.diff(bounds)
+    groups = np.flatnonzero(lengths > 1)
+    groups = groups[np.argsort(some[bounds[groups]], kind="stable")]
+    return EqualFiles(some[items_of(bounds, groups)], np.insert(np.cumsum(lengths[groups]), 0, 0))

@@ -30,9 +30,8 @@ from packer.format.make_jpeg_index import (
 )
 from packer.format.pack import Pack, open_pack
 from packer.model.annotation import Progress, advancing
-from packer.packing.build_options import DEFAULT_DECODE_TIMEOUT_S
+from packer.packing.build_options import DEFAULT_DECODE_TIMEOUT_S, JPEG_ENCODINGS
 from packer.packing.engines import with_threads
-from packer.packing.jpeg_index_step import JPEG_ENCODINGS
 from packer.stores import clean_url, is_url
 from packer.system import sync_path, usable_cores
 from packer.system.atomic import is_own_file
@@ -111,9 +110,7 @@ def index_jpegs(
         jobs = with_threads(jobs_for(opened.path, manifest.shards, manifest.path_of, number, work), pool.size)
         pool.start(min(workers, usable_cores(), len(jobs)))
         progress.stage("indexing", manifest.records, "records")
-        made: dict[int, MadeJpegIndex] = {}
-        for job, result in pool.run(make_jpeg_index, jobs, advancing(progress)):
-            made[job] = result
+        made: dict[int, MadeJpegIndex] = dict(pool.run(make_jpeg_index, jobs, advancing(progress)))
         results = [made[job] for job in sorted(made)]
         listed = list_of(results, number)
         _publish(opened, work, listed)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -38,7 +37,6 @@ from packer.system import open_regular
 from packer.system.atomic import is_own_file, replacing
 
 Shares = dict[str, Fraction]
-NAME = re.compile(r"\w[\w.+-]{0,99}")
 
 
 def parse_parts(text: str) -> Shares:
@@ -51,13 +49,8 @@ def parse_parts(text: str) -> Shares:
     step = "write it as train=0.8,val=0.2"
     for item in text.split(","):
         name, _, share = (word.strip() for word in item.partition("="))
-        if (
-            not name
-            or name in shares
-            or name.startswith(".")
-            or any(c in name for c in '/\\:*?"<>|\0')
-            or len(name) > 100
-        ):
+        unsafe = name.startswith(".") or any(c in name for c in '/\\:*?"<>|\0')
+        if unsafe or not 0 < len(name) <= 100 or name in shares:
             raise UsageError(option("parts"), f"has no valid name in {quoted_value(item)}, or has it twice", step)
         try:
             shares[name] = Fraction(share)
@@ -341,12 +334,7 @@ def _taken_shards(source: Source, mine: NDArray[np.bool_]) -> list[Taken]:
 def _manifest(source: Source, asked: SplitOptions, made: Linked, folder: str) -> Manifest:
     old = source.manifest
     options = {name: value for name, value in old.options.items() if name not in OWN}
-    repack: dict[str, Any] = {
-        "parts": asked.parts,
-        "stratify": asked.stratify,
-        "group": asked.group,
-        "seed": asked.seed,
-    }
+    repack = {name: value for name, value in asdict(asked).items() if name != "lists"}
     options["repack"] = {name: value for name, value in repack.items() if value not in (None, False)}
     manifest = replace(
         old,

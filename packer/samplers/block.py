@@ -40,7 +40,6 @@ from packer.model.annotation import Int64
 from packer.samplers.order import (
     Records,
     SortedPackWarning,
-    compact,
     derive,
     is_sorted_by_class,
     pack_of,
@@ -48,6 +47,7 @@ from packer.samplers.order import (
     permutation_function,
     random_bits,
     runs_of_neighbors,
+    whole_order,
 )
 from packer.samplers.ranks import Ranks, check_int, length_of, nodes_of
 from packer.samplers.sampler import Sampler
@@ -89,7 +89,7 @@ class BlockShuffleSampler(Sampler):
     ) -> None:  # fmt: skip
         pack = pack_of(data)
         shards = [shard.records for shard in pack.reader.shards] if pack else _counts(data)
-        records = pack or sum(shards)
+        records = data if pack else sum(shards)
         self.nodes = None if nodes is None else check_int("nodes", nodes, 1)
         self._local_world_size, self._warned_of_nodes = local_world_size, False
         super().__init__(records, seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size)
@@ -97,18 +97,14 @@ class BlockShuffleSampler(Sampler):
             raise UsageError("nodes", f"is {nodes}, for {self.num_indices} records: some would get none")
         self.block = check_int("block", block, 1)
         self.window = check_int("window", window, 1)
-        firsts = np.cumsum([0, *shards], dtype=np.int64)
-        if self._indices is not None:
-            self._indices.sort()
-            firsts = np.searchsorted(self._indices, firsts)
-        self._firsts: Int64 = np.unique(firsts)
+        self._firsts: Int64 = np.unique(self._sort_records(np.cumsum([0, *shards], dtype=np.int64)))
         """Where each shard that has sampled records begins among them, and the end."""
         if pack and ((self.nodes or 1) > 1 or self.block * self.window < self.num_indices):
             self._warn_if_sorted(pack)
 
     def _warn_if_sorted(self, pack: Pack) -> None:
         sample = runs_of_neighbors(self.num_indices)
-        records = sample if self._indices is None else self._indices[sample]
+        records = sample if self.records is None else self.records[sample]
         labels = pack.reader.values("label", records.ravel().astype(np.int64))
         if is_sorted_by_class(labels.reshape(sample.shape)):
             of_window = f"windows of {self.window} blocks hold few classes; build it with --shuffle SEED, use "
@@ -207,11 +203,7 @@ class BlockShuffleSampler(Sampler):
         return numbers
 
     def _order(self, epoch: int) -> Records:
-        out = np.empty(self.num_indices, compact(self.num_indices))
-        numbers = self._numbers(epoch)
-        for start in range(0, len(out), _STEP):
-            out[start : start + _STEP] = numbers(np.arange(start, min(start + _STEP, len(out))))
-        return out
+        return whole_order(self._numbers(epoch), self.num_indices, self.num_indices, _STEP)
 
 
 class _Stream:

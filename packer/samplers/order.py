@@ -10,7 +10,7 @@ both keyed by SplitMix64 (Steele, Lea, Flood 2014, https://doi.org/10.1145/27140
   It works in pieces that stay in the cache: 10 million items take about 0.1 s, and no memory but the result.
 
 `uniform` returns random numbers for each record, and `is_sorted_by_class` detects a pack that is not shuffled.
-`PackColumns`, `pack_of` and `check_indices` are what samplers ask of a pack.
+`PackColumns`, `pack_of`, `records_of` and `check_indices` are what samplers ask of a pack.
 """
 
 from __future__ import annotations
@@ -103,11 +103,14 @@ def compact(n: int) -> type[np.int32] | type[np.int64]:
 
 def permutation(n: int, key: int) -> Records:
     """Return the numbers 0 to n - 1 in an order that depends only on `key`, a 64-bit number such as from `derive`."""
-    to = permutation_function(n, key)
-    out = np.empty(n, compact(n))
-    for start in range(0, n, PIECE):
-        piece = np.arange(start, min(start + PIECE, n))
-        out[start : start + len(piece)] = to(piece)
+    return whole_order(permutation_function(n, key), n, n)
+
+
+def whole_order(numbers: Callable[[Int64], Records], count: int, n: int, piece: int = PIECE) -> Records:
+    """Return `numbers`, below n, of the positions 0 to count - 1, computed `piece` of them at a time."""
+    out = np.empty(count, compact(n))
+    for start in range(0, count, piece):
+        out[start : start + piece] = numbers(np.arange(start, min(start + piece, count)))
     return out
 
 
@@ -214,17 +217,24 @@ Column = NDArray[Any] | Ragged
 
 
 class PackColumns(Mapping[str, Any]):
-    """The columns of a pack's index by name (docs/formats.md lists them), read on access."""
+    """The columns of a pack's index by name (docs/formats.md lists them), read on access.
 
-    def __init__(self, pack: Pack) -> None:
+    Args:
+        pack: the pack.
+        records: the numbers of the records whose rows are meant; None: all.
+    """
+
+    def __init__(self, pack: Pack, records: Records | None = None) -> None:
         self._pack = pack
+        self._records = records
         self._names: list[str] = FULL_SCHEMA.names
 
     def __getitem__(self, name: str) -> Column:
         """Return a column. Raise UsageError if it does not exist."""
         if name not in self._names:
             raise UsageError("columns", f"there is no column {name!r}", f"the columns are {', '.join(self._names)}")
-        return self._pack.column(name)
+        column = self._pack.column(name)
+        return column if self._records is None else column[self._records]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -242,7 +252,7 @@ def subset(data: Any, predicate: Callable[[PackColumns], Any]) -> Int64:
         sampler = ShuffleSampler(dataset, indices=large)
 
     Args:
-        data: a Pack or PackedDataset.
+        data: a Pack or PackedDataset; the records of a dataset of some are numbered in it, as its samples are.
         predicate: a function from the columns to bool (n,), called once, with whole columns.
 
     Returns:
@@ -254,10 +264,10 @@ def subset(data: Any, predicate: Callable[[PackColumns], Any]) -> Int64:
     pack = pack_of(data)
     if pack is None:
         raise UsageError("data", f"must be a Pack or a PackedDataset, got {type(data).__name__}")
-    answer = np.asarray(predicate(PackColumns(pack)))
-    if answer.dtype != np.bool_ or answer.shape != (len(pack),):
+    answer = np.asarray(predicate(PackColumns(pack, records_of(data))))
+    if answer.dtype != np.bool_ or answer.shape != (len(data),):
         given = f"{answer.dtype} of shape {answer.shape}"
-        raise UsageError("predicate", f"must return bool of shape ({len(pack)},), one per record; got {given}")
+        raise UsageError("predicate", f"must return bool of shape ({len(data)},), one per record; got {given}")
     return np.flatnonzero(answer)
 
 
@@ -265,6 +275,11 @@ def pack_of(data: Any) -> Pack | None:
     """Return the pack of `data` (a Pack or PackedDataset), or None."""
     pack = getattr(data, "pack", data)
     return pack if isinstance(pack, Pack) else None
+
+
+def records_of(data: Any) -> Records | None:
+    """Return the numbers in the pack of the records of a PackedDataset, None if it has all, or `data` is another."""
+    return None if pack_of(data) is None else getattr(data, "indices", None)
 
 
 def check_indices(indices: ArrayLike, num_records: int) -> Records:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sized
+from copy import copy
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -37,6 +38,7 @@ from packer.samplers.order import (
     pack_of,
     permutation,
     permutation_function,
+    records_of,
 )
 from packer.samplers.ranks import Ranks, as_distributed, check_int, length_of, warn_if_ungrouped
 
@@ -58,7 +60,8 @@ class Sampler(ABC):
     again. accelerate's `prepare` divides every DataLoader: there each rank iterates over the whole order.
 
     Args:
-        data: the number of records, or the pack or dataset.
+        data: the number of records, or the pack or dataset. The numbers of a dataset of some records, `classes=` or
+            `indices=`, are those of its samples; a PackedLoader reads the same records.
         seed: seed of the order, 0 to 2**64 - 1.
         indices: numbers of the records to sample (default: all), each once; `subset` selects them.
         drop_last: every rank gets the same number of samples. If False, and world_size does not divide the samples,
@@ -85,15 +88,42 @@ class Sampler(ABC):
         self._given, self._warned = (rank, world_size), False
         pack = pack_of(data)
         self._pack_digest = None if pack is None else pack.manifest.digest
-        self.num_records = length_of(data)
+        self._members = records_of(data)
+        """Numbers in the pack of the records of a dataset, whose samples are numbered otherwise; None: all."""
+        count = length_of(data)
+        self.num_records = count if self._members is None or pack is None else len(pack)
         """Records of the pack, sampled or not."""
-        self._indices = None if indices is None else check_indices(indices, self.num_records)
-        self.num_indices = self.num_records if self._indices is None else len(self._indices)
+        self._indices = None if indices is None else check_indices(indices, count)
+        self.num_indices = count if self._indices is None else len(self._indices)
         """Records that are sampled: all, or those of `indices`."""
         self.num_samples = self.num_indices
         """Samples per epoch of all ranks together, before padding or dropping; a subclass may set another number."""
         self.clock = EpochTracker(None if pack is None else getattr(data, "set_epoch", None))
         self._ranks()
+
+    @property
+    def records(self) -> Records | None:
+        """Numbers in the pack of the records that are sampled; None: all."""
+        if self._members is None:
+            return self._indices
+        return self._members if self._indices is None else self._members[self._indices]
+
+    def of_pack(self) -> Sampler:
+        """Return this sampler with the pack's numbers of records instead of a dataset's; both have one clock."""
+        if self._members is None:
+            return self
+        same = copy(self)
+        same._indices, same._members = self.records, None
+        return same
+
+    def _sort_records(self, firsts: Int64) -> Int64:
+        """Order the sampled records as the pack does; return where those from `firsts` on begin among them."""
+        records = self.records
+        if records is None:
+            return firsts
+        order = np.argsort(records)
+        self._indices = order.astype(records.dtype) if self._indices is None else self._indices[order]
+        return np.searchsorted(records[order], firsts)
 
     @abstractmethod
     def _order(self, epoch: int) -> Records:
@@ -270,12 +300,12 @@ class Sampler(ABC):
             "num_samples": self.num_samples,
             "drop_last": self.drop_last,
             "pack": self._pack_digest,
-            "records": None if self._indices is None else digest_of(self._indices),
+            "records": None if self.records is None else digest_of(self.records),
             **self._options(),
         }
 
     def __repr__(self) -> str:
-        of = f"{self.num_indices} of {self.num_records}" if self._indices is not None else f"{self.num_records}"
+        of = f"{self.num_records}" if self.records is None else f"{self.num_indices} of {self.num_records}"
         samples = f", {self.num_samples} samples per epoch" if self.num_samples != self.num_indices else ""
         return (
             f"<{type(self).__name__}: {of} records{samples}, seed {self.seed}, rank {self.rank} of {self.world_size}>"

@@ -27,6 +27,7 @@ from packer.samplers.order import (
     permutation,
     permutation_function,
     random_bits,
+    whole_order,
 )
 from packer.samplers.ranks import as_number, check_int
 from packer.samplers.sampler import Sampler
@@ -82,7 +83,7 @@ class BalancedSampler(Sampler):
         if num_samples is not None:
             self.num_samples = check_int("num_samples", num_samples, 1)
             self._ranks()
-        found = _rarest(ids if self._indices is None else _rows(ids, self._indices))
+        found = _rarest(ids if self.records is None else ids[self.records])
         self._classes = found.classes
         weights = found.weights(self.power)
         expected = np.bincount(found.classes, minlength=len(weights)) * weights
@@ -114,22 +115,11 @@ class BalancedSampler(Sampler):
         return out
 
 
-def _rows(ids: NDArray[Any] | Ragged, records: Records) -> NDArray[Any] | Ragged:
-    """Return the class ids of these records."""
-    if not isinstance(ids, Ragged):
-        return ids[records]
-    lengths = ids.lengths[records].astype(np.int64)
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    starts = np.asarray(ids.offsets)[records].astype(np.int64)
-    places = np.arange(int(offsets[-1])) + np.repeat(starts - offsets[:-1], lengths)
-    return Ragged(np.asarray(ids.values)[places], offsets)
-
-
 def _class_ids(data: Any, by: By | None) -> NDArray[Any] | Ragged:
     """Return the class ids of each record: (n,), -1 for none, or a Ragged of n rows.
 
-    For a pack or dataset, these are its column `by`, by default `label` if any image has one, else `box_labels`;
-    anything else is taken as class ids.
+    For a pack, or the whole pack of a dataset, these are its column `by`, by default `label` if any image has one,
+    else `box_labels`; anything else is taken as class ids.
     """
     if by not in (None, "label", "box_labels"):
         raise UsageError("by", f"must be label or box_labels, got {by!r}")
@@ -248,17 +238,14 @@ class MixtureSampler(Sampler):
         pack = pack_of(data)
         counts = [len(one) for one in pack.packs] if pack else _counts(data)
         super().__init__(
-            pack or sum(counts), seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size
+            data if pack else sum(counts), seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size
         )
         if num_samples is not None:
             self.num_samples = check_int("num_samples", num_samples, 1)
             self._ranks()
         self.weights = whole_weights(weights, len(counts))
         """The shares as integers without a common divisor."""
-        firsts = np.cumsum([0, *counts])
-        if self._indices is not None:
-            self._indices.sort()
-            firsts = np.searchsorted(self._indices, firsts)
+        firsts = self._sort_records(np.cumsum([0, *counts]))
         self._firsts: Int64 = firsts.astype(np.int64)
         """Where the sampled records of each pack begin among all, and the end."""
         if empty := np.flatnonzero(np.diff(firsts) == 0).tolist():
@@ -270,10 +257,7 @@ class MixtureSampler(Sampler):
         return {"weights": _text(self.weights), "packs": _text(np.diff(self._firsts).tolist())}
 
     def _order(self, epoch: int) -> Records:
-        numbers, out = self._numbers(epoch), np.empty(self.num_samples, compact(self.num_indices))
-        for start in range(0, self.num_samples, PIECE):
-            out[start : start + PIECE] = numbers(np.arange(start, min(start + PIECE, self.num_samples)))
-        return out
+        return whole_order(self._numbers(epoch), self.num_samples, self.num_indices)
 
     def _numbers(self, epoch: int) -> Callable[[Int64], Records]:
         rounds: dict[int, tuple[int, Callable[[Int64], Int64]]] = {}  # the last one of each pack

@@ -19,7 +19,15 @@ from packer.errors import BadImage, PackerError, UsageError, plural, printable
 from packer.files.tar_members import BLOCK, Files, Member, tar_members
 from packer.files.zip_members import zip_members
 from packer.sources.parquet_file import PARQUET, parquet_members
-from packer.sources.paths import IMAGE_EXTENSIONS, archive_stem, as_bytes, as_text, extension_of, folder_of
+from packer.sources.paths import (
+    IMAGE_EXTENSIONS,
+    LIST_EXTENSIONS,
+    archive_stem,
+    as_bytes,
+    as_text,
+    extension_of,
+    folder_of,
+)
 from packer.sources.places import (
     Archive,
     Bytes,
@@ -199,7 +207,6 @@ class Contents:
 ZIP_MARKS = (b"PK\x03\x04", b"PK\x05\x06")
 MARKS = (*ZIP_MARKS, PARQUET)
 FOREIGN = {b"Rar!\x1a\x07": "RAR", b"7z\xbc\xaf\x27\x1c": "7-Zip"}
-TABLES = (b".txt", b".csv", b".tsv", b".lst", b".list")
 LABELS = (b".json", b".jsonl", b".xml", b".yaml", b".yml", b".pts", b".mat")
 DEEPEST = 4  # archives in archives
 
@@ -216,7 +223,7 @@ def check_file(path: bytes, is_image: IsImage) -> None:
     if is_image(path, lambda: head):
         raise UsageError(path, "is one image", "give the folder that holds the images")
     extension = extension_of(path)
-    if extension in TABLES:
+    if extension in LIST_EXTENSIONS:
         step = f"give the folder of the images, with --labels=list:{printable(path)}"
         raise UsageError(path, "is a list, not a folder or archive of images", step)
     if extension in LABELS:

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from packer.errors import BadLabel, UsageError, option, plural, printable
 from packer.sources.folder import masks
 from packer.sources.paths import (
-    IMAGE_EXTENSIONS,
     LABEL_FOLDERS,
+    LIST_EXTENSIONS,
     as_bytes,
     extension_of,
     file_splits,
     folder_of,
+    image_stem,
     is_number,
     is_of_split,
     quoted_value,
@@ -28,10 +29,9 @@ from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType,
 from packer.sources.tree import MIB, lines_of, read_head
 from packer.sources.yolo_config import NAME_FILES
 
-TABLES = frozenset(b".txt .csv .tsv .lst .list".split())
 TREES = frozenset(b".json .jsonl .ndjson .xml .yaml .yml".split())
 OTHERS = frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .anno .bbox .gt .label .lms".split())
-LABEL_EXTENSIONS = TABLES | TREES | OTHERS
+LABEL_EXTENSIONS = LIST_EXTENSIONS | TREES | OTHERS
 SIDECARS = LABEL_EXTENSIONS | {b""}
 """Extensions of label files that have an image's name; Stanford Dogs' XML files have none."""
 SHEETS = frozenset(b".xlsx .xls .ods .h5 .hdf5 .pickle".split())
@@ -69,7 +69,7 @@ def unread_labels(tree: Tree) -> str | None:
     """Extension -> the files that have an image's name, such as 1.pts and 1.jpg.json."""
     for path in tree.files:
         # the inner stem is that of an image whose own extension was kept
-        if (ending := extension_of(path)) in SIDECARS and {stem_of(path), _plain(stem_of(path))} & stems:
+        if (ending := extension_of(path)) in SIDECARS and {stem_of(path), image_stem(stem_of(path))} & stems:
             beside[ending].append(path)
     found = _with_an_affix(tree, stems)
     for ending, paths in sorted(beside.items()):
@@ -80,7 +80,7 @@ def unread_labels(tree: Tree) -> str | None:
             del beside[ending]
     kept = [path for path in tree.files if _is_kept_as_label(path) and extension_of(path) not in beside]
     files = [path for path in _looked_at(tree) if extension_of(path) not in beside]
-    naming = [path for path in files if extension_of(path) in TABLES and _is_table_of(tree, path, stems)]
+    naming = [path for path in files if extension_of(path) in LIST_EXTENSIONS and _is_table_of(tree, path, stems)]
     says = {path: _strings(tree, path, stems) for path in files if extension_of(path) in TREES}
     if _tell(set().union(*says.values()), stems):
         naming += [path for path, strings in says.items() if strings]
@@ -124,16 +124,11 @@ def called_labels(tree: Tree) -> list[bytes]:
     ]
 
 
-def _plain(name: bytes) -> bytes:
-    """Return the stem of an image's file name, and other names unchanged."""
-    return stem_of(name) if extension_of(name) in IMAGE_EXTENSIONS else name
-
-
 def _looked_at(tree: Tree) -> list[bytes]:
     """Return a few files of each folder and extension, those near the root first."""
     groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
     for path in tree.files:
-        if extension_of(path) in TABLES | TREES and path.rpartition(b"/")[2].lower() not in NAME_FILES:
+        if extension_of(path) in LIST_EXTENSIONS | TREES and path.rpartition(b"/")[2].lower() not in NAME_FILES:
             groups[folder_of(path), extension_of(path)].append(path)
     few = [path for paths in groups.values() for path in spread(paths, LOOKED_AT_A_FOLDER)]
     return sorted(few, key=lambda path: path.count(b"/"))[:MOST_LOOKED_AT]
@@ -158,12 +153,12 @@ def _strings(tree: Tree, path: bytes, stems: set[bytes]) -> set[bytes]:
     """Return the names and stems of images in quotes or tags, or after a YAML key."""
     found = STRINGS.findall(_read_whole(tree, path, ends=True))  # COCO may put the names of its images last
     bases = (_base(text.rpartition(b": ")[2].removeprefix(b"- ")) for text in found)
-    return {base for base in bases if _plain(base) in stems}
+    return {base for base in bases if image_stem(base) in stems}
 
 
 def _images_of(words: Iterable[bytes], stems: set[bytes]) -> set[bytes]:
     """Return the stems of the images whose file names are among the words, whatever their extension."""
-    return {stem for word in words if (stem := _plain(word)) != word and stem in stems}
+    return {stem for word in words if (stem := image_stem(word)) != word and stem in stems}
 
 
 def _ids(words: set[bytes]) -> set[bytes]:
@@ -198,7 +193,7 @@ def _is_table_of(tree: Tree, path: bytes, stems: set[bytes]) -> bool:
         by_name |= files
         by_stem |= firsts
         data += bool(files or firsts) or all(map(is_number, splits[1]))
-        columns += len(splits[1]) > 1 and _plain(whole) not in stems
+        columns += len(splits[1]) > 1 and image_stem(whole) not in stems
     if 2 * data < len(lines) or 4 * columns < len(lines):
         return False
     return (

@@ -10,7 +10,8 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, ClassVar
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import Json, Point, RawAnnotation
@@ -26,15 +27,23 @@ from packer.sources.paths import (
     some_paths,
     split_folders,
 )
-from packer.sources.source import BaseSource, SourceOptions, Tree
+from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, read_file, read_head
 from packer.stores import is_url
 
 NO_CLASS = "object"
 """The class of an object without one."""
 MOST_JSON_BYTES = 2048 * MIB
+VISIBLE = 2.0
+"""COCO's value for a keypoint that is labelled and visible."""
 Keypoint = tuple[float, float, float]
 Box = tuple[float, float, float, float]
+
+
+def extent(points: Iterable[Sequence[float]]) -> Box:
+    """Return the box (xyxy) around some points."""
+    xs, ys = zip(*points, strict=True)
+    return min(xs), min(ys), max(xs), max(ys)
 
 
 @dataclass(slots=True)
@@ -68,8 +77,7 @@ class LabelledObjects:
             seen = [*corners, *((x, y) for x, y, v in points if v > 0)]
             if not seen:
                 raise ValueError("an object has no points")
-            xs, ys = zip(*seen, strict=True)
-            box = (min(xs), min(ys), max(xs), max(ys))
+            box = extent(seen)
         left, top, right, bottom = map(coordinate, box)
         self.boxes.append((left, top, right, bottom))
         self.names.append(name or NO_CLASS)
@@ -222,6 +230,47 @@ class ByNameSource(BaseSource):
         return iter(self._bad)
 
 
+class NamedFilesSource(ByNameSource):
+    """One or more files of a format, found by their names and first bytes, or the FILE of ``--labels KIND:FILE``.
+
+    Raises:
+        UsageError: There is no such file, or it is not one of this format.
+    """
+
+    takes_file = "optional"
+    kind: ClassVar[str]
+    ending: ClassVar[bytes]
+    """The end of their paths, in lower case."""
+    words: ClassVar[tuple[bytes, ...]] = ()
+    """What is in their first KiB."""
+    are: ClassVar[tuple[str, str]]
+    """What they are: a verb for one of them, and for several."""
+
+    def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        files = files_like(tree, self.ending, *self.words)
+        if options.file is not None:
+            path = file_of(tree, self.kind, options.file)
+            files = [tree.below(path) or (path if is_url(path) else os.path.relpath(path, tree.root))]
+        elif not files:
+            raise UsageError(tree.root, f"no file of {self.kind} was found", "choose another kind of --labels")
+        super().__init__(tree, options, self.entries(tree, files), files)
+
+    @staticmethod
+    def read(tree: Tree, path: bytes) -> Iterable[ImageEntry]:
+        """Return the entries of a file. Raise UsageError if it cannot be read."""
+        raise NotImplementedError
+
+    def entries(self, tree: Tree, files: Sequence[bytes]) -> Iterable[ImageEntry]:
+        """Return the entries of all files."""
+        return chain.from_iterable(self.read(tree, path) for path in files)
+
+    @classmethod
+    def recognize(cls, tree: Tree) -> list[Choice]:
+        """Return this source if there are such files."""
+        files = files_like(tree, cls.ending, *cls.words)
+        return [Choice(cls.kind, f"{some_paths(files)} {cls.are[len(files) > 1]}")] if files else []
+
+
 def _annotation(entry: ImageEntry, has_boxes: bool) -> RawAnnotation | BadLabel:
     if isinstance(entry.objects, BadLabel):
         return entry.objects
@@ -235,16 +284,6 @@ def files_like(tree: Tree, ending: bytes, *words: bytes) -> list[bytes]:
     """Return the files whose lower-case path has this ending and whose first KiB contains all of these words."""
     found = [path for path in tree.files if path.lower().endswith(ending)]
     return [path for path in found if not words or all(word in read_head(tree, path, 1024) for word in words)]
-
-
-def asked_files(tree: Tree, options: SourceOptions, found: Sequence[bytes], kind: str) -> list[bytes]:
-    """Return the FILE of ``--labels KIND:FILE``, else the files that were found. Raise UsageError for none."""
-    if options.file is not None:
-        path = file_of(tree, kind, options.file)
-        return [tree.below(path) or (path if is_url(path) else os.path.relpath(path, tree.root))]
-    if not found:
-        raise UsageError(tree.root, f"no file of {kind} was found", "choose another kind of --labels")
-    return list(found)
 
 
 def read_json(tree: Tree, path: bytes) -> Any:

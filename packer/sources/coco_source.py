@@ -9,9 +9,8 @@ from itertools import chain
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
-from packer.sources.coco_file import MEMBERS, CocoFile, classes_in
+from packer.sources.coco_file import MEMBERS, CocoFile, JsonMap, classes_in
 from packer.sources.coco_objects import CocoObject, far_off, shape_of
-from packer.sources.json_map import JsonMap
 from packer.sources.path_finder import ImageNames
 from packer.sources.paths import (
     FolderSplit,
@@ -29,6 +28,7 @@ from packer.sources.paths import (
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import read_head
+from packer.stores import joined
 
 MOST_CANDIDATES = 64
 HEAD_BYTES = 4096
@@ -59,11 +59,10 @@ class CocoSource(BaseSource):
         paths = [file_of(tree, "coco", file) for file in options.files] or list(maps)
         self.label_files = set(map(tree.below, paths))
         names = ImageNames(tree)
-        self._split: FolderSplit | None = None
         every = paths
         if options.split is not None:
             chosen = [path for path in paths if is_of_split(names.told(path), as_bytes(options.split))]
-            self._split = None if chosen else FolderSplit(tree, options.split)
+            self.of_split = None if chosen else FolderSplit(tree, options.split)
             paths = chosen or paths
         self._files = []
         self._row_of: dict[bytes, Row] = {}
@@ -103,8 +102,9 @@ class CocoSource(BaseSource):
         if len(set(kinds.values())) == 1:
             are = "are COCO files" if len(kinds) > 1 else "is a COCO file"
             return [Choice("coco", f"{some_paths(kinds)} {are} of {next(iter(kinds.values()))}")]
-        root = as_text(tree.root.rstrip(b"/")) + "/"
-        return [Choice(f"coco:{root}{as_text(path)}", f"a COCO file of {kind}") for path, kind in kinds.items()]
+        return [
+            Choice(f"coco:{as_text(joined(tree.root, path))}", f"a COCO file of {kind}") for path, kind in kinds.items()
+        ]
 
     @staticmethod
     def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
@@ -117,10 +117,6 @@ class CocoSource(BaseSource):
         if options.files and len(names) == 1 and splits_in(names[0]):
             return ()
         return file_splits(names) or folder_splits(tree)
-
-    def in_split(self, image: bytes) -> bool:
-        """Return whether the image's folder is of the split if the files are not."""
-        return self._split is None or self._split.in_split(image)
 
     def left_out(self, image: bytes) -> str | None:
         """Return why an image is not part of the dataset: no file names it."""
@@ -223,7 +219,7 @@ def _coco_files(tree: Tree) -> dict[bytes, JsonMap]:
     if len({kind for kind, _ in kinds.values()}) > 1:
         files = ", ".join(f"{printable(path)} ({kind})" for path, (kind, _) in kinds.items())
         raise UsageError(tree.root, f"holds COCO files of boxes and of keypoints: {files}", "name those to pack")
-    return {tree.root.rstrip(b"/") + b"/" + path: file for path, (_, file) in kinds.items()}
+    return {joined(tree.root, path): file for path, (_, file) in kinds.items()}
 
 
 def _candidates(tree: Tree) -> list[bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element, ParseError
 
 from defusedxml.common import DefusedXmlException
@@ -17,50 +17,15 @@ from defusedxml.ElementTree import iterparse
 
 from packer.errors import BadImage, BadLabel, UsageError, printable
 from packer.model.annotation import Json
-from packer.sources.by_name import ByNameSource, ImageEntry, LabelledObjects, asked_files, files_like
-from packer.sources.paths import as_bytes, folder_of, is_number, number, quoted_value, some_paths, stem_of
+from packer.sources.by_name import VISIBLE, ImageEntry, LabelledObjects, NamedFilesSource
+from packer.sources.paths import as_bytes, folder_of, is_number, number, quoted_value, stem_of
 from packer.sources.places import stream_of
-from packer.sources.source import Choice, SourceOptions, Tree
+from packer.sources.source import Tree
 
 SHAPES = frozenset({"box", "polygon", "points", "skeleton", "polyline", "ellipse", "mask", "cuboid"})
 NO_FIELD = frozenset({"polyline", "ellipse", "mask", "cuboid"})
 FRAME = re.compile(rb"frame_([0-9]{6,9})")
-HIDDEN, VISIBLE = 1.0, 2.0
-
-
-class CvatSource(ByNameSource):
-    """One or more XML files of CVAT. The annotations of all images are held in memory.
-
-    Raises:
-        UsageError: There is no such file, or it is not one of CVAT.
-    """
-
-    takes_file = "optional"
-
-    def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        files = asked_files(tree, options, _cvat_files(tree), "cvat")
-        entries = [entry for path in files for entry in _CvatFile(tree, path).entries()]
-        sets = [entry.objects for entry in entries if isinstance(entry.objects, LabelledObjects)]
-        one_set = all(objects.extras.get("points") is None or len(objects.extras["points"]) == 1 for objects in sets)
-        for objects in sets:
-            for name, points, fields in objects.extras.pop("points", ()):
-                if one_set:
-                    objects.landmarks = points
-                else:
-                    objects.add(name, keypoints=[(x, y, VISIBLE) for x, y in points], fields=fields)
-        super().__init__(tree, options, entries, files)
-
-    @staticmethod
-    def recognize(tree: Tree) -> list[Choice]:
-        """Return CVAT if an XML file has the opening of its exports."""
-        files = _cvat_files(tree)
-        if not files:
-            return []
-        return [Choice("cvat", f"{some_paths(files)} {'is an export' if len(files) == 1 else 'are exports'} of CVAT")]
-
-
-def _cvat_files(tree: Tree) -> list[bytes]:
-    return files_like(tree, b".xml", b"<annotations", b"<version>")
+HIDDEN = 1.0
 
 
 class _CvatFile:
@@ -211,3 +176,23 @@ def _turned_corners(box: list[float], degrees: float) -> list[tuple[float, float
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     corners = ((left, top), (right, top), (right, bottom), (left, bottom))
     return [(x0 + (x - x0) * cos - (y - y0) * sin, y0 + (x - x0) * sin + (y - y0) * cos) for x, y in corners]
+
+
+class CvatSource(NamedFilesSource):
+    """XML files of CVAT."""
+
+    kind, ending, words = "cvat", b".xml", (b"<annotations", b"<version>")
+    are = "is an export of CVAT", "are exports of CVAT"
+
+    def entries(self, tree: Tree, files: Sequence[bytes]) -> list[ImageEntry]:
+        """Return the entries of all files, when it is known whether an image of any has two point sets."""
+        entries = [entry for path in files for entry in _CvatFile(tree, path).entries()]
+        sets = [entry.objects for entry in entries if isinstance(entry.objects, LabelledObjects)]
+        one_set = all(objects.extras.get("points") is None or len(objects.extras["points"]) == 1 for objects in sets)
+        for objects in sets:
+            for name, points, fields in objects.extras.pop("points", ()):
+                if one_set:
+                    objects.landmarks = points
+                else:
+                    objects.add(name, keypoints=[(x, y, VISIBLE) for x, y in points], fields=fields)
+        return entries

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from itertools import chain, combinations
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.errors import NoLabel, UsageError, plural, printable
 from packer.model.annotation import RawAnnotation
 from packer.sources.parquet_file import parquet_files
 from packer.sources.paths import (
@@ -164,24 +164,16 @@ class FolderSource(BaseSource):
         part.classes, part._of_folder = None, {}
         return part
 
-    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Return nothing: an empty class folder is not an error."""
-        return iter(())
-
 
 class NoneSource(BaseSource):
     """Images without labels; with ``--split``, those in the folders of that name."""
 
+    splits = staticmethod(folder_splits)
+
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
         self.notes: list[str] = []
         self.label_files: frozenset[bytes] = frozenset()
         self._prefixes = split_folders(tree, options.split)
-
-    @staticmethod
-    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
-        """Return the folders of splits."""
-        return folder_splits(tree)
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -199,10 +191,6 @@ class NoneSource(BaseSource):
     def for_images(self, images: Sequence[bytes]) -> NoneSource:
         """Return itself."""
         return self
-
-    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Return nothing: there are no labels."""
-        return iter(())
 
 
 def _subfolders(tree: Tree, prefix: bytes) -> list[bytes]:

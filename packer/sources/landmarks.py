@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Sequence
-from copy import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from xml.sax import SAXException, SAXParseException
 from xml.sax.handler import ContentHandler
 from xml.sax.xmlreader import AttributesImpl, Locator
@@ -15,7 +15,9 @@ from defusedxml.sax import parse
 
 from packer.errors import BadImage, BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.model.annotation import Point, RawAnnotation
-from packer.sources.path_finder import FileImages, ImageNames
+from packer.sources.by_name import VISIBLE, Box, Keypoint
+from packer.sources.by_stem import ByStemSource, choice_by_stem, match_by_stem
+from packer.sources.path_finder import FileImages, ImageNames, only_image
 from packer.sources.paths import (
     FolderSplit,
     as_bytes,
@@ -30,16 +32,14 @@ from packer.sources.paths import (
     quoted_value,
     some_paths,
     spread,
-    stem_of,
 )
 from packer.sources.places import stream_of
 from packer.sources.source import LOOKS, BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, read_file, read_head
-from packer.sources.voc import match_by_stem
+from packer.stores import joined
 
 FLAGS = ("difficult", "truncated", "occluded", "ignore")
 UNNAMED = "object"
-VISIBLE = 2.0  # COCO's value for a labelled and visible point
 PIXEL_CENTER = 0.5
 MOST_LABEL_CHARACTERS = 4096
 MOST_POINTS = 65536
@@ -54,37 +54,44 @@ DEEPEST = 5
 # data_io.h).
 
 
-class Entries:
-    """The entries of a file, as flat arrays."""
+@dataclass(slots=True)
+class DlibBox:
+    """A box of an image."""
 
-    def __init__(self) -> None:
-        self.of: dict[bytes, int] = {}
-        """Image -> number of its entry."""
-        self.lines = array("l")
-        self.boxes_end = array("l")
-        """After the last box of each entry; the same for the parts of each box."""
-        self.problems: dict[int, BadLabel] = {}
-        self.bad: list[NoImage | BadLabel] = []
-        self.labels: list[str] = []
-        self.flags = array("B")
-        self.points: tuple[str, ...] = ()
-        """The names of the parts, in order."""
-        self.edges = array("d")
-        self.parts_end = array("l")
-        self.part_names = array("l")
-        self.part_places = array("d")
+    marks: tuple[int, ...]
+    """Whether it has each of the FLAGS."""
+    label: str = UNNAMED
+    edges: Box = (0.0, 0.0, 0.0, 0.0)
+    parts: array[float] = field(default_factory=lambda: array("d"))
+    """The number of the name, x and y of each part; tuples would need five times the memory."""
 
-    def box(self, i: int) -> tuple[float, float, float, float]:
-        """Return box `i`."""
-        left, top, right, bottom = self.edges[4 * i : 4 * i + 4]
-        return left, top, right, bottom
 
-    def keypoints(self, i: int) -> tuple[tuple[float, float, float], ...]:
-        """Return the parts of box `i`, in order; (0, 0, 0) for one that is not there."""
-        points = [(0.0, 0.0, 0.0)] * len(self.points)
-        for part in range(self.parts_end[i - 1] if i else 0, self.parts_end[i]):
-            points[self.part_names[part]] = (self.part_places[2 * part], self.part_places[2 * part + 1], VISIBLE)
-        return tuple(points)
+@dataclass(slots=True)
+class DlibImage:
+    """The entry of an image."""
+
+    line: int
+    boxes: list[DlibBox] = field(default_factory=list)
+    problem: BadLabel | None = None
+
+
+@dataclass(slots=True)
+class DlibEntries:
+    """The entries of a file."""
+
+    of: dict[bytes, DlibImage] = field(default_factory=dict)
+    bad: list[NoImage | BadLabel] = field(default_factory=list)
+    """Those that name no image."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Name of a part -> its number in the order of the file."""
+    points: list[str] = field(default_factory=list)
+    """The names of the parts, in order."""
+
+    def keypoints(self, box: DlibBox) -> tuple[Keypoint, ...]:
+        """Return the parts of a box, in order; (0, 0, 0) for one that is not there."""
+        parts = iter(box.parts)
+        found = {number_of: (x, y, VISIBLE) for number_of, x, y in zip(parts, parts, parts, strict=True)}
+        return tuple(found.get(self.numbers[name], (0.0, 0.0, 0.0)) for name in self.points)
 
 
 class _DlibHandler(ContentHandler):
@@ -92,13 +99,12 @@ class _DlibHandler(ContentHandler):
 
     _locator: Locator
 
-    def __init__(self, entries: Entries, name: str, images: FileImages) -> None:
+    def __init__(self, entries: DlibEntries, name: str, images: FileImages) -> None:
         super().__init__()
         self._entries, self._name, self._images = entries, name, images
         self._path: list[str] = []
         self._text: list[str] | None = None
-        self.numbers: dict[str, int] = {}
-        """Name of a part -> its number in the order of the file."""
+        self._entry = DlibImage(0)
         self._here: set[int] = set()
 
     def startElement(self, name: str, attrs: AttributesImpl) -> None:  # noqa: N802  # the names of SAX
@@ -127,65 +133,47 @@ class _DlibHandler(ContentHandler):
     def endElement(self, name: str) -> None:  # noqa: N802
         if self._text is not None and self._path[-1] == "label":
             label = "".join(self._text).strip()
-            self._entries.labels[-1] = label[:MOST_LABEL_CHARACTERS] or UNNAMED
+            self._entry.boxes[-1].label = label[:MOST_LABEL_CHARACTERS] or UNNAMED
             self._text = None
         self._path.pop()
 
     def _image(self, attrs: AttributesImpl) -> None:
-        entries = self._entries
-        row = len(entries.lines)
-        entries.lines.append(self._line())
-        entries.boxes_end.append(len(entries.labels))
+        self._entry = DlibImage(self._line())
         written = as_bytes(attrs.get("file", ""))
-        places = self._images.find(written) if written else []
-        if len(places) == 1:
-            first = entries.of.setdefault(places[0], row)
-            if first != row:
-                problem = f"names {printable(written)}, as line {entries.lines[first]} does"
-                entries.problems.setdefault(first, BadLabel(self._where(), problem, "keep one of the entries"))
-        elif places:
-            problem = f"{quoted_value(written)} fits {len(places)} images equally well: {some_paths(places)}"
-            entries.bad.append(BadLabel(self._where(), problem, "write the folder too"))
-        elif written:
-            step = "add the image, or remove its entry"
-            entries.bad.append(NoImage(self._where(), f"no image {quoted_value(written)}", step))
-        else:
-            entries.bad.append(BadLabel(self._where(), "an <image> has no file", "add it, or remove the entry"))
+        if not written:
+            self._entries.bad.append(BadLabel(self._where(), "an <image> has no file", "add it, or remove the entry"))
+            return
+        image = only_image(self._images, written, self._where)
+        if not isinstance(image, bytes):
+            self._entries.bad.append(image)
+        elif (first := self._entries.of.setdefault(image, self._entry)) is not self._entry:
+            problem = f"names {printable(written)}, as line {first.line} does"
+            first.problem = first.problem or BadLabel(self._where(), problem, "keep one of the entries")
 
     def _box(self, attrs: AttributesImpl) -> None:
-        entries = self._entries
-        entries.boxes_end[-1] += 1
-        entries.labels.append(UNNAMED)
-        marks = [attrs.get(name, "0").strip() not in ("", "0", "false") for name in FLAGS]
-        entries.flags.append(sum(mark << bit for bit, mark in enumerate(marks)))
-        entries.parts_end.append(len(entries.part_names))
-        entries.edges.extend((0.0, 0.0, 0.0, 0.0))
         self._here.clear()
+        box = DlibBox(tuple(int(attrs.get(name, "0").strip() not in ("", "0", "false")) for name in FLAGS))
+        self._entry.boxes.append(box)
         left, top, width, height = (_number(attrs, name) for name in ("left", "top", "width", "height"))
         if width < 0 or height < 0:
             raise ValueError(f"the {'width' if width < 0 else 'height'} of a box is below 0")
-        entries.edges[-4:] = array("d", (left, top, left + width, top + height))
+        box.edges = left, top, left + width, top + height
 
     def _part(self, attrs: AttributesImpl) -> None:
-        entries = self._entries
-        name = attrs.get("name", "").strip()
+        name, numbers = attrs.get("name", "").strip(), self._entries.numbers
         if not name:
             raise ValueError("a <part> has no name")
-        number_of = self.numbers.setdefault(name, len(self.numbers))
-        if len(self.numbers) > MOST_POINTS:
+        number_of = numbers.setdefault(name, len(numbers))
+        if len(numbers) > MOST_POINTS:
             raise UsageError(self._where(), f"there are more than {MOST_POINTS} names of parts", "correct them")
         if number_of in self._here:
             raise ValueError(f"a box has two parts {quoted_value(name)}")
         self._here.add(number_of)
         x, y = _number(attrs, "x") + PIXEL_CENTER, _number(attrs, "y") + PIXEL_CENTER
-        entries.part_names.append(number_of)
-        entries.part_places.extend((x, y))
-        entries.parts_end[-1] += 1
+        self._entry.boxes[-1].parts.extend((number_of, x, y))
 
     def _refuse(self, problem: str) -> None:
-        self._entries.problems.setdefault(
-            len(self._entries.lines) - 1, BadLabel(self._where(), problem, "fix the label")
-        )
+        self._entry.problem = self._entry.problem or BadLabel(self._where(), problem, "fix the label")
 
     def setDocumentLocator(self, locator: Locator) -> None:  # noqa: N802
         self._locator = locator
@@ -206,7 +194,7 @@ def _number(attrs: AttributesImpl, name: str) -> float:
         raise ValueError(f"{name} {error}") from None
 
 
-def read_dlib(tree: Tree, path: bytes, name: str, images: FileImages) -> Entries:
+def read_dlib(tree: Tree, path: bytes, name: str, images: FileImages) -> DlibEntries:
     """Read a file.
 
     Args:
@@ -218,28 +206,25 @@ def read_dlib(tree: Tree, path: bytes, name: str, images: FileImages) -> Entries
     Raises:
         UsageError: It is not XML of dlib.
     """
-    entries = Entries()
-    handler = _DlibHandler(entries, name, images)
+    entries = DlibEntries()
     try:
         with tree.open(path) as file:
+            handler = _DlibHandler(entries, name, images)
             parse(stream_of(file), handler, forbid_dtd=False, forbid_entities=True, forbid_external=True)
     except SAXParseException as error:
         problem = f"is not readable as XML: {error.getMessage()}"
         raise UsageError(f"{name}:{error.getLineNumber()}", problem, "fix the file") from None
     except DefusedXmlException:
         raise UsageError(name, "has entities, which may hide an attack", "remove its <!DOCTYPE") from None
-    except (SAXException, PackerError, ValueError, LookupError) as error:
-        if isinstance(error, BadImage):
-            raise UsageError(name, error.problem, error.next_step) from None
-        if isinstance(error, PackerError):
-            raise
+    except BadImage as error:
+        raise UsageError(name, error.problem, error.next_step) from None
+    except PackerError:
+        raise
+    except (SAXException, ValueError, LookupError) as error:
         raise UsageError(name, f"is not readable as XML: {error}", "fix the file") from None
     except OSError as error:
         raise UsageError(name, f"cannot be read: {error.strerror}", "check its name and permissions") from None
-    order = sorted(handler.numbers, key=_in_order)
-    places = {handler.numbers[part]: i for i, part in enumerate(order)}
-    entries.points = tuple(order)
-    entries.part_names = array("l", (places[number_of] for number_of in entries.part_names))
+    entries.points = sorted(entries.numbers, key=_in_order)
     return entries
 
 
@@ -261,11 +246,10 @@ class DlibSource(BaseSource):
     """
 
     takes_file = "optional"
+    splits = staticmethod(folder_splits)
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
-        self._split = None if options.split is None else FolderSplit(tree, options.split)
+        self.of_split = FolderSplit.of(tree, options.split)
         path = file_of(tree, "dlib", options.file) if options.file else _only(tree)
         self.label_files = {tree.below(path)}
         names = ImageNames(tree)
@@ -274,30 +258,15 @@ class DlibSource(BaseSource):
         self._entries = read_dlib(tree, path, self._name, found)
         points = self._entries.points
         self.flip_index = flip_index_of(points) if points else None
-        if found.moved is not None:
-            written, image = found.moved
-            what = plural(found.count, "image was", "images were")
-            self.notes.append(
-                f"{self._name}: {what} found elsewhere, e.g. {quoted_value(written)} at {printable(image)}"
-            )
+        self.notes: list[str] = found.notes(self._name)
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
         """Return the XML files whose root is that of dlib."""
         found = _candidates(tree)
-        root = as_text(tree.root.rstrip(b"/")) + "/"
         if len(found) == 1:
             return [Choice("dlib", f"{printable(found[0])} is an XML file of dlib")]
-        return [Choice(f"dlib:{root}{as_text(path)}", "an XML file of dlib") for path in found]
-
-    @staticmethod
-    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
-        """Return the folders of splits."""
-        return folder_splits(tree)
-
-    def in_split(self, image: bytes) -> bool:
-        """Return whether the image's folder is of the split."""
-        return self._split is None or self._split.in_split(image)
+        return [Choice(f"dlib:{as_text(joined(tree.root, path))}", "an XML file of dlib") for path in found]
 
     def left_out(self, image: bytes) -> str | None:
         """Return why an image is not part of the dataset: the file does not name it."""
@@ -310,23 +279,22 @@ class DlibSource(BaseSource):
             NoLabel: The file does not name the image.
             BadLabel: Its entry is invalid, or there are several.
         """
-        entries, row = self._entries, self._entries.of.get(image)
-        if row is None:
+        entry = self._entries.of.get(image)
+        if entry is None:
             raise NoLabel(image, f"is not in {self._name}", "add it, or remove the image")
-        origin = f"{self._name}:{entries.lines[row]}"
-        if row in entries.problems:
-            raise entries.problems[row]
-        boxes = range(entries.boxes_end[row - 1] if row else 0, entries.boxes_end[row])
+        if entry.problem is not None:
+            raise entry.problem
+        origin, boxes = f"{self._name}:{entry.line}", entry.boxes
         try:
-            check_count(len(boxes), len(entries.points))
+            check_count(len(boxes), len(self._entries.points))
         except ValueError as error:
             raise BadLabel(origin, str(error), "give the parts of all boxes the same names") from None
         return RawAnnotation(
             origin=origin,
-            boxes=tuple(entries.box(i) for i in boxes),
-            box_labels=tuple(entries.labels[i] for i in boxes),
-            keypoints=tuple(entries.keypoints(i) for i in boxes) if entries.points else None,
-            box_fields={name: tuple(int(entries.flags[i] >> bit & 1) for i in boxes) for bit, name in enumerate(FLAGS)},
+            boxes=tuple(box.edges for box in boxes),
+            box_labels=tuple(box.label for box in boxes),
+            keypoints=tuple(map(self._entries.keypoints, boxes)) if self._entries.points else None,
+            box_fields={name: tuple(box.marks[i] for box in boxes) for i, name in enumerate(FLAGS)},
         )
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
@@ -352,7 +320,7 @@ def _only(tree: Tree) -> bytes:
     if len(found) != 1:
         problem = f"{len(found)} XML files of dlib: {some_paths(found)}" if found else "holds no XML file of dlib"
         raise UsageError(tree.root, problem, "name one: --labels=dlib:FILE")
-    return tree.root.rstrip(b"/") + b"/" + found[0]
+    return joined(tree.root, found[0])
 
 
 MOST_BYTES = MIB
@@ -373,37 +341,23 @@ BLANKS = re.compile(rb"[ \t]+")
 # io/input/landmark.py). In packer's frame that center is at 0.5, so that (x, y) becomes (x - 0.5, y - 0.5).
 
 
-class PtsSource(BaseSource):
+class PtsSource(ByStemSource):
     """Landmarks from ``.pts`` files."""
 
+    ending = b".pts"
+    splits = staticmethod(folder_splits)
+
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
-        self._tree = tree
-        self._split = None if options.split is None else FolderSplit(tree, options.split)
-        self._matches = match_by_stem(tree.images, (path for path in tree.files if extension_of(path) == b".pts"))
-        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed}
+        super().__init__(tree, match_by_stem(tree.images, _pts_files(tree)))
+        self.of_split = FolderSplit.of(tree, options.split)
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
         """Return PTS if images have such a file of their name, and a few of those can be read."""
-        files = [path for path in tree.files if extension_of(path) == b".pts"]
-        matches = match_by_stem(tree.images, files) if files else None
-        if matches is None or not (fitting := len(matches.label_of) + len(matches.refused)):
-            return []
-        if not any(_is_readable(tree, path) for path in spread(files, LOOKS)):
-            return []
-        images = plural(len(tree.images), "image has", "images have")
-        return [Choice("pts", f"{fitting} of {images} a .pts file of their name")]
-
-    @staticmethod
-    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
-        """Return the folders of splits."""
-        return folder_splits(tree)
-
-    def in_split(self, image: bytes) -> bool:
-        """Return whether the image is in a folder of the split."""
-        return self._split is None or self._split.in_split(image)
+        files = _pts_files(tree)
+        fitting = match_by_stem(tree.images, files).fitting if files else 0
+        are_labels = (_is_readable(tree, path) for path in spread(files, LOOKS))
+        return choice_by_stem("pts", ".pts file", fitting, len(tree.images), are_labels)
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the landmarks of the image.
@@ -412,24 +366,12 @@ class PtsSource(BaseSource):
             NoLabel: No file fits the image.
             BadLabel: Several files fit equally well, or the file is invalid.
         """
-        path = self._matches.of(image)
-        if path is None:
-            raise NoLabel(image, f"has no label file {printable(stem_of(image))}.pts", "add it, or remove the image")
+        path = self.label_file(image)
         return RawAnnotation(origin=as_text(path), landmarks=read_points(self._tree, path))
 
-    def for_images(self, images: Sequence[bytes]) -> PtsSource | None:
-        """Return a copy for a worker, with the label files of these images."""
-        if (tree := self._tree.without_files) is None:
-            return None
-        part = copy(self)
-        part._tree, part._matches, part._split, part.label_files = tree, self._matches.of_images(images), None, set()
-        return part
 
-    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Yield the files without an image."""
-        for path in self._matches.unclaimed:
-            if self._split is None or self._split.in_split(path):
-                yield NoImage(path, "has no image", "add the image, or remove the label")
+def _pts_files(tree: Tree) -> list[bytes]:
+    return [path for path in tree.files if extension_of(path) == b".pts"]
 
 
 def read_points(tree: Tree, path: bytes) -> tuple[Point, ...]:

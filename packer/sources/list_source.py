@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
-from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import RawAnnotation
 from packer.sources.list_columns import ListRow
 from packer.sources.list_header import names_images, read_layout
 from packer.sources.list_lines import COMMA, Lines, ListTable, as_lines, rows_of
 from packer.sources.path_finder import PathFinder
 from packer.sources.paths import (
+    LIST_EXTENSIONS,
     FolderSplit,
     are_splits,
     as_bytes,
@@ -33,11 +34,11 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
-from packer.sources.tree import MIB, lines_of, read_file
+from packer.sources.tree import MIB, lines_of, needed, read_file
 from packer.sources.yolo_config import NAME_FILES
+from packer.stores import joined
 
 MOST_LIST_BYTES = 2048 * MIB
-LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
 MOST_CANDIDATES = 64
 SPLITS = {"train": b"0", "val": b"1", "valid": b"1", "validation": b"1", "test": b"2"}
 """How CelebA's list_eval_partition numbers the splits."""
@@ -61,7 +62,8 @@ class ListSource(BaseSource):
         file = options.file or ""
         self._name = printable(file.rpartition("/")[2])
         path = file_of(tree, "list", file)
-        self._lines = Lines(_read_normalized(tree, path, file))
+        with needed(file):
+            self._lines = Lines(as_lines(read_file(tree, path, MOST_LIST_BYTES), file))
         self.label_files = {tree.below(path)}
         folder = folder_of(path)
         finder = PathFinder(tree, folder)
@@ -78,11 +80,10 @@ class ListSource(BaseSource):
         self._add_notes()
         self._selects = not options.by_auto
         self.has_splits = "split" in self._columns.head
-        self._folders: FolderSplit | None = None
         if options.split is not None and not self.has_splits and splits_of(tree):
             with suppress(UsageError):  # no folder is of that split
-                self._folders, self.has_splits = FolderSplit(tree, options.split), True
-        wanted = options.split if self._folders is None else None
+                self.of_split, self.has_splits = FolderSplit(tree, options.split), True
+        wanted = options.split if self.of_split is None else None
         self._split = None if wanted is None else self._find_split(wanted)
         self._repeats: dict[bytes, int] = {}
         """Image -> number of its lines that repeat another one."""
@@ -102,9 +103,8 @@ class ListSource(BaseSource):
         found = []
         finder = PathFinder(tree, tree.root)
         for path in islice(candidates, MOST_CANDIDATES):
-            folder = tree.root + b"/" + folder_of(path) if b"/" in path else tree.root
-            if names_images(tree, path, finder.at(folder)):
-                file = as_text(tree.root.rstrip(b"/") + b"/" + path)
+            if names_images(tree, path, finder.at(joined(tree.root, folder_of(path)))):
+                file = as_text(joined(tree.root, path))
                 found.append(Choice(f"list:{file}", f"{printable(path)} names images and has labels for them"))
         return found
 
@@ -125,10 +125,8 @@ class ListSource(BaseSource):
 
         A column of the list says so, or else the image's folder.
         """
-        if self._folders is not None:
-            return self._folders.in_split(image)
         if self._split is None:
-            return True
+            return super().in_split(image)
         lines = self._table.lines_of(image)
         return bool(lines) and self._cell("split", lines[0]) == self._split
 
@@ -305,12 +303,3 @@ class ListSource(BaseSource):
         hint = f"put {DESCRIPTIONS.decode()}-boxable.csv beside the list for their names"
         self.notes.append(f"{self._name}: classes are ids of Open Images; {hint}")
         return {}
-
-
-def _read_normalized(tree: Tree, path: bytes, file: str) -> bytes:
-    """Return the list with LF line ends and in UTF-8."""
-    try:
-        data = read_file(tree, path, MOST_LIST_BYTES)
-    except PackerError as error:
-        raise UsageError(file, error.problem, error.next_step) from None
-    return as_lines(data, file)

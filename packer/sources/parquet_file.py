@@ -11,9 +11,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from packer.errors import BadImage, PackerError, UsageError, printable
+from packer.errors import BadImage, BadLabel, PackerError, UsageError, printable
 from packer.files.tar_members import Member
 from packer.sources.paths import as_bytes, extension_of, json_text, name_in
 from packer.sources.places import Bytes, SourceFile
@@ -223,6 +224,27 @@ def parquet_members(file: SourceFile, name: str, target: str) -> Iterator[Member
     starts, sizes = parquet.copy_images(target)
     rows = zip(names, starts.tolist(), sizes.tolist(), strict=True)
     return (Member(path, "image", start, size) for path, start, size in rows)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """A column of classes."""
+
+    column: str
+    names: tuple[str, ...] | None
+    """Of the numbers in it; None: the values are the names."""
+
+    def name_of(self, value: Any, origin: str) -> str | None:
+        """Return the class of a value, None for none. Raise BadLabel if there is no such class."""
+        if value is None or value == "" or (type(value) is int and value == -1):
+            return None
+        if self.names is None:
+            return str(value)
+        if type(value) is not int or not 0 <= value < len(self.names):
+            given = f'"{printable(self.column)}" is {printable(str(value))}'
+            problem = f"{given}, which is none of {len(self.names)} classes"
+            raise BadLabel(origin, problem, "correct the class")
+        return self.names[value]
 
 
 def class_names(feature: Any) -> tuple[str, ...] | None:

@@ -1,22 +1,369 @@
-"""Parquet of Hugging Face: the columns beside the images; classes, boxes, tags, and others as fields of the image."""
+"""Parquet of Hugging Face: the columns beside the images, whose meaning is told by metadata, types and a few names."""
 
 from __future__ import annotations
 
+import math
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, option, plural, printable
+from packer.errors import BadLabel, NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
-from packer.sources.parquet_columns import FORMATS, BoxFormat, ParquetMeaning, Votes, layout_of, objects_of
-from packer.sources.parquet_file import ParquetFile, images_below, name_of, parquet_files, stem_folder
-from packer.sources.paths import MOST_CLASSES, FolderSplit, folder_of, folder_splits, some_paths
+from packer.sources.by_name import NO_CLASS, Box
+from packer.sources.parquet_file import (
+    Classes,
+    ParquetFile,
+    class_names,
+    images_below,
+    members_of,
+    name_of,
+    parquet_files,
+    stem_folder,
+)
+from packer.sources.paths import LARGEST, MOST_CLASSES, FolderSplit, folder_of, folder_splits, some_paths
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 
+LABELS = ("label", "labels", "class", "class_name", "category", "target")
+"""Names of columns of classes, the likeliest first."""
+BOXES = ("bbox", "bboxes", "boxes", "box")
+OF_OBJECTS = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id", "name")
+SIZE = ("width", "height")
 ROWS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class ObjectColumns:
+    """The column of objects: a struct of lists, or a list of structs."""
+
+    column: str
+    box: str
+    """The member with the boxes."""
+    category: Classes | None
+    others: tuple[str, ...]
+    """Members that become box fields."""
+    left: tuple[str, ...]
+    """Members that packer has no field for."""
+
+
+@dataclass(frozen=True)
+class ParquetMeaning:
+    """The meaning of the columns."""
+
+    label: Classes | None
+    tags: Classes | None
+    objects: ObjectColumns | None
+    extras: tuple[str, ...]
+    size: tuple[str, ...]
+    extra_names: Mapping[str, tuple[str, ...]]
+    """The names of classes in columns of `extras`."""
+    notes: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns to read."""
+        found = [part.column for part in (self.label, self.tags, self.objects) if part is not None]
+        return (*found, *self.extras, *self.size)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The classes in the order of their numbers, if the metadata have them."""
+        of_objects = None if self.objects is None else self.objects.category
+        return next((one.names for one in (of_objects, self.label) if one is not None and one.names), None)
+
+    @property
+    def tag_names(self) -> tuple[str, ...] | None:
+        """The names of the tags."""
+        return None if self.tags is None else self.tags.names
+
+    def highest_class(self, table: Any) -> int:
+        """Return the largest number of a class without a name, -1 if there is none."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.label is None or self.label.names is not None or self.objects is not None:
+            return -1
+        column = table.column(self.label.column)
+        return (pc.max(column).as_py() or 0) if pa.types.is_integer(column.type) else -1
+
+    def tags_of(self, values: Mapping[str, Any], origin: str) -> tuple[bool, ...] | None:
+        """Return which tags a row has. Raise BadLabel if one is not among the names."""
+        if self.tags is None or self.tags.names is None:
+            return None
+        there = {self.tags.name_of(number, origin) for number in values[self.tags.column] or ()}
+        return tuple(name in there for name in self.tags.names)
+
+    def plain(self, column: str, value: Any) -> Json:
+        """Return a value as JSON has it: classes by their names, numbers that are none as null."""
+        names = self.extra_names.get(column)
+        if names is not None and type(value) is int and 0 <= value < len(names):
+            return names[value]
+        return plain(value)
+
+
+def plain(value: Any) -> Json:
+    """Return a value as JSON has it."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def layout_of(file: ParquetFile, label: str | None) -> ParquetMeaning:
+    """Return what the columns of a file mean.
+
+    Args:
+        file: The file.
+        label: The column of classes, if the user says it.
+
+    Raises:
+        UsageError: There are images in several columns, several columns may be the classes, or none is a label.
+    """
+    if len(file.image_columns) > 1:
+        others = ", ".join(map(printable, file.image_columns[1:]))
+        problem = f'has images in "{printable(file.image)}", and also in {others}: packer has no mask field yet'
+        step = f'remove those columns, or pass --labels=none to pack "{printable(file.image)}" alone'
+        raise UsageError(file.name, problem, step)
+    columns = [column for column in file.schema if column.name != file.image]
+    objects = next((found for column in columns if (found := _objects(column, file.features.get(column.name)))), None)
+    classes = {column.name: class_names(file.features.get(column.name)) for column in columns}
+    tags = [column.name for column in columns if _is_list(column.type) and classes[column.name]]
+    chosen = _label(file, columns, classes, label, objects)
+    scalars = [column.name for column in columns if _is_scalar(column.type)]
+    size = SIZE if all(name in scalars and pa.types.is_integer(file.schema.field(name).type) for name in SIZE) else ()
+    taken = {*size, *tags[:1], *([objects.column] if objects else []), *([chosen.column] if chosen else [])}
+    extras = tuple(name for name in scalars if name not in taken)
+    left = [name for name in file.schema.names if name not in {file.image, *taken, *extras}]
+    left += [f"{objects.column}.{name}" for name in objects.left] if objects else []
+    if left and not (taken - set(size)) and not extras:
+        problem = f"has no column that packer reads as labels: {', '.join(map(printable, left))}"
+        raise UsageError(file.name, problem, "pass --labels=none to pack the images without them")
+    names = {name: known for name in extras if (known := classes[name])}
+    return ParquetMeaning(
+        label=chosen,
+        tags=Classes(tags[0], classes[tags[0]]) if tags else None,
+        objects=objects,
+        extras=extras,
+        size=size,
+        extra_names=names,
+        notes=tuple(_notes(chosen, tags[:1], extras, left)),
+    )
+
+
+def _notes(label: Classes | None, tags: list[str], extras: tuple[str, ...], left: list[str]) -> list[str]:
+    notes = []
+    if label is not None:
+        notes.append(f'classes are those of the column "{printable(label.column)}"')
+    if tags:
+        notes.append(f'tags are those of the column "{printable(tags[0])}"')
+    if extras:
+        notes.append(f"kept as fields of the image: {', '.join(map(printable, extras))}")
+    if left:
+        what = plural(len(left), "column was", "columns were")
+        notes.append(f"{what} left out, because packer has no field for them: {', '.join(map(printable, left))}")
+    return notes
+
+
+def _label(
+    file: ParquetFile,
+    columns: list[Any],
+    classes: Mapping[str, tuple[str, ...] | None],
+    asked: str | None,
+    objects: ObjectColumns | None,
+) -> Classes | None:
+    """Return the column of classes of the image. Raise UsageError if that is not clear."""
+    fits = [column.name for column in columns if _is_scalar(column.type)]
+    if asked is not None:
+        if asked not in fits:
+            choices = ", ".join(map(printable, fits)) or "none"
+            spec = option("labels", f"parquet:{asked}")
+            raise UsageError(spec, "is not a column of classes", f"its columns are: {choices}")
+        return Classes(asked, classes[asked])
+    found = [name for name in fits if classes[name]]
+    if objects is not None and objects.category is not None:
+        found = [name for name in found if classes[name] == objects.category.names]  # there is one list of classes
+    elif not found:
+        found = [name for name in fits if name.lower() in LABELS]
+    likely = [name for name in found if name.lower() in LABELS]
+    if len(found) > 1 and len(likely) != 1:
+        names = ", ".join(map(printable, found))
+        step = f"choose one: {', '.join(option('labels', f'parquet:{printable(name)}') for name in found)}"
+        raise UsageError(file.name, f"has several columns of classes: {names}", step)
+    one = likely[0] if len(likely) == 1 else next(iter(found), None)
+    return None if one is None else Classes(one, classes[one])
+
+
+def _objects(column: Any, feature: Any) -> ObjectColumns | None:
+    """Return the parts of a column of objects; None if it has no boxes."""
+    kind = column.type.value_type if _is_list(column.type) else column.type
+    if not pa.types.is_struct(kind):
+        return None
+    members = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+    box = next((name for name in BOXES if name in members), None)
+    if box is None:
+        return None
+    features = members_of(feature)
+    named = [name for name in members if class_names(features.get(name))]
+    category = (named or [name for name in OF_OBJECTS if name in members] or [None])[0]
+    lists = not _is_list(column.type)
+    others = [
+        name for name, type_of in members.items()
+        if name not in (box, category) and _is_scalar(type_of.value_type if lists and _is_list(type_of) else type_of)
+    ]  # fmt: skip
+    classes = None if category is None else Classes(category, class_names(features.get(category)))
+    left = tuple(name for name in members if name not in (box, category, *others))
+    return ObjectColumns(column.name, box, classes, tuple(others), left)
+
+
+def _is_list(kind: Any) -> bool:
+    return any(test(kind) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+def _is_scalar(kind: Any) -> bool:
+    types = pa.types
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
+    return any(test(kind) for test in tests)
+
+
+Numbers = NDArray[np.float64]
+FORMATS = ("xmin ymin w h", "xmin ymin xmax ymax", "cx cy w h")
+"""What four numbers may be, as ``--columns`` says it; the first is COCO's, and usual at Hugging Face."""
+BORDER_PX, BORDER_SHARE = 1.0, 1e-3
+"""A box ends at most so far outside its image, in pixels or fractions."""
+
+
+class BoxFormat(NamedTuple):
+    """What the four numbers of a box are."""
+
+    words: str
+    """One of FORMATS."""
+    relative: bool
+    """Whether they are fractions of width and height."""
+
+    def box(self, numbers: Sequence[float]) -> Box:
+        """Return a box as xyxy. Raise ValueError if it is not a box."""
+        if len(numbers) != 4:
+            raise ValueError(f"has {len(numbers)} numbers, not 4")
+        a, b, c, d = numbers
+        if not all(isinstance(value, int | float) and abs(value) <= LARGEST for value in numbers):
+            raise ValueError(f"{list(numbers)} are not coordinates")
+        if self.words == FORMATS[1]:
+            return a, b, c, d
+        if c < 0 or d < 0:
+            raise ValueError(f"its {'width' if c < 0 else 'height'} {min(c, d):g} is below 0")
+        return (a, b, a + c, b + d) if self.words == FORMATS[0] else (a - c / 2, b - d / 2, a + c / 2, b + d / 2)
+
+
+@dataclass
+class Votes:
+    """Counts the boxes that fit no image if they are read in each format."""
+
+    count: int = 0
+    pixels: bool = False
+    """Whether a number is larger than 1."""
+    misfits: Numbers = field(default_factory=lambda: np.zeros((2, len(FORMATS))))
+    """As pixels, and as fractions."""
+
+    def add(self, table: Any, layout: ParquetMeaning) -> None:
+        """Count the boxes of a table."""
+        if layout.objects is None or not len(table):
+            return
+        boxes, rows = _boxes(table.column(layout.objects.column), layout.objects.box)
+        if not len(boxes):
+            return
+        size = np.full((len(table), 2), np.inf)
+        if layout.size:
+            size = np.stack([table.column(name).to_numpy().astype(np.float64) for name in layout.size], axis=1)
+            size[~(size > 0)] = np.inf
+        self.count += len(boxes)
+        self.pixels |= bool((np.abs(boxes) > 1 + BORDER_SHARE).any())
+        for number, limit in enumerate((size[rows] + BORDER_PX, np.full((len(rows), 2), 1 + BORDER_SHARE))):
+            slack = (BORDER_PX, BORDER_SHARE)[number]
+            first, second = boxes[:, :2], boxes[:, 2:]
+            corners = ((first, first + second), (first, second), (first - second / 2, first + second / 2))
+            for which, (low, high) in enumerate(corners):
+                bad = ~((low >= -slack) & (high <= limit) & (low <= high)).all(axis=1)
+                self.misfits[number, which] += bad.sum()
+
+    def result(self, words: str | None) -> BoxFormat:
+        """Return the format that fits most boxes, or the one of the user. Raise UsageError if two fit equally well."""
+        relative = bool(self.count) and not self.pixels
+        # nobody writes centers in pixels
+        counts = self.misfits[int(relative)][: len(FORMATS) if relative else 2].tolist()
+        fits = [name for name, count in zip(FORMATS, counts, strict=False) if count == min(counts)]
+        if self.count and words is None and len(fits) > 1:
+            problem = f"the {plural(self.count, 'box', 'boxes')} may be any of {', '.join(fits)}"
+            choices = ", ".join(option("columns", f'"{name}"') for name in fits)
+            raise UsageError(option("labels", "parquet"), problem, f"choose one: {choices}")
+        return BoxFormat(words or fits[0], relative)
+
+    def describe(self, found: BoxFormat) -> str:
+        """Return what the boxes are taken for, and how well that fits."""
+        unit = "fractions of the image" if found.relative else "pixels"
+        counts = self.misfits[int(found.relative)]
+        fits = ", ".join(f"{int(counts[i])} as {words}" for i, words in enumerate(FORMATS) if i < 2 or found.relative)
+        what = plural(self.count, "box is", "boxes are")
+        return f'{what} read as "{found.words}" in {unit}; boxes that do not fit: {fits} (--columns chooses)'
+
+
+def objects_of(columns: ObjectColumns, value: Any, form: BoxFormat, origin: str) -> dict[str, Any]:
+    """Return the fields of a `RawAnnotation` for the objects of an image.
+
+    Args:
+        columns: The parts of the column.
+        value: The objects of the row; None for none.
+        form: What the numbers of a box are.
+        origin: The row, for messages.
+
+    Raises:
+        BadLabel: A box or class is invalid, or the lists have different lengths.
+    """
+    if isinstance(value, list):
+        members = {name: [(one or {}).get(name) for one in value] for name in _names(columns)}
+    else:
+        members = {name: (value or {}).get(name) or [] for name in _names(columns)}
+    count = len(members[columns.box])
+    lengths = {name: len(values) for name, values in members.items() if len(values) != count}
+    if any(lengths.values()) or (columns.category is not None and columns.category.column in lengths):
+        name, other = next(iter(lengths.items()))
+        raise BadLabel(origin, f"has {plural(count, 'box', 'boxes')}, but {other} of {name}", "correct the row")
+    boxes: list[Box] = []
+    names: list[str] = []
+    for number, written in enumerate(members[columns.box]):
+        try:
+            boxes.append(form.box(written or ()))
+        except ValueError as error:
+            raise BadLabel(origin, f"box {number + 1} {error}", "correct it, or remove it") from None
+        known: str | None = NO_CLASS
+        if columns.category is not None:
+            known = columns.category.name_of(members[columns.category.column][number], origin)
+        if known is None:
+            raise BadLabel(origin, f"box {number + 1} has no class", "add it, or remove the box")
+        names.append(known)
+    fields = {name: tuple(map(plain, members[name])) for name in columns.others if name not in lengths}
+    return {"boxes": tuple(boxes), "box_labels": tuple(names), "box_fields": fields, "relative": form.relative}
+
+
+def _names(columns: ObjectColumns) -> list[str]:
+    category = [] if columns.category is None else [columns.category.column]
+    return [columns.box, *category, *columns.others]
+
+
+def _boxes(column: Any, member: str) -> tuple[Numbers, NDArray[np.int64]]:
+    """Return all boxes of four numbers in a column of objects, and the row of each."""
+    column = column.combine_chunks()
+    is_struct = pa.types.is_struct(column.type)
+    lists = pc.struct_field(column, member) if is_struct else column
+    rows = pc.list_parent_indices(lists).to_numpy()
+    boxes = pc.list_flatten(lists)
+    if not is_struct:
+        boxes = pc.struct_field(boxes, member)
+    whole = pc.fill_null(pc.equal(pc.list_value_length(boxes), 4), False)
+    flat = pc.list_flatten(boxes.filter(whole)).cast(pa.float64())
+    return flat.to_numpy(zero_copy_only=False).reshape(-1, 4), rows[whole.to_numpy(zero_copy_only=False)]
 
 
 class _Part(NamedTuple):
@@ -37,15 +384,15 @@ class ParquetSource(BaseSource):
     """
 
     takes_file = "optional"
+    splits = staticmethod(folder_splits)
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        self.notes: list[str] = []
         self._tree = tree
         paths = parquet_files(tree)
         if not paths:
             raise UsageError(tree.root, "has no Parquet files with images", "choose another kind of --labels")
         self.label_files = frozenset(paths)
-        self._split = None if options.split is None else FolderSplit(tree, options.split)
+        self.of_split = FolderSplit.of(tree, options.split)
         self._parts: dict[bytes, _Part] = {}
         votes, numbers = Votes(), -1
         layouts: list[ParquetMeaning] = []
@@ -60,7 +407,7 @@ class ParquetSource(BaseSource):
                 numbers = max(numbers, layouts[0].highest_class(table))
                 votes.add(table, layouts[0])
         self._layout = layouts[0]
-        self.notes += self._layout.notes
+        self.notes: list[str] = list(self._layout.notes)
         self.classes: tuple[str, ...] | None = self._layout.names
         if self.classes is None and 0 <= numbers < MOST_CLASSES:
             self.classes = tuple(map(str, range(numbers + 1)))
@@ -77,15 +424,6 @@ class ParquetSource(BaseSource):
             return []
         files = some_paths([path or os.path.basename(tree.root) for path in paths])
         return [Choice("parquet", f"the images are in {plural(len(paths), 'Parquet file')} ({files})")]
-
-    @staticmethod
-    def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
-        """Return the folders of splits, or files that are called so."""
-        return folder_splits(tree)
-
-    def in_split(self, image: bytes) -> bool:
-        """Return whether the name of the image's file, or its folder, is of the split."""
-        return self._split is None or self._split.in_split(image)
 
     def left_out(self, image: bytes) -> str | None:
         """Return why an image is not part of the dataset: it is in another archive."""
@@ -109,10 +447,8 @@ class ParquetSource(BaseSource):
         if layout.label is not None:
             label = layout.label.name_of(values[layout.label.column], origin)
             if label is None:
-                raise NoLabel(
-                    origin, f'has no class in "{printable(layout.label.column)}"', "add it, or remove the row"
-                )
-        extras: dict[str, Json] = {name: layout.plain(name, values[name]) for name in layout.extras}
+                problem = f'has no class in "{printable(layout.label.column)}"'
+                raise NoLabel(origin, problem, "add it, or remove the row")
         size = tuple(values[name] for name in layout.size)
         objects: dict[str, Any] = {}
         if layout.objects is not None:
@@ -121,14 +457,10 @@ class ParquetSource(BaseSource):
             origin=origin,
             label=label,
             tags=layout.tags_of(values, origin),
-            extras=extras,
+            extras={name: layout.plain(name, values[name]) for name in layout.extras},
             image_size=size if len(size) == 2 and all(size) else None,
             **objects,
         )
-
-    def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
-        """Return nothing: each row has its image."""
-        return iter(())
 
     def _part(self, path: bytes, file: ParquetFile) -> _Part:
         first, count = images_below(self._tree, stem_folder(path))
@@ -159,9 +491,8 @@ class ParquetSource(BaseSource):
         """Return what the numbers of boxes are; say it if there are boxes."""
         if columns is not None and (columns not in FORMATS or self._layout.objects is None):
             choices = ", ".join(f'"{words}"' for words in FORMATS)
-            raise UsageError(
-                option("columns"), "says what the numbers of boxes are in Parquet files", f"pass one of {choices}"
-            )
+            problem = "says what the numbers of boxes are in Parquet files"
+            raise UsageError(option("columns"), problem, f"pass one of {choices}")
         found = votes.result(columns)
         if votes.count:
             self.notes.append(votes.describe(found))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import chain, islice
 from operator import eq
@@ -13,8 +13,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import printable
-from packer.sources.paths import IMAGE_EXTENSIONS, Split, extension_of, folder_of, quoted_value, splits_in, stem_of
+from packer.errors import BadLabel, NoImage, plural, printable
+from packer.sources.paths import (
+    Split,
+    extension_of,
+    folder_of,
+    image_stem,
+    quoted_value,
+    some_paths,
+    splits_in,
+    stem_of,
+)
 from packer.sources.source import Tree
 from packer.stores import joined
 
@@ -261,13 +270,8 @@ def _ending(manner: Manner, written: bytes) -> bytes:
     rest = rest[-1:] if manner.dropped is None else rest[manner.dropped :]
     if not rest:
         return b""
-    rest[-1] = _plain(rest[-1]) if manner.stem else rest[-1]
+    rest[-1] = image_stem(rest[-1]) if manner.stem else rest[-1]
     return b"/" + b"/".join(rest)
-
-
-def _plain(name: bytes) -> bytes:
-    """Return the stem of a file name with the extension of an image, and other names unchanged."""
-    return stem_of(name) if extension_of(name) in IMAGE_EXTENSIONS else name
 
 
 class ImageNames:
@@ -324,6 +328,14 @@ class FileImages:
             self.moved = self.moved or (written, found[0])
         return found
 
+    def notes(self, name: str) -> list[str]:
+        """Return how many images were found in other folders than the file says, if there are any."""
+        if self.moved is None:
+            return []
+        written, found = self.moved
+        what = plural(self.count, "image was", "images were")
+        return [f"{name}: {what} found elsewhere, e.g. {quoted_value(written)} at {printable(found)}"]
+
     def _is_of_another_split(self, image: bytes) -> bool:
         folder = folder_of(image)
         if folder not in self._of_another:
@@ -331,6 +343,17 @@ class FileImages:
             ours = {name for name, _ in self._splits}
             self._of_another[folder] = bool(theirs and ours and not theirs & ours)
         return self._of_another[folder]
+
+
+def only_image(images: FileImages, written: bytes, where: Callable[[], str]) -> bytes | NoImage | BadLabel:
+    """Return the image that an entry names, else the error of the entry; `where` returns the place of it."""
+    found = images.find(written)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        problem = f"{quoted_value(written)} fits {len(found)} images equally well: {some_paths(found)}"
+        return BadLabel(where(), problem, "write the folder too")
+    return NoImage(where(), f"no image {quoted_value(written)}", "add the image, or remove its entry")
 
 
 def _common(image: bytes, parts: list[bytes]) -> int:

@@ -1,22 +1,25 @@
-"""Names, paths and numbers in annotation files: stems, folders, paths as text, strict decimals.
+"""Names, paths and numbers in annotation files: stems, folders, paths as text, strict decimals; long lists of paths.
 
 Python's ``float`` also accepts ``1_0``, ``nan``, ``1e400`` and full-width digits, which are not coordinates.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, overload
 
 from packer.errors import UsageError, option, printable
 from packer.sources.places import Archive
 from packer.sources.source import Tree
-from packer.stores import clean_url, is_url
+from packer.stores import clean_url, is_url, joined
 from packer.stores.store import NoObject
+from packer.system.storage import Spill
 
 IMAGE_EXTENSIONS = frozenset(
     b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"
@@ -24,6 +27,7 @@ IMAGE_EXTENSIONS = frozenset(
     # packer cannot decode these, but they are images: they must be rejected, not overlooked
     b" .heic .heif".split()
 )
+LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
 IMAGE_FOLDERS = frozenset({b"images", b"image", b"imgs", b"img", b"jpegimages"})
 """Image folders of VOC and YOLO datasets (compared in lower case), which are never a class."""
 LABEL_FOLDERS = frozenset({b"annotations", b"annotation", b"labels", b"label", b"xml", b"xmls"})
@@ -95,6 +99,11 @@ def stem_of(path: bytes) -> bytes:
     return stem if dot and stem else name
 
 
+def image_stem(name: bytes) -> bytes:
+    """Return the stem of a file name with the extension of an image, and other names unchanged."""
+    return stem_of(name) if extension_of(name) in IMAGE_EXTENSIONS else name
+
+
 def extension_of(path: bytes) -> bytes:
     """Return the last extension in lower case with its dot, b"" for none: ``a/b.JPG`` -> ``.jpg``."""
     name = path.rpartition(b"/")[2]
@@ -144,7 +153,7 @@ def file_of(tree: Tree, kind: str, file: str) -> bytes:
             return path
     for inside in (tree.below(path), posixpath.normpath(as_bytes(file))):
         if inside in tree.files:
-            return tree.root.rstrip(b"/") + b"/" + inside
+            return joined(tree.root, inside)
     step = "name the file, relative to this folder or to the source"
     raise UsageError(option("labels", f"{kind}:{file}"), "there is no such file", step)
 
@@ -287,46 +296,6 @@ def flip_index_of(names: Sequence[str]) -> tuple[int, ...] | None:
     return tuple(places[name] for name in mirrored)
 
 
-def yolo_points(value: Any) -> tuple[int, int] | None:
-    """Return ``kpt_shape`` of a data.yaml: the number of points, and of values per point. Raise ValueError."""
-    if value is None:
-        return None
-    numbers = _numbers(value)
-    if len(numbers) == 2 and numbers[0] > 0 and numbers[1] in (2, 3):
-        return numbers[0], numbers[1]
-    raise ValueError("kpt_shape: is not [points, 2] or [points, 3]")
-
-
-def yolo_flip_index(loaded: dict[str, Any], points: int) -> tuple[int, ...] | None:
-    """Return ``flip_idx`` of a data.yaml, or what follows from ``kpt_names``. Raise ValueError if it is invalid."""
-    value = loaded.get("flip_idx")
-    if value in (None, "", []):
-        names = loaded.get("kpt_names")
-        lists = list(names.values()) if isinstance(names, dict) else [names]  # by class
-        found = {_of_names(texts, points) for texts in lists}
-        return found.pop() if len(found) == 1 else None
-    numbers = _numbers(value)
-    if set(numbers) != set(range(points)) or len(numbers) != points:
-        raise ValueError(f"flip_idx: does not have each number from 0 to {points - 1} once")
-    if any(numbers[numbers[i]] != i for i in range(points)):
-        raise ValueError("flip_idx: points do not change places in pairs: where 0 has 1, 1 must have 0")
-    return tuple(numbers)
-
-
-def _numbers(value: Any) -> list[int]:
-    """Return a list of numbers, which YAML's base loader leaves as text; -1 for any other item, [] for no list."""
-    found = [class_id(item.encode("utf-8", "replace")) for item in value] if _is_texts(value) else []
-    return [-1 if number is None else number for number in found]
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _of_names(names: Any, points: int) -> tuple[int, ...] | None:
-    return flip_index_of(names) if _is_texts(names) and len(names) == points else None
-
-
 SPLIT_WORD = re.compile(
     rb"(?<![a-z])(trainval|train(?:ing)?|val(?:id(?:ation)?)?|test(?:ing)?)(?:[-_]?([0-9]{4}))?(?![a-z0-9])"
 )
@@ -350,7 +319,7 @@ def is_of_split(path: bytes, split: bytes) -> bool:
     return re.search(rb"(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(split.lower()), path.lower()) is not None
 
 
-def folder_splits(tree: Tree) -> tuple[str, ...]:
+def folder_splits(tree: Tree, *_: object) -> tuple[str, ...]:
     """Return the splits whose folders lie side by side, such as ``images/train`` and ``images/val``; () for one."""
     return in_order(map(as_text, splits_of(tree)))
 
@@ -394,9 +363,119 @@ class FolderSplit:
             problem = f"{option('split', printable(split))} fits no folder"
             raise UsageError(tree.root, problem, f"its folders are: {some_paths(tree.folders, 10)}")
 
+    @classmethod
+    def of(cls, tree: Tree, split: str | None) -> FolderSplit | None:
+        """Return the split of ``--split``; None without it."""
+        return None if split is None else cls(tree, split)
+
     def in_split(self, image: bytes) -> bool:
         """Return whether the folder of an image is of the split."""
         return self._fits(folder_of(image))
 
     def _fits(self, folder: bytes) -> bool:
         return self._name in folder.split(b"/") or is_of_split(folder, self._name)
+
+
+AT_ONCE = 4096
+
+
+class PathList(Sequence[bytes]):
+    """Paths in ascending order, of which there may be more than fit in the memory as objects."""
+
+    def __init__(self, data: bytes | mmap.mmap, starts: bytes | mmap.mmap) -> None:
+        """Read what a `PathWriter` has written.
+
+        Args:
+            data: The paths, a zero byte behind each.
+            starts: Where each begins, and the end of the last one, int64.
+        """
+        self._data = data
+        self._starts = memoryview(starts).cast("q")
+
+    @classmethod
+    def of(cls, paths: Iterable[bytes]) -> PathList:
+        """Return these paths, which are in ascending order."""
+        writer = PathWriter()
+        for path in paths:
+            writer.append(path)
+        return writer.finish()
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        starts = self._starts
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return [self[i] for i in range(start, stop, step)]
+            return self._data[starts[start] : starts[max(start, stop)]].split(b"\0")[:-1]
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._data[starts[index] : starts[index + 1] - 1]
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self), AT_ONCE):
+            yield from self[start : start + AT_ONCE]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[PathList], tuple[bytes, bytes]]:
+        return PathList, (self._data[:], self._starts.tobytes())
+
+    def __contains__(self, path: Any) -> bool:
+        place = bisect_left(self, path)
+        return place < len(self) and self[place] == path
+
+
+class PathWriter:
+    """Collects the paths of a `PathList`, in their order."""
+
+    def __init__(self) -> None:
+        self._data, self._starts = Spill(), Spill()
+        self._starts.append(bytes(8))
+        self._end = 0
+        self._waiting: list[bytes] = []
+
+    def append(self, path: bytes) -> None:
+        """Append a path, which has no zero byte."""
+        self.extend((path,))
+
+    def extend(self, paths: Iterable[bytes]) -> None:
+        """Append paths."""
+        self._waiting += paths
+        if len(self._waiting) >= AT_ONCE:
+            self._flush()
+
+    def join(self, more: PathList) -> None:
+        """Append paths."""
+        import numpy as np
+
+        self._flush()
+        starts = np.frombuffer(more._starts, np.int64)
+        self._data.append(more._data[: starts[-1]])
+        self._starts.append((starts[1:] + self._end).tobytes())
+        self._end += int(starts[-1])
+
+    def _flush(self) -> None:
+        import numpy as np  # a command that fails early does not wait for it
+
+        if waiting := self._waiting:
+            self._data.append(b"\0".join(waiting) + b"\0")
+            ends = np.cumsum(np.fromiter(map(len, waiting), np.int64, len(waiting)) + 1) + self._end
+            self._starts.append(ends.tobytes())
+            self._end, self._waiting = int(ends[-1]), []
+
+    def finish(self) -> PathList:
+        """Return all paths."""
+        self._flush()
+        return PathList(self._data.finish(), self._starts.finish())

@@ -6,42 +6,30 @@ that was listed.
 
 from __future__ import annotations
 
-import mmap
-import os
-import stat
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
-
-from packer.errors import BadImage, printable
-from packer.sources.store_files import AT_REST, FileView, SourceObject
-from packer.stores import is_url
-from packer.system import PORTABLE, READ_FLAGS, expect_random_reads, read_at
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-from bisect import bisect_left
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from packer.sources.store_files import SmallFiles
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 import bz2
 import gzip
 import io
 import lzma
-from typing import IO, TYPE_CHECKING
+import mmap
+import os
+import stat
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, NamedTuple
 
-from packer.errors import PackerError, UsageError, size_text
+from packer.errors import BadImage, PackerError, UsageError, printable, size_text
+from packer.sources.store_files import AT_REST, FileView, SmallFiles, SourceObject
+from packer.stores import is_url
+from packer.system import PORTABLE, READ_FLAGS, expect_random_reads, read_at
 from packer.system.storage import storage_errors
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from typing_extensions import Buffer
-
 
 NONE = -1
 AT_ONCE_BYTES = 64 * 1024

@@ -14,50 +14,24 @@ from packer.sources.by_name import (
     ByNameSource,
     ImageEntry,
     LabelledObjects,
-    asked_files,
+    NamedFilesSource,
+    extent,
     files_like,
     read_json,
     whole_size,
 )
-from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, number, some_paths, spread, stem_of
+from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, number, spread, stem_of
 from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
-from packer.sources.tree import MIB, lines_of, read_file, read_head
+from packer.sources.tree import MIB, lines_of, needed, read_file, read_head
 from packer.system.machine import install_command
 
 
-class CreateMlSource(ByNameSource):
-    """One or more JSON files of Create ML. The annotations of all images are held in memory."""
-
-    takes_file = "optional"
-
-    def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        files = asked_files(tree, options, _createml_files(tree), "createml")
-        entries = [
-            _createml_entry(path, i, item) for path in files for i, item in enumerate(_createml_items(tree, path), 1)
-        ]
-        super().__init__(tree, options, entries, files)
-
-    @staticmethod
-    def recognize(tree: Tree) -> list[Choice]:
-        """Return Create ML if a JSON file begins as its exports do."""
-        files = _createml_files(tree)
-        return [Choice("createml", f"{some_paths(files)} {'has' if len(files) == 1 else 'have'} boxes of Create ML")][
-            : len(files)
-        ]
-
-
-def _createml_files(tree: Tree) -> list[bytes]:
-    return files_like(tree, b".json", b'"image', b'"annotation', b'"coordinates"', b'"label"')
-
-
-def _createml_items(tree: Tree, path: bytes) -> list[Any]:
-    try:
+def _createml_entries(tree: Tree, path: bytes) -> Iterator[ImageEntry]:
+    with needed(path):
         items = read_json(tree, path)
-    except BadLabel as error:
-        raise UsageError(path, error.problem, error.next_step) from None
     if not isinstance(items, list):
         raise UsageError(path, "is not a list of images", "export it again")
-    return items
+    return (_createml_entry(path, i, item) for i, item in enumerate(items, 1))
 
 
 def _createml_entry(path: bytes, number: int, item: Any) -> ImageEntry:
@@ -75,34 +49,20 @@ def _createml_entry(path: bytes, number: int, item: Any) -> ImageEntry:
     return ImageEntry(origin, name, objects, folder_of(path))
 
 
-class VottSource(ByNameSource):
-    """One or more JSON exports of VoTT. The annotations of all images are held in memory."""
+class CreateMlSource(NamedFilesSource):
+    """JSON files of Create ML."""
 
-    takes_file = "optional"
-
-    def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        files = asked_files(tree, options, _vott_files(tree), "vott")
-        super().__init__(tree, options, [entry for path in files for entry in _vott_entries(tree, path)], files)
-
-    @staticmethod
-    def recognize(tree: Tree) -> list[Choice]:
-        """Return VoTT if there is a file with the name that it gives to exports."""
-        files = _vott_files(tree)
-        return [Choice("vott", f"{some_paths(files)} {'is an export' if len(files) == 1 else 'are exports'} of VoTT")][
-            : len(files)
-        ]
-
-
-def _vott_files(tree: Tree) -> list[bytes]:
-    return files_like(tree, b"-export.json")
+    kind, ending, words = "createml", b".json", (b'"image', b'"annotation', b'"coordinates"', b'"label"')
+    are = "has boxes of Create ML", "have boxes of Create ML"
+    read = staticmethod(_createml_entries)
 
 
 def _vott_entries(tree: Tree, path: bytes) -> Iterator[ImageEntry]:
     try:
-        assets = read_json(tree, path)["assets"].items()
-    except (BadLabel, KeyError, TypeError, AttributeError) as error:
-        problem = error.problem if isinstance(error, BadLabel) else "has no assets, so VoTT did not write it"
-        raise UsageError(path, problem, "export it again") from None
+        with needed(path):
+            assets = read_json(tree, path)["assets"].items()
+    except (KeyError, TypeError, AttributeError):
+        raise UsageError(path, "has no assets, so VoTT did not write it", "export it again") from None
     for key, item in assets:
         origin = f"{printable(path)}: asset {printable(key)}"
         name, size = b"", None
@@ -129,6 +89,14 @@ def _add_vott_region(objects: LabelledObjects, region: dict[str, Any]) -> None:
         objects.add(name, (left, top, left + width, top + height))
     else:
         objects.add(name, polygon=[(point["x"], point["y"]) for point in region["points"]])
+
+
+class VottSource(NamedFilesSource):
+    """JSON exports of VoTT, by the name that it gives them."""
+
+    kind, ending = "vott", b"-export.json"
+    are = "is an export of VoTT", "are exports of VoTT"
+    read = staticmethod(_vott_entries)
 
 
 WORDS = (b'"shapes"', b'"imagePath"', b'"imageData"')
@@ -204,8 +172,7 @@ def _add_labelme_shape(objects: LabelledObjects, shape: dict[str, Any], points: 
     if kind == "polygon":
         objects.add(name, polygon=corners, fields=fields)
     elif kind == "rectangle":
-        xs, ys = zip(*corners, strict=True)
-        objects.add(name, (min(xs), min(ys), max(xs), max(ys)), fields=fields)
+        objects.add(name, extent(corners), fields=fields)
     elif kind == "point":
         if name in points:
             raise ValueError(f"there are two points {name}")
@@ -231,33 +198,9 @@ SPLIT = re.compile(rb"wider_face_([a-z]+)_bbx_gt\.txt")
 # ``x y w h blur expression illumination invalid occlusion pose``; an image without faces has one line of zeros.
 
 
-class WiderFaceSource(ByNameSource):
-    """The lists of WIDER FACE. The annotations of all images are held in memory."""
-
-    takes_file = "optional"
-
-    def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        files = asked_files(tree, options, _widerface_files(tree), "widerface")
-        super().__init__(tree, options, [entry for path in files for entry in _widerface_entries(tree, path)], files)
-
-    @staticmethod
-    def recognize(tree: Tree) -> list[Choice]:
-        """Return WIDER FACE if there is a list of its name."""
-        files = _widerface_files(tree)
-        return [Choice("widerface", f"{some_paths(files)} {'lists' if len(files) == 1 else 'list'} faces")][
-            : len(files)
-        ]
-
-
-def _widerface_files(tree: Tree) -> list[bytes]:
-    return files_like(tree, b"_bbx_gt.txt")
-
-
 def _widerface_entries(tree: Tree, path: bytes) -> Iterator[ImageEntry]:
-    try:
+    with needed(path):
         lines = lines_of(read_file(tree, path, MOST_BYTES))
-    except BadLabel as error:
-        raise UsageError(path, error.problem, error.next_step) from None
     match = SPLIT.fullmatch(path.rpartition(b"/")[2])
     split = match[1].decode() if match else None
     i = 0
@@ -288,6 +231,14 @@ def _add_widerface_row(objects: LabelledObjects, row: bytes) -> None:
         raise ValueError(f"a face has {len(values)} numbers, not 4 or {4 + len(FIELDS)}")
     x, y, w, h = values[:4]
     objects.add(FACE, (x, y, x + w, y + h), fields=dict(zip(FIELDS, map(int, values[4:]), strict=False)))
+
+
+class WiderFaceSource(NamedFilesSource):
+    """The lists of WIDER FACE, by their names."""
+
+    kind, ending = "widerface", b"_bbx_gt.txt"
+    are = "lists faces", "list faces"
+    read = staticmethod(_widerface_entries)
 
 
 FORMATS = {

@@ -120,6 +120,13 @@ class Choice(NamedTuple):
     """Those of other splits: ``list:val.csv``. Their classes are numbered with those of this one."""
 
 
+class InSplit(Protocol):
+    """The images of a split."""
+
+    def in_split(self, image: bytes) -> bool:
+        """Return whether an image, or the path of a label without one, is of the split."""
+
+
 class BaseSource:
     """The labels of one tree. Subclasses say what their layout has; what is here is for those that have nothing of it.
 
@@ -141,10 +148,12 @@ class BaseSource:
     """The files of the tree that are read: ``--labels auto`` counts the others. None: it is not known."""
     found: dict[bytes, str] | None = None
     """What `annotate` of a copy (`for_images`) puts here is added to that of this source. None: nothing."""
+    of_split: InSplit | None = None
+    """Says which images are of ``--split``, such as a `FolderSplit`. None: all."""
 
     def in_split(self, image: bytes) -> bool:
         """Return whether this image is part of the chosen split (True for every image without ``--split``)."""
-        return True
+        return self.of_split is None or self.of_split.in_split(image)
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the annotation of the image at this path; repeated calls return equal objects.

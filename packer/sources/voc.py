@@ -5,23 +5,21 @@ from __future__ import annotations
 import codecs
 import re
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from copy import copy
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, ParseError
 
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.errors import BadLabel, NoImage, UsageError, plural, printable
 from packer.model.annotation import Json, RawAnnotation
+from packer.sources.by_name import Box
+from packer.sources.by_stem import ByStemSource, choice_by_stem, match_by_stem
 from packer.sources.folder import MASK_FOLDERS
 from packer.sources.paths import (
     IMAGE_EXTENSIONS,
-    IMAGE_FOLDERS,
-    LABEL_FOLDERS,
     are_splits,
     as_bytes,
     as_text,
@@ -36,10 +34,12 @@ from packer.sources.paths import (
     spread,
     stem_of,
 )
-from packer.sources.source import LOOKS, BaseSource, Choice, SourceOptions, Tree
+from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, read_file
 
-Box = tuple[float, float, float, float]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 EDGES = ("xmin", "ymin", "xmax", "ymax")
 FLAGS = ("difficult", "truncated", "occluded")
 FIX = "fix the label"
@@ -192,21 +192,21 @@ MOST_XML_BYTES = MIB
 MOST_SPLIT_BYTES = 64 * MIB
 
 
-class VocSource(BaseSource):
+class VocSource(ByStemSource):
     """A Pascal VOC dataset.
 
     Raises:
         UsageError: ``--split`` names neither a file in an ``ImageSets/Main`` nor a folder.
     """
 
+    ending = b".xml"
+
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self._tree = tree
         self._stems = {stem_of(image) for image in tree.images}
         photos = {stem_of(image) for image in tree.images if not _is_mask(image)}
         self._masks = {image for image in tree.images if _is_mask(image) and stem_of(image) in photos}
         images = [image for image in tree.images if image not in self._masks]
-        self._matches = match_by_stem(images, (path for path in tree.files if extension_of(path) == b".xml"))
+        super().__init__(tree, match_by_stem(images, _xml_files(tree)))
         self._split: dict[bytes, dict[bytes, str]] | None = None
         """Folder of a dataset -> stem -> ``file:line`` for the images of the split."""
         self._folders: tuple[bytes, ...] = (b"",)
@@ -214,30 +214,23 @@ class VocSource(BaseSource):
             self._split = _read_split(tree, options.split, self._stems)
         else:
             self._folders = split_folders(tree, options.split)
-        sets = (path for path in tree.files if _is_sets(folder_of(path)))
-        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed, *sets}
+        self.label_files.update(path for path in tree.files if _is_sets(folder_of(path)))
         self.found: dict[bytes, str] = {}
         """Image -> the file name in its XML, if it differs."""
-        self.notes: list[str] = []
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
         """Return VOC if images have an XML file of the same name, and a few of those are annotations."""
-        xml = [path for path in tree.files if extension_of(path) == b".xml"]
+        xml = _xml_files(tree)
         if not xml:
             return []
         images = [image for image in tree.images if not _is_mask(image)]
         matches = match_by_stem(images, xml)
-        # ambiguous images and XML files count too; each is rejected later
-        fitting = len(matches.label_of) + len(matches.refused)
-        if not fitting:
-            return []
         unclaimed = set(matches.unclaimed)
+        # ambiguous images and XML files count too; each is rejected later
         seen = list(matches.label_of.values()) or [path for path in xml if path not in unclaimed]
-        if not any(_is_annotation(tree, path, damaged=False) for path in spread(seen, LOOKS)):
-            return []
-        have = plural(len(images), "image has", "images have")
-        return [Choice("voc", f"{fitting} of {have} a Pascal VOC XML file of their name")]
+        are_labels = (_is_annotation(tree, path, damaged=False) for path in spread(seen, LOOKS))
+        return choice_by_stem("voc", "Pascal VOC XML file", matches.fitting, len(images), are_labels)
 
     @staticmethod
     def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
@@ -270,9 +263,7 @@ class VocSource(BaseSource):
             NoLabel: No file fits the image.
             BadLabel: Several files fit equally well, or the file is invalid.
         """
-        path = self._matches.of(image)
-        if path is None:
-            raise NoLabel(image, f"has no label file {printable(stem_of(image))}.xml", "add it, or remove the image")
+        path = self.label_file(image)
         root = parse_xml(read_file(self._tree, path, MOST_XML_BYTES), path)
         annotation = read_annotation(root, path)
         name, stem = as_text(image.rpartition(b"/")[2]), as_text(stem_of(image))
@@ -281,13 +272,10 @@ class VocSource(BaseSource):
                 self.found[image] = claim
         return annotation
 
-    def for_images(self, images: Sequence[bytes]) -> VocSource | None:
+    def for_images(self, images: Sequence[bytes]) -> Self | None:
         """Return a copy for a worker, with the label files of these images."""
-        if (tree := self._tree.without_files) is None:
-            return None
-        part = copy(self)
-        part._tree, part._matches, part.found = tree, self._matches.of_images(images), {}
-        part._stems, part._masks, part._split, part.label_files = set(), set(), None, set()
+        if (part := super().for_images(images)) is not None:
+            part._stems, part._masks, part._split, part.found = set(), set(), None, {}
         return part
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
@@ -312,6 +300,10 @@ class VocSource(BaseSource):
             self.notes.append(
                 f"{claims} a <filename> or <path> that differs from the image's, e.g. {example}; matched by stem"
             )
+
+
+def _xml_files(tree: Tree) -> list[bytes]:
+    return [path for path in tree.files if extension_of(path) == b".xml"]
 
 
 def _is_annotation(tree: Tree, path: bytes, damaged: bool) -> bool:
@@ -359,98 +351,3 @@ def _plain(name: bytes, stems: set[bytes]) -> bytes:
     """Return the stem in a line of a split; some tools also write folders and extensions."""
     name = name.rpartition(b"/")[2]
     return stem_of(name) if name not in stems and extension_of(name) in IMAGE_EXTENSIONS else name
-
-
-@dataclass(slots=True)
-class Matches:
-    """The matches: every image is in `label_of`, in `refused`, or has no label."""
-
-    label_of: dict[bytes, bytes] = field(default_factory=dict)
-    """image -> its label file."""
-    refused: dict[bytes, str] = field(default_factory=dict)
-    """image -> why its label file is ambiguous."""
-    unclaimed: list[bytes] = field(default_factory=list)
-    """Label files that fit no image, in the order given."""
-
-    def of(self, image: bytes) -> bytes | None:
-        """Return the label file of an image, or None. Raise BadLabel if several fit equally well."""
-        if image in self.refused:
-            raise BadLabel(image, self.refused[image], "rename or move one of them")
-        return self.label_of.get(image)
-
-    def of_images(self, images: Sequence[bytes]) -> Matches:
-        """Return what `of` needs for these images."""
-        label_of, refused = self.label_of, self.refused
-        return Matches(
-            {image: label_of[image] for image in images if image in label_of},
-            {image: refused[image] for image in images if image in refused},
-        )
-
-
-def match_by_stem(images: Iterable[bytes], labels: Iterable[bytes]) -> Matches:
-    """Match label files to the images of the same stem, in three rounds.
-
-    First those in the same folder, then those in the mirrored one (``JPEGImages/a/1.jpg`` and
-    ``Annotations/a/1.xml``, ``a/1.jpg`` and ``a/Annotations/1.xml``), then those anywhere. In each round, a label
-    file and an image that fit only each other are a match; if there are more, all of them are refused.
-    """
-    labels = list(labels)
-    open_labels: dict[bytes, list[bytes]] = defaultdict(list)
-    for label in labels:
-        open_labels[stem_of(label)].append(label)
-    open_images: dict[bytes, list[bytes]] = defaultdict(list)
-    for image in images:
-        if stem_of(image) in open_labels:
-            open_images[stem_of(image)].append(image)
-    result = Matches()
-    for stem, candidates in open_images.items():
-        left_images, left_labels = candidates, open_labels[stem]
-        for image_key, label_key in _ROUNDS:
-            images_by, labels_by = _group(left_images, image_key), _group(left_labels, label_key)
-            left_images, left_labels = _round(images_by, labels_by, result)
-        open_labels[stem] = left_labels
-    left = {label for group in open_labels.values() for label in group}
-    result.unclaimed = [label for label in labels if label in left]
-    return result
-
-
-def _round(
-    images: dict[bytes, list[bytes]], labels: dict[bytes, list[bytes]], result: Matches
-) -> tuple[list[bytes], list[bytes]]:
-    """Match within the folders that have both, and return the remaining images and labels."""
-    for folder in images.keys() & labels.keys():
-        here, theirs = images.pop(folder), labels.pop(folder)
-        if len(here) == len(theirs) == 1:
-            result.label_of[here[0]] = theirs[0]
-            continue
-        for image in here:
-            result.refused[image] = (
-                f"{len(theirs)} label files fit it equally well: {some_paths(theirs)}"
-                if len(theirs) > 1
-                else f"{some_paths(theirs)} fits {len(here)} images equally well: {some_paths(here)}"
-            )
-    return [x for group in images.values() for x in group], [x for group in labels.values() for x in group]
-
-
-def _group(paths: list[bytes], key: Callable[[bytes], bytes]) -> dict[bytes, list[bytes]]:
-    groups: dict[bytes, list[bytes]] = defaultdict(list)
-    for path in paths:
-        groups[key(path)].append(path)
-    return groups
-
-
-def _without(path: bytes, names: frozenset[bytes]) -> bytes:
-    """Return the folder of a path without its last component that has one of these names."""
-    parts = folder_of(path).split(b"/")
-    for i in reversed(range(len(parts))):
-        if parts[i].lower() in names:
-            del parts[i]
-            break
-    return b"/".join(parts)
-
-
-_ROUNDS: tuple[tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]], ...] = (
-    (folder_of, folder_of),
-    (lambda image: _without(image, IMAGE_FOLDERS), lambda label: _without(label, LABEL_FOLDERS)),
-    (lambda image: b"", lambda label: b""),
-)

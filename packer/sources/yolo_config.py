@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from packer.errors import NoImage, PackerError, UsageError, option, plural, printable
+from packer.errors import NoImage, UsageError, option, plural, printable
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     MOST_CLASSES,
@@ -17,14 +17,13 @@ from packer.sources.paths import (
     as_text,
     class_id,
     extension_of,
+    flip_index_of,
     folder_of,
     quoted_value,
     some_paths,
-    yolo_flip_index,
-    yolo_points,
 )
 from packer.sources.source import Tree
-from packer.sources.tree import MIB, lines_of, read_file
+from packer.sources.tree import MIB, lines_of, needed, read_file
 
 DEEPEST = 32
 MOST_NODES = 4 * MOST_CLASSES
@@ -137,20 +136,17 @@ def _check_size(data: bytes) -> None:
 
 
 def _load(tree: Tree, path: bytes) -> dict[str, Any]:
-    try:
-        data = read_file(tree, path, MIB)
-    except PackerError as error:
-        raise UsageError(path, error.problem, error.next_step) from None
-    return parse_yaml(data, path)
+    with needed(path):
+        return parse_yaml(read_file(tree, path, MIB), path)
 
 
 def _config(loaded: dict[str, Any], path: bytes) -> YoloConfig:
     try:
-        kpt_shape = yolo_points(loaded.get("kpt_shape"))
+        kpt_shape = _points(loaded.get("kpt_shape"))
         return YoloConfig(
             names=_names(loaded.get("names"), loaded.get("nc")),
             kpt_shape=kpt_shape,
-            flip_index=None if kpt_shape is None else yolo_flip_index(loaded, kpt_shape[0]),
+            flip_index=None if kpt_shape is None else _flip_index(loaded, kpt_shape[0]),
             splits={
                 key: tuple(value if isinstance(value, list) else [value])
                 for key, value in loaded.items()
@@ -161,6 +157,42 @@ def _config(loaded: dict[str, Any], path: bytes) -> YoloConfig:
         )
     except ValueError as error:
         raise UsageError(path, str(error), "fix the file") from None
+
+
+def _points(value: Any) -> tuple[int, int] | None:
+    """Return ``kpt_shape`` of a data.yaml: the number of points, and of values per point. Raise ValueError."""
+    if value is None:
+        return None
+    numbers = _numbers(value)
+    if len(numbers) == 2 and numbers[0] > 0 and numbers[1] in (2, 3):
+        return numbers[0], numbers[1]
+    raise ValueError("kpt_shape: is not [points, 2] or [points, 3]")
+
+
+def _flip_index(loaded: dict[str, Any], points: int) -> tuple[int, ...] | None:
+    """Return ``flip_idx`` of a data.yaml, or what follows from ``kpt_names``. Raise ValueError if it is invalid."""
+    value = loaded.get("flip_idx")
+    if value in (None, "", []):
+        names = loaded.get("kpt_names")
+        lists = list(names.values()) if isinstance(names, dict) else [names]  # by class
+        found = {_of_names(texts, points) for texts in lists}
+        return found.pop() if len(found) == 1 else None
+    numbers = _numbers(value)
+    if set(numbers) != set(range(points)) or len(numbers) != points:
+        raise ValueError(f"flip_idx: does not have each number from 0 to {points - 1} once")
+    if any(numbers[numbers[i]] != i for i in range(points)):
+        raise ValueError("flip_idx: points do not change places in pairs: where 0 has 1, 1 must have 0")
+    return tuple(numbers)
+
+
+def _numbers(value: Any) -> list[int]:
+    """Return a list of numbers, which YAML's base loader leaves as text; -1 for any other item, [] for no list."""
+    found = [class_id(item.encode("utf-8", "replace")) for item in value] if _is_texts(value) else []
+    return [-1 if number is None else number for number in found]
+
+
+def _of_names(names: Any, points: int) -> tuple[int, ...] | None:
+    return flip_index_of(names) if _is_texts(names) and len(names) == points else None
 
 
 def _is_texts(value: Any) -> bool:
@@ -209,15 +241,15 @@ def _names_file(tree: Tree) -> YoloConfig:
     found: dict[tuple[str, ...], list[bytes]] = {}
     for path in tree.files:
         if path.rpartition(b"/")[2].lower() in NAME_FILES:
+            with needed(path):
+                data = read_file(tree, path, MIB)
+            lines = [as_text(line.strip()) for line in lines_of(data)]
+            while lines and not lines[-1]:
+                lines.pop()
             try:
-                lines = [as_text(line.strip()) for line in lines_of(read_file(tree, path, MIB))]
-                while lines and not lines[-1]:
-                    lines.pop()
                 if "" in lines:
                     raise ValueError(f"line {lines.index('') + 1} is empty, so the ids after it are not clear")
                 found.setdefault(_unlike(tuple(lines)), []).append(path)
-            except PackerError as error:
-                raise UsageError(path, error.problem, error.next_step) from None
             except ValueError as error:
                 raise UsageError(path, str(error), "fix the file") from None
     if len(found) > 1:
@@ -288,10 +320,8 @@ def _places(tree: Tree, config: YoloConfig, entry: str) -> list[bytes]:
 
 def _read_listing(tree: Tree, listing: bytes, images: set[bytes], result: Split) -> None:
     folder = listing.rpartition(b"/")[0]
-    try:
+    with needed(listing):
         lines = lines_of(read_file(tree, listing, MOST_SPLIT_BYTES))
-    except PackerError as error:
-        raise UsageError(listing, error.problem, error.next_step) from None
     for count, line in enumerate(lines, 1):
         name = line.strip()
         if not name:

@@ -8,14 +8,14 @@ image's width and height. (Format: Ultralytics, "Datasets overview", detect/segm
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass, field
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.errors import BadLabel, NoImage, UsageError, plural, printable
 from packer.model.annotation import Point, RawAnnotation
+from packer.sources.by_name import VISIBLE, Box, Keypoint, extent
+from packer.sources.by_stem import ByStemSource, Matches, choice_by_stem
 from packer.sources.paths import (
     MOST_CLASSES,
     are_splits,
@@ -27,18 +27,14 @@ from packer.sources.paths import (
     in_order,
     number,
     quoted_value,
-    some_paths,
     spread,
     stem_of,
 )
-from packer.sources.source import LOOKS, BaseSource, Choice, SourceOptions, Tree
+from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo_config import NAME_FILES, Split, find_split, read_config
 
-Box = tuple[float, float, float, float]
-Keypoint = tuple[float, float, float]
 BLANKS = re.compile(rb"[ \t]+")
-VISIBLE = 2.0  # COCO's value for a labelled and visible point
 MOST_COLUMNS = 20_000
 SHOWN_BYTES = 60
 
@@ -62,28 +58,33 @@ def label_of(image: bytes, files: set[bytes]) -> bytes | None:
     return None
 
 
-class YoloSource(BaseSource):
+class YoloSource(ByStemSource):
     """A YOLO dataset. Coordinates stay fractions of the image (``relative``).
 
     Raises:
         UsageError: data.yaml is invalid, or ``--split`` is not found.
     """
 
+    ending = b".txt"
+    next_step = "add an empty file if nothing is in the image"
+    of_split: Split | None
+
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        self.notes: list[str] = []
-        self._tree = tree
         self._config = read_config(tree)
-        self._split = None if options.split is None else find_split(tree, self._config, options.split)
-        self._files = {path for path in tree.files if extension_of(path) == b".txt"}
-        self._claims: dict[bytes, list[bytes]] = defaultdict(list)
-        """Label file -> the images that it fits."""
+        files = [path for path in tree.files if extension_of(path) == b".txt"]
+        texts, images_of = set(files), dict[bytes, list[bytes]]()
         for image in tree.images:
-            if (path := label_of(image, self._files)) is not None:
-                self._claims[path].append(image)
+            if (path := label_of(image, texts)) is not None:
+                images_of.setdefault(path, []).append(image)
+        matches = Matches(unclaimed=[path for path in files if path not in images_of])
+        for path, images in images_of.items():
+            matches.take(images, [path])
+        super().__init__(tree, matches)
+        self.of_split = None if options.split is None else find_split(tree, self._config, options.split)
         names = self._config.names
-        self.classes: tuple[str, ...] | None = self._numbered() if names is None else names
+        self.classes: tuple[str, ...] | None = self._numbered(images_of) if names is None else names
         self.flip_index = self._config.flip_index
-        self.label_files: set[bytes] = {*self._claims, self._config.origin}
+        self.label_files = {*images_of, self._config.origin}
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -96,10 +97,8 @@ class YoloSource(BaseSource):
             kpt_shape = read_config(tree).kpt_shape
         except UsageError:
             kpt_shape = None  # opening the source will raise the error
-        if not any(_has_rows(tree, path, kpt_shape, empty=True) for path in spread(labels, LOOKS)):
-            return []
-        images = plural(len(tree.images), "image has", "images have")
-        return [Choice("yolo", f"{len(labels)} of {images} a YOLO text file of their name")]
+        are_labels = (_has_rows(tree, path, kpt_shape, empty=True) for path in spread(labels, LOOKS))
+        return choice_by_stem("yolo", "YOLO text file", len(labels), len(tree.images), are_labels)
 
     @staticmethod
     def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
@@ -113,10 +112,6 @@ class YoloSource(BaseSource):
         found.pop(frozenset(), None)
         return in_order(found.values())
 
-    def in_split(self, image: bytes) -> bool:
-        """Return whether data.yaml's entry for the split, or the split's folder, contains this image."""
-        return self._split is None or self._split.in_split(image)
-
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the objects of the image; none for an empty file.
 
@@ -124,13 +119,7 @@ class YoloSource(BaseSource):
             NoLabel: There is no label file.
             BadLabel: The file is invalid; the error names file, line and value.
         """
-        if (path := label_of(image, self._files)) is None:
-            step = "add an empty file if nothing is in the image"
-            raise NoLabel(image, f"has no label file {printable(stem_of(image))}.txt", step)
-        if len(self._claims[path]) > 1:
-            images = self._claims[path]
-            problem = f"{printable(path)} fits {len(images)} images equally well: {some_paths(images)}"
-            raise BadLabel(image, problem, "rename or move one of them")
+        path = self.label_file(image)
         num_classes = MOST_CLASSES if self._config.names is None else len(self._config.names)
         try:
             rows = parse_rows(read_file(self._tree, path, MOST_LABEL_BYTES), num_classes, self._config.kpt_shape)
@@ -138,29 +127,19 @@ class YoloSource(BaseSource):
             raise BadLabel(f"{printable(path)}:{error.line}", error.problem, error.next_step) from None
         return self._annotation(rows, path)
 
-    def for_images(self, images: Sequence[bytes]) -> YoloSource | None:
-        """Return a copy for a worker, with the label files of these images."""
-        if (tree := self._tree.without_files) is None:
-            return None
-        part = copy(self)
-        part._tree, part._split, part.label_files = tree, None, set()
-        part._files = {path for image in images if (path := label_of(image, self._files)) is not None}
-        part._claims = defaultdict(list, {path: self._claims[path] for path in part._files})
-        return part
-
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield label files without an image.
 
         Outside ``labels``, a text file counts only if it is beside images and holds YOLO rows, unlike a README.txt.
         """
-        if self._split is not None:
-            yield from self._split.missing
+        if self.of_split is not None:
+            yield from self.of_split.missing
         image_folders = {folder_of(image) for image in self._tree.images}
-        for path in self._tree.files:
-            if path not in self._files or path in self._claims or path.rpartition(b"/")[2].lower() in NAME_FILES:
+        for path in self._matches.unclaimed:
+            if path.rpartition(b"/")[2].lower() in NAME_FILES:
                 continue
             images_folder = _swap_folder(folder_of(path), LABELS_TO_IMAGES)
-            if self._split is not None and not _in_split(self._split, path, images_folder):
+            if self.of_split is not None and not _in_split(self.of_split, path, images_folder):
                 continue
             beside = folder_of(path) in image_folders
             if images_folder is not None or (beside and _has_rows(self._tree, path, self._config.kpt_shape)):
@@ -180,10 +159,10 @@ class YoloSource(BaseSource):
             relative=True,
         )
 
-    def _numbered(self) -> tuple[str, ...]:
+    def _numbered(self, labels: Iterable[bytes]) -> tuple[str, ...]:
         """Use numbers as class names, if the dataset has no names."""
         highest = -1
-        for path in self._claims:
+        for path in labels:
             with suppress(BadLabel):  # `annotate` reports it
                 highest = max(highest, highest_class(read_file(self._tree, path, MOST_LABEL_BYTES)))
         return tuple(str(i) for i in range(highest + 1))
@@ -250,7 +229,7 @@ def parse_rows(data: bytes, num_classes: int = MOST_CLASSES, kpt_shape: tuple[in
             if kpt_shape is None and len(values) > 4:
                 polygon = tuple(zip(values[::2], values[1::2], strict=True))
                 rows.polygons.append(polygon)
-                rows.boxes.append(_extent(polygon))
+                rows.boxes.append(extent(polygon))
             else:
                 rows.polygons.append(())
                 rows.boxes.append(_xyxy(values[:4]))
@@ -301,11 +280,6 @@ def _xyxy(values: list[float]) -> Box:
         name, value = ("width", width) if width < 0 else ("height", height)
         raise ValueError(f"{name} {value:g} is below 0")
     return cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2
-
-
-def _extent(polygon: tuple[Point, ...]) -> Box:
-    xs, ys = zip(*polygon, strict=True)
-    return min(xs), min(ys), max(xs), max(ys)
 
 
 def _keypoints(values: list[float], dims: int) -> tuple[Keypoint, ...]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from packer.format.pack import Pack
 from packer.model.fields import BY_NAME, CLASS_IDS
+from packer.repack.index_columns import equal_files
 
 SMALL, MEDIUM = 32**2, 96**2
 """Areas in pixels below which a box is small, or medium: https://cocodataset.org/#detection-eval"""
@@ -245,32 +246,6 @@ class Leaks:
     """The records of each file: those in this pack and those in the other."""
 
 
-@dataclass(frozen=True)
-class EqualFiles:
-    """Groups of records whose source files have the same bytes, in the order of their first records."""
-
-    records: NDArray[np.int64]
-    """The records of all groups, one group after another, ascending in each."""
-    starts: NDArray[np.int64]
-    """Where each group begins in `records`, and the end: (groups + 1,)."""
-    unknown: int
-    """Records whose source file has no known digest."""
-
-    @property
-    def groups(self) -> int:
-        """The number of groups."""
-        return len(self.starts) - 1
-
-    @property
-    def group_of(self) -> NDArray[np.int64]:
-        """The number of the group of each of `records`."""
-        return np.repeat(np.arange(self.groups), np.diff(self.starts))
-
-    def listed(self, group: int) -> list[int]:
-        """Return the records of a group."""
-        return list(self.records[self.starts[group] : self.starts[group + 1]].tolist())
-
-
 def duplicates(pack: Pack) -> Duplicates:
     """Return groups of records with equal source files, according to their XXH3-128 (1 in 10^38 to be wrong)."""
     equal = equal_files(digests(pack))
@@ -297,26 +272,6 @@ def digests(pack: Pack) -> NDArray[np.uint64]:
     """Return the digest of the source file of each record, (n, 2); zeros if it is not known."""
     rows = np.ascontiguousarray(np.asarray(pack.column("source_xxh3"), np.uint8))
     return rows.reshape(-1, 16).view(np.uint64)
-
-
-def equal_files(digests: NDArray[np.uint64]) -> EqualFiles:
-    """Return the groups of equal digests, (n, 2); zeros are equal to nothing."""
-    known = np.flatnonzero(digests.any(axis=1))
-    half = digests[known, 0]
-    order = np.argsort(half)
-    equal = half[order[1:]] == half[order[:-1]]
-    # few of a large pack are left: only those are sorted by the whole digest
-    some = known[order[np.append(equal, False) | np.insert(equal, 0, False)]] if len(known) else known
-    some = some[np.lexsort((some, digests[some, 1], digests[some, 0]))]
-    begins = np.append(True, (digests[some[1:]] != digests[some[:-1]]).any(axis=1))[: len(some)]
-    starts = np.flatnonzero(begins)
-    lengths = np.diff(np.append(starts, len(some)))
-    starts, lengths = starts[lengths > 1], lengths[lengths > 1]
-    first = np.argsort(some[starts], kind="stable")
-    starts, lengths = starts[first], lengths[first]
-    ends = np.cumsum(lengths)
-    records = some[np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)]
-    return EqualFiles(records.astype(np.int64), np.insert(ends, 0, 0), len(digests) - len(known))
 
 
 def _place(pack: Pack, record: int) -> RecordFile:

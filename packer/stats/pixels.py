@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 from packer.format.pack import Pack
 from packer.images.opencv import cv2, quiet_opencv
 from packer.model.annotation import Progress
+from packer.packing.write_shard import ahead
 from packer.system import usable_cores
 
 BLOCK_BYTES = 256 << 10
@@ -93,37 +92,21 @@ def channel_stats(
     images = ROUND_IMAGES if size is None else max(1, TASK_BYTES // size)
     parts = (np.arange(start, min(start + images, len(pack))) for start in range(0, len(pack), images))
 
-    def work(records: NDArray[np.int64]) -> dict[Kind, Sums]:
+    def work(records: NDArray[np.int64]) -> tuple[int, dict[Kind, Sums]]:
         with pack.reader.held(records):
             if verify:
                 pack.reader.check(records)
-            return _of_images(pack, records) if size is None else _of_raw_images(pack, records, size)
+            return len(records), _of_images(pack, records) if size is None else _of_raw_images(pack, records, size)
 
     progress = progress or Progress()
     progress.stage("reading", len(pack))
     totals: dict[Kind, Sums] = {}
-    with ThreadPoolExecutor(threads or usable_cores()) as pool:
-        try:
-            for records, found in _map_in_order(pool, work, parts):
-                for kind, sums in found.items():
-                    totals.setdefault(kind, Sums(kind[0])).add(sums)
-                progress.advance(len(records))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with closing(ahead(work, parts, threads or usable_cores())) as done:
+        for count, found in done:
+            for kind, sums in found.items():
+                totals.setdefault(kind, Sums(kind[0])).add(sums)
+            progress.advance(count)
     return tuple(totals[kind].stats(kind) for kind in sorted(totals))
-
-
-def _map_in_order(pool: ThreadPoolExecutor, work: Any, parts: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield (part, work(part)) in order, with few parts waiting, to save memory in a large pack."""
-    waiting: list[tuple[Any, Any]] = []
-    for part in parts:
-        waiting.append((part, pool.submit(work, part)))
-        if len(waiting) > 64:
-            first, future = waiting.pop(0)
-            yield first, future.result()
-    for part, future in waiting:
-        yield part, future.result()
 
 
 def _one_size(pack: Pack) -> int | None:
@@ -149,14 +132,14 @@ def _of_raw_images(pack: Pack, records: NDArray[np.int64], size: int) -> dict[Ki
 
 
 def _of_images(pack: Pack, records: NDArray[np.int64]) -> dict[Kind, Sums]:
-    found: defaultdict[Kind, Sums] = defaultdict()
+    found: dict[Kind, Sums] = {}
     for i in records.tolist():
         image = pack.image(i)
         kind = image.shape[2], image.dtype.name
-        sums = found[kind] if kind in found else found.setdefault(kind, Sums(image.shape[2]))
+        sums = found.get(kind) or found.setdefault(kind, Sums(image.shape[2]))
         _add_pixels(sums, image)
         sums.images += 1
-    return dict(found)
+    return found
 
 
 def _add_pixels(sums: Sums, image: NDArray[Any]) -> None:

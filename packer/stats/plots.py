@@ -106,8 +106,7 @@ def draw_box_sizes(axes: Any, width: Floats, height: Floats) -> None:
             style = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.2}
             axes.text(x, side**2 / x, f"{side} x {side}", ha="right", fontsize=8, color=INK, bbox=style)
     _plain_log(axes)
-    axes.set_xlabel("box width, px")
-    axes.set_ylabel("box height, px")
+    axes.set(xlabel="box width, px", ylabel="box height, px")
     _title(axes, "box sizes; dashed: COCO's small, medium and large")
 
 
@@ -160,14 +159,13 @@ def draw_image_sizes(axes: Any, width: NDArray[Any], height: NDArray[Any]) -> No
     bounds = [[0 if low < high / 2 else 0.95 * low, 1.05 * high] for low, high in sides]
     counts, x, y = np.histogram2d(width, height, bins=40, range=bounds)
     _scale(axes, axes.pcolormesh(x, y, np.ma.masked_equal(counts.T, 0), cmap=MAP, norm=_norm()), "images")
-    axes.set_xlabel("image width, px")
-    axes.set_ylabel("image height, px")
+    axes.set(xlabel="image width, px", ylabel="image height, px")
     _title(axes, f"sizes of the images: {len(sizes):,} different ones")
 
 
 def draw_landmarks(axes: Any, shapes: Floats, aspect: float) -> None:
     """Draw the mean place of each landmark with one standard deviation; `shapes` are shares, (images, points, 2)."""
-    from matplotlib.patches import Ellipse
+    from matplotlib.patches import Ellipse, Rectangle
 
     mean, std = shapes.mean(axis=0), shapes.std(axis=0)
     for number, ((x, y), (dx, dy)) in enumerate(zip(mean, std, strict=True)):
@@ -176,7 +174,7 @@ def draw_landmarks(axes: Any, shapes: Floats, aspect: float) -> None:
         axes.plot(x, y, "o", color=color, markersize=4)
         if len(mean) <= 100:
             axes.annotate(str(number + 1), (x, y), (4, 4), textcoords="offset points", fontsize=8, color=INK)
-    axes.add_patch(_frame())
+    axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, color=GRAY, linewidth=1))
     _square(axes, f"mean landmarks of {plural(len(shapes), 'image')}, with one standard deviation", 1 / aspect)
     axes.set_xlim(min(0.0, float((mean - std)[:, 0].min())), max(1.0, float((mean + std)[:, 0].max())))
     axes.set_ylim(max(1.0, float((mean + std)[:, 1].max())), min(0.0, float((mean - std)[:, 1].min())))
@@ -231,8 +229,7 @@ def _square(axes: Any, title: str, height: float) -> None:
     ticks = (0, 0.25, 0.5, 0.75, 1)
     axes.set_xticks(ticks, ["0", "¼", "½", "¾", "1"])
     axes.set_yticks(ticks, ["0", "¼", "½", "¾", "1"])
-    axes.set_xlabel("share of the image's width")
-    axes.set_ylabel("share of its height")
+    axes.set(xlabel="share of the image's width", ylabel="share of its height")
     _title(axes, title)
 
 
@@ -241,12 +238,6 @@ def _norm() -> Any:
     from matplotlib.colors import PowerNorm
 
     return PowerNorm(0.5, vmin=0)
-
-
-def _frame() -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((0, 0), 1, 1, fill=False, color=GRAY, linewidth=1)
 
 
 def _scale(axes: Any, drawn: Any, of: str) -> None:

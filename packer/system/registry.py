@@ -1,4 +1,4 @@
-"""Names that users choose: of containers, sources and layouts, also those of other packages, and what was meant."""
+"""Names that users choose, packer's own and those that other packages add, and what was meant."""
 
 from __future__ import annotations
 

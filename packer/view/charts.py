@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from packer.errors import PackerError, printable, size_text
 from packer.format.pack import Pack
 from packer.model.annotation import Progress
-from packer.stats.columns import MEDIUM, SMALL, class_counts, digests, equal_files
+from packer.repack.index_columns import equal_files
+from packer.stats.columns import MEDIUM, SMALL, class_counts, digests
 from packer.stats.pixels import ChannelStats, channel_stats
 from packer.view.catalog import Catalog
 from packer.view.facts import numbers

@@ -13,8 +13,8 @@ import io
 import multiprocessing
 import tarfile
 import zipfile
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,25 +30,24 @@ from packer.containers import CONTAINERS
 from packer.system import usable_cores
 
 PARTS = 20
-"""Parts per process: none waits long for the other at the end."""
+"""Parts per process or thread: none waits long for the other at the end."""
+
+
+def contents(paths: list[str]) -> Iterator[bytes]:
+    """Yield the bytes of files."""
+    for path in paths:
+        with open(path, "rb") as file:
+            yield file.read()
 
 
 def pillow(paths: list[str]) -> int:
     """Read and decode with Pillow, and keep nothing."""
-    total = 0
-    for path in paths:
-        with open(path, "rb") as file:
-            data = file.read()
-        total += len(Image.open(io.BytesIO(data)).convert("RGB").tobytes())
-    return total
+    return sum(len(Image.open(io.BytesIO(data)).convert("RGB").tobytes()) for data in contents(paths))
 
 
-def turbo(paths: list[str]) -> None:
+def turbo(paths: list[str]) -> int:
     """Read and decode with simplejpeg, and keep nothing."""
-    for path in paths:
-        with open(path, "rb") as file:
-            data = file.read()
-        simplejpeg.decode_jpeg(data)
+    return sum(len(simplejpeg.decode_jpeg(data)) for data in contents(paths))
 
 
 def smaller(paths: list[str]) -> int:
@@ -58,8 +57,7 @@ def smaller(paths: list[str]) -> int:
     """
     cv2.setNumThreads(0)
     total = 0
-    for path in paths:
-        data = Path(path).read_bytes()
+    for data in contents(paths):
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         scale = 256 / min(width, height)
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -71,18 +69,15 @@ def smaller(paths: list[str]) -> int:
     return total
 
 
-def in_processes(work: Callable[[list[str]], int], paths: list[str], count: int) -> None:
-    """Spread the paths over processes."""
-    parts = [paths[i :: count * PARTS] for i in range(count * PARTS)]
-    # forked: ready at once
-    with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
-        sum(pool.map(work, parts))
+def spread(pool: Executor, work: Callable[[list[str]], int], paths: list[str], count: int) -> None:
+    """Spread the paths over processes or threads."""
+    with pool:
+        sum(pool.map(work, [paths[i :: count * PARTS] for i in range(count * PARTS)]))
 
 
-def in_two_threads(paths: list[str]) -> None:
-    """Spread the paths over two threads."""
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(turbo, [paths[i :: 2 * PARTS] for i in range(2 * PARTS)]))
+def processes(count: int) -> Executor:
+    """Return processes that are forked: ready at once."""
+    return ProcessPoolExecutor(count, multiprocessing.get_context("fork"))
 
 
 Loops = dict[str, tuple[Callable[[], Any], float]]
@@ -108,7 +103,7 @@ def compare(table: Table, what: str, paths: list[str], bare: Loops, given: Any, 
 def archives(table: Table, paths: list[str], given: Any) -> None:
     """Measure packs of the small files in archives against that of their folder; print a row for each archive."""
     folder = Path(paths[0]).parents[1]
-    sources = {"the folder": folder, **{name: folder.with_name(f"cifar.{name}") for name in ("zip", "tar")}}
+    sources = {name: folder.with_name(f"cifar.{name}") for name in ("zip", "tar")}
     with zipfile.ZipFile(sources["zip"], "w") as stored:
         for path in paths:
             stored.write(path, Path(path).relative_to(folder))
@@ -119,11 +114,9 @@ def archives(table: Table, paths: list[str], given: Any) -> None:
         out = str(folder.with_name("pack"))
         build_pack(BuildOptions(str(source), out, labels=("folder",), overwrite=True, workers=given.workers))
 
-    seconds = take_turns({name: partial(build, source) for name, source in sources.items()}, given.rounds)
-    limit = seconds["the folder"].per_second(len(paths))
-    for name in ("zip", "tar"):
-        what = f"{len(paths):,} files of 32x32 in a {name}, against the folder"
-        table.rates(what, 1.0, seconds[name].per_second(len(paths)), limit)
+    what = f"{len(paths):,} files of 32x32 in a {{}}, against the folder"
+    works = {what.format(name): partial(build, source) for name, source in sources.items()}
+    table.against(1.0, len(paths), partial(build, folder), works, given.rounds)
 
 
 def options(parser: Any) -> None:
@@ -138,8 +131,8 @@ def run(given: Any) -> None:
     if given.cifar:
         paths = images("cifar", given.data, given.home / "cifar", given.cifar)
         loops = {
-            "2 processes of Pillow": (lambda: in_processes(pillow, paths, 2), 1.2),
-            "2 threads of simplejpeg": (lambda: in_two_threads(paths), 0.35),
+            "2 processes of Pillow": (lambda: spread(processes(2), pillow, paths, 2), 1.2),
+            "2 threads of simplejpeg": (lambda: spread(ThreadPoolExecutor(2), turbo, paths, 2), 0.35),
         }
         what = f"{given.cifar:,} files of 32x32 to raw"
         if given.formats:
@@ -147,6 +140,7 @@ def run(given: Any) -> None:
         archives(table, paths, given)
     if given.photos:
         photos = images("photos", given.data, given.home / "photos", given.photos)
-        bare = {f"{given.workers} bare processes": (lambda: in_processes(smaller, photos, given.workers), 0.92)}
+        count = given.workers
+        bare = {f"{count} bare processes": (lambda: spread(processes(count), smaller, photos, count), 0.92)}
         what = f"{given.photos:,} photos to 256 px JPEG"
         compare(table, what, photos, bare, given, labels=("none",), resize="256", encode="jpeg")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import simplejpeg
 
-from packer.bench.measure import Figure
+from packer import BuildOptions, Pack, build_pack, open_pack
+from packer.bench.measure import Figure, take_turns
 from packer.containers import open_container
 from packer.containers.container import ShardSpec
 from packer.format.index import IndexBuilder
@@ -22,6 +24,7 @@ from packer.format.verify_records import digest_of_written
 from packer.model.annotation import Annotation, Record
 
 DRAWN = 200
+Work = Callable[[], object]
 LINKS = 1000
 """So many files may be links to one: more are refused by some file systems."""
 
@@ -44,6 +47,12 @@ class Table:
     def figure(self, what: str, figure: Figure, goal: float | None = None, digits: int = 2, most: bool = True) -> None:
         """Print a figure, and the most that it may be, or the least."""
         self.row(what, *against_goal(figure, goal, digits, most))
+
+    def against(self, goal: float | None, count: float, bare: Work, works: Mapping[str, Work], rounds: int) -> None:
+        """Let works take turns with a bare one; print a row for each: its rate of `count` per second, and the ratio."""
+        seconds = take_turns({"": bare, **works}, rounds)
+        for what in works:
+            self.rates(what, goal, seconds[what].per_second(count), seconds[""].per_second(count))
 
     def rates(self, what: str, goal: float | None, ours: Figure, bare: Figure) -> None:
         """Print two rates, how many times as large the first is, and the least that this must be."""
@@ -72,6 +81,12 @@ def in_new_process(program: str, *words: object, **environment: str) -> list[flo
     command = [sys.executable, "-c", program, *map(str, words)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
     return [float(word) for word in done.stdout.splitlines()[-1].split()]
+
+
+def build(source: Path, out: Path, **options: Any) -> Pack:
+    """Build a pack of class folders, and open it."""
+    build_pack(BuildOptions(source=str(source), out=str(out), **{"labels": ("folder",), **options}))
+    return open_pack(out)
 
 
 def images(kind: str, data: Path, target: Path, count: int) -> list[str]:

@@ -1,50 +1,30 @@
-"""What reaches the GPU: copies, device cache, decoding there, waiting of a training step, the prefetcher's race test.
+"""What reaches the GPU: copies, device cache, decoding there, waiting of a training step.
 
-Needs a CUDA GPU; the images are drawn. Without one the rows say "not measured", and so do those of decoding on the GPU
-without torchcodec or DALI (pip install 'torchcodec>=0.16' nvidia-dali-cuda120).
+Needs a CUDA GPU; the images are drawn. The rows of decoding on the GPU say "not measured" without torchcodec or DALI
+(pip install 'torchcodec>=0.16' nvidia-dali-cuda120).
 """
 
 from __future__ import annotations
 
-import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import packer.dali
-from benchmarks.common import Table, drawn, repeated
-from packer import BuildOptions, PackedLoader, RandomResizedCrop, build_pack
+from benchmarks.common import Table, build, drawn, repeated
+from benchmarks.loader import Loose
+from packer import Pack, PackedLoader, RandomResizedCrop
 from packer.bench.measure import Figure, seconds_of
 from packer.system import usable_cores
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DEVICE = "cuda"
-ROWS = (
-    ("batches of raw 224 to the GPU, against a bare pinned copy loop", ">= 0.9"),
-    ('`cache="device"`, 32x32', ">= 10 M images/s"),
-    ('`cache="device"`, 32x32, against a bare `index_select`', ">= 0.8"),
-    ("ResNet-50 step in bf16, raw 224: share of waiting", "<= 0.01"),
-    ("ResNet-50 step in bf16, JPEG 256, RandomResizedCrop: share of waiting", ""),
-    ("before: loose files in a DataLoader, 4 workers", ""),
-    ("after: this loader, raw 224", ""),
-    ("race test of the prefetcher, 1,000 batches", "0 wrong"),
-    ("JPEG 256, RandomResizedCrop(224) and flip, decoded on the host", ""),
-    ('the same, `decode="device"` (torchcodec)', ""),
-    ("the same, `packer.dali`", ""),
-    ("the same, DALI alone with its own file reader", ""),
-)
-"""(what, goal)."""
-
-
-def pack(source: Path, out: Path, **options: Any) -> str:
-    build_pack(BuildOptions(source=str(source), out=str(out), labels=("folder",), **options))
-    return str(out)
 
 
 def row(table: Table, what: str, goal: str, values: list[float], unit: str = "") -> None:
@@ -84,18 +64,17 @@ def epoch(loader: Any) -> float:
     return on_device(lambda: sum(len(batch) for batch, _ in loader))
 
 
-def copy_rate(table: Table, path: str, rounds: int) -> None:
-    loader = PackedLoader(path, 256, shuffle=True, drop_last=True, device=DEVICE)
-    size = loader.pack.reader.record_bytes
-    assert size is not None
+def copy_rate(table: Table, pack: Pack, rounds: int) -> None:
+    loader = PackedLoader(pack, 256, shuffle=True, drop_last=True, device=DEVICE)
+    size = pack.reader.record_bytes or 0
     epoch(loader)
-    values = [epoch(loader) / bare_copies(len(loader.pack), 256, size) for _ in range(rounds)]
-    row(table, ROWS[0][0], ROWS[0][1], values)
+    values = [epoch(loader) / bare_copies(len(pack), 256, size) for _ in range(rounds)]
+    row(table, "batches of raw 224 to the GPU, against a bare pinned copy loop", ">= 0.9", values)
 
 
-def device_cache(table: Table, path: str, rounds: int) -> None:
-    loader = PackedLoader(path, 4096, shuffle=True, drop_last=True, device=DEVICE, cache="device")
-    images = torch.empty((len(loader.pack), loader.pack.reader.record_bytes or 1), dtype=torch.uint8, device=DEVICE)
+def device_cache(table: Table, pack: Pack, rounds: int) -> None:
+    loader = PackedLoader(pack, 4096, shuffle=True, drop_last=True, device=DEVICE, cache="device")
+    images = torch.empty((len(pack), pack.reader.record_bytes or 1), dtype=torch.uint8, device=DEVICE)
     orders = [torch.randperm(len(images), device=DEVICE)[:4096] for _ in range(8)]
 
     def select() -> int:
@@ -105,8 +84,9 @@ def device_cache(table: Table, path: str, rounds: int) -> None:
 
     epoch(loader), on_device(select)
     rates = [(epoch(loader), on_device(select)) for _ in range(rounds)]
-    row(table, ROWS[1][0], ROWS[1][1], [ours for ours, _ in rates], "images/s")
-    row(table, ROWS[2][0], ROWS[2][1], [ours / bare for ours, bare in rates])
+    what = '`cache="device"`, 32x32'
+    row(table, what, ">= 10 M images/s", [ours for ours, _ in rates], "images/s")
+    row(table, f"{what}, against a bare `index_select`", ">= 0.8", [ours / bare for ours, bare in rates])
 
 
 class Bottleneck(torch.nn.Module):
@@ -126,7 +106,7 @@ class Bottleneck(torch.nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-def resnet50() -> torch.nn.Module:
+def resnet50() -> Any:
     layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 64, 7, 2, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(3, 2, 1)]
     inputs = 64
     for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
@@ -134,7 +114,8 @@ def resnet50() -> torch.nn.Module:
             layers.append(Bottleneck(inputs, width, stride if number == 0 else 1))
             inputs = 4 * width
     layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(2048, 10)]
-    return torch.nn.Sequential(*layers).to(DEVICE, dtype=torch.bfloat16, memory_format=torch.channels_last)
+    whole: Any = torch.nn.Sequential(*layers)
+    return whole.to(DEVICE, dtype=torch.bfloat16, memory_format=torch.channels_last)
 
 
 class Trainer:
@@ -146,16 +127,16 @@ class Trainer:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def step(self, images: torch.Tensor, targets: torch.Tensor) -> None:
-        loss = torch.nn.functional.cross_entropy(self.model(images), targets)
+        loss: Any = torch.nn.functional.cross_entropy(self.model(images), targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
 
-    def waiting(self, loader: Any, steps: int) -> float:
+    def waiting(self, loader: Any, steps: int) -> Any:
         """Share of the time that lies between the end of a step on the GPU and the begin of the next one."""
-        marks = []
+        marks, event = [], partial(torch.cuda.Event, enable_timing=True)
         for number, (images, targets) in enumerate(loader):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin, end = event(), event()
             begin.record()
             self.step(images, targets)
             end.record()
@@ -170,41 +151,11 @@ class Trainer:
         return 1 - sum(a.elapsed_time(b) for a, b in warm) / whole
 
 
-class Loose(Dataset[tuple[torch.Tensor, int]]):
-    """Loose files, decoded by OpenCV: the experiment that packer began with."""
-
-    def __init__(self, paths: list[str]) -> None:
-        self.paths = paths
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        data = np.fromfile(self.paths[index], np.uint8)
-        image = cv2.resize(cv2.imdecode(data, cv2.IMREAD_COLOR)[..., ::-1], (224, 224))
-        image = (image.astype(np.float32) / 255 - MEAN) / STD
-        return torch.from_numpy(image.transpose(2, 0, 1)).to(torch.bfloat16), index % 10
-
-
-class Utilization:
-    """Samples nvidia-smi's GPU use every 0.2 s."""
-
-    def __enter__(self) -> Utilization:
-        self.samples: list[float] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample)
-        self._thread.start()
-        return self
-
-    def _sample(self) -> None:
-        command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-        while not self._stop.wait(0.2):
-            said = subprocess.run(command, check=False, capture_output=True, text=True).stdout.split()
-            self.samples += [float(said[0])] if said and said[0].isdigit() else []
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+def by_opencv(path: str) -> torch.Tensor:
+    """Read a file as in the experiment that packer began with."""
+    image: Any = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR)
+    image = (cv2.resize(image[..., ::-1], (224, 224)).astype(np.float32) / 255 - MEAN) / STD
+    return torch.from_numpy(image.transpose(2, 0, 1)).to(torch.bfloat16)
 
 
 def moved(batches: Any) -> Iterator[Any]:
@@ -214,40 +165,21 @@ def moved(batches: Any) -> Iterator[Any]:
         yield there, targets.to(DEVICE, non_blocking=True)
 
 
-def training(table: Table, raw: str, jpeg: str, paths: list[str], rounds: int) -> None:
+def training(table: Table, raw: Pack, jpeg: Pack, paths: list[str], rounds: int) -> None:
     trainer = Trainer()
     common: dict[str, Any] = {"mean": MEAN, "std": STD, "dtype": torch.bfloat16, "device": DEVICE, "drop_last": True}
     whole = PackedLoader(raw, 256, shuffle=True, flip=True, **common)
     cropped = PackedLoader(jpeg, 256, shuffle=True, crop=RandomResizedCrop(224), **common)
-    for (what, goal), loader in zip(ROWS[3:5], (whole, cropped), strict=True):
+    loose = DataLoader(Loose(paths, by_opencv), 256, shuffle=True, num_workers=4, pin_memory=True, drop_last=True)
+    for what, goal, loader in (
+        ("ResNet-50 step in bf16, raw 224", "<= 0.01", whole),
+        ("ResNet-50 step in bf16, JPEG 256, RandomResizedCrop", "", cropped),
+    ):
         trainer.waiting(loader, 8)
-        row(table, what, goal, [trainer.waiting(loader, 60) for _ in range(rounds)])
-    before = moved(DataLoader(Loose(paths), 256, shuffle=True, num_workers=4, pin_memory=True, drop_last=True))
-    for (what, goal), batches in zip(ROWS[5:7], (before, whole), strict=True):
-        with Utilization() as use:
-            share = trainer.waiting(batches, 25)
-        row(table, f"{what}: share of waiting", goal, [share])
-        row(table, f"{what}: GPU use", goal, use.samples or [float("nan")], "%")
-
-
-def race(table: Table, path: str) -> None:
-    """The consumer drops its tensors at once and fills the allocator with others: checksums must stay right."""
-    loader = PackedLoader(path, 64, shuffle=True, drop_last=True, device=DEVICE, prefetch=3)
-    seen, wrong = 0, 0
-    while seen < 1000:
-        host = PackedLoader(path, 64, shuffle=True, drop_last=True)
-        loader.set_epoch(seen)
-        host.set_epoch(seen)
-        for (there, _), (here, _) in zip(loader, host, strict=True):
-            total = there.permute(0, 2, 3, 1).to(torch.int64).sum(dim=(1, 2, 3))
-            del there
-            junk = torch.full((64, 3, 256, 256), seen % 256, dtype=torch.uint8, device=DEVICE)
-            wrong += int((total.cpu() != here.permute(0, 2, 3, 1).to(torch.int64).sum(dim=(1, 2, 3))).any())
-            del junk
-            seen += 1
-            if seen == 1000:
-                break
-    table.row(*ROWS[7], f"{wrong} wrong")
+        row(table, f"{what}: share of waiting", goal, [trainer.waiting(loader, 60) for _ in range(rounds)])
+    before = "before: loose files in a DataLoader, 4 workers"
+    for what, batches in ((before, moved(loose)), ("after: this loader, raw 224", whole)):
+        row(table, f"{what}: share of waiting", "", [trainer.waiting(batches, 25)])
 
 
 class DaliAlone:
@@ -257,7 +189,7 @@ class DaliAlone:
         from nvidia.dali import fn, pipeline_def, types
         from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
 
-        @pipeline_def
+        @pipeline_def  # type: ignore[untyped-decorator]
         def images() -> Any:
             labels = [number % 10 for number in range(len(paths))]
             data, label = fn.readers.file(files=paths, labels=labels, random_shuffle=True, name="files")
@@ -276,28 +208,30 @@ class DaliAlone:
             yield batch["data"].permute(0, 3, 1, 2), batch["label"]
 
 
-def decoding(table: Table, path: str, paths: list[str], rounds: int) -> None:
+def decoding(table: Table, pack: Pack, paths: list[str], rounds: int) -> None:
     """Images per second of batches of 256 on the GPU, uint8, by each decoder in turn."""
     options: dict[str, Any] = {"shuffle": True, "drop_last": True, "crop": RandomResizedCrop(224), "flip": True}
-    makers: tuple[Callable[[], Any], ...] = (
-        lambda: PackedLoader(path, 256, device=DEVICE, **options),
-        lambda: PackedLoader(path, 256, device=DEVICE, decode="device", **options),
-        lambda: packer.dali.pipeline(path, 256, **options),
-        lambda: DaliAlone(paths, 256, "mixed", usable_cores()),
-    )
-    loaders: dict[int, Any] = {}
-    for number, maker in enumerate(makers):
-        try:
-            loaders[number] = maker()
-        except ImportError:
-            continue
-        epoch(loaders[number])
-    rates = [{number: epoch(loader) for number, loader in loaders.items()} for _ in range(rounds)]
-    for number, (what, goal) in enumerate(ROWS[8:]):
-        if number in loaders:
-            row(table, what, goal, [rate[number] for rate in rates], "images/s")
+    makers: dict[str, Callable[[], Any]] = {
+        "JPEG 256, RandomResizedCrop(224) and flip, decoded on the host": lambda: PackedLoader(
+            pack, 256, device=DEVICE, **options
+        ),
+        'the same, `decode="device"` (torchcodec)': lambda: PackedLoader(
+            pack, 256, device=DEVICE, decode="device", **options
+        ),
+        "the same, `packer.dali`": lambda: packer.dali.pipeline(pack.path, 256, **options),
+        "the same, DALI alone with its own file reader": lambda: DaliAlone(paths, 256, "mixed", usable_cores()),
+    }
+    loaders: dict[str, Any] = {}
+    for what, maker in makers.items():
+        with suppress(ImportError):
+            loaders[what] = maker()
+            epoch(loaders[what])
+    rates = [{what: epoch(loader) for what, loader in loaders.items()} for _ in range(rounds)]
+    for what in makers:
+        if what in loaders:
+            row(table, what, "", [rate[what] for rate in rates], "images/s")
         else:
-            table.row(what, goal, "not measured")
+            table.row(what, "", "not measured")
 
 
 def options(parser: Any) -> None:
@@ -306,20 +240,17 @@ def options(parser: Any) -> None:
 
 
 def run(given: Any) -> None:
-    table = Table.of_figures("what")
     if not torch.cuda.is_available():
-        for what, goal in ROWS:
-            table.row(what, goal, "not measured")
+        print("Not measured: there is no CUDA GPU.")
         return
+    table = Table.of_figures("what")
     large, little = given.home / "large", given.home / "small"
     paths = repeated(list(drawn(256)), large, given.large)
     repeated(list(drawn(32)), little, given.small)
-    raw = pack(large, given.home / "raw224", resize="224", fit="crop")
-    jpeg = pack(large, given.home / "jpeg256", encode="copy")
-    small = pack(little, given.home / "raw32")
+    raw = build(large, given.home / "raw224", resize="224", fit="crop")
+    jpeg = build(large, given.home / "jpeg256", encode="copy")
     copy_rate(table, raw, given.rounds)
-    device_cache(table, small, given.rounds)
+    device_cache(table, build(little, given.home / "raw32"), given.rounds)
     training(table, raw, jpeg, paths, given.rounds)
-    race(table, raw)
     decoding(table, jpeg, paths, given.rounds)
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}")

@@ -10,21 +10,24 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import cv2
 import numpy as np
 import simplejpeg
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.common import Table, images, tiny_pack
-from packer import BuildOptions, PackedDataset, PackedLoader, RandomResizedCrop, build_pack
-from packer.bench.measure import Figure, drop_from_page_cache, in_threads, take_turns
+from benchmarks.common import Table, build, images, tiny_pack
+from benchmarks.peer_loaders import region
+from packer import Pack, PackedDataset, PackedLoader, RandomResizedCrop, open_pack
+from packer.bench.measure import Figure, drop_from_page_cache, in_threads
 from packer.containers import CONTAINERS
-from packer.format.pack import Pack, open_pack
 from packer.loading import pipeline
 from packer.loading.fill import overlapping_rows
 from packer.repack.index_jpegs import index_jpegs
@@ -57,12 +60,8 @@ class Bench:
         """
         if self.only not in name:
             return
-        works = {"bare": bare, "ours": ours}
-        seconds = take_turns(
-            {key: work if callable(work) else partial(drain, work) for key, work in works.items()}, self.rounds
-        )
-        rate, limit = (seconds[work].per_second(images) for work in ("ours", "bare"))
-        self.table.rates(name, goal, rate, limit)
+        works = [work if callable(work) else partial(drain, work) for work in (bare, ours)]
+        self.table.against(goal, images, works[0], {name: works[1]}, self.rounds)
 
 
 def bare_gather(pack: Pack, batch: int) -> Callable[[], None]:
@@ -108,16 +107,11 @@ def bare_crops(files: list[bytes], size: int, interpolation: str) -> Callable[[]
     """Two threads: simplejpeg, a random crop, OpenCV's resize by the same filter into the row. No flip."""
 
     def work(number: int) -> None:
-        random = np.random.default_rng(number)
         batch = np.empty((256, size, size, 3), np.uint8)
         for i in range(number, len(files), THREADS):
             image = simplejpeg.decode_jpeg(files[i])
-            height, width = image.shape[:2]
-            share, ratio = random.uniform(0.08, 1), np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3)))
-            w = min(width, max(1, round((width * height * share * ratio) ** 0.5)))
-            h = min(height, max(1, round((width * height * share / ratio) ** 0.5)))
-            x, y = random.integers(0, width - w + 1), random.integers(0, height - h + 1)
-            bare_resize(image[y : y + h, x : x + w], batch[i % 256], interpolation)
+            top, left, height, width = region(*image.shape[:2])
+            bare_resize(image[top : top + height, left : left + width], batch[i % 256], interpolation)
 
     return lambda: in_threads(THREADS, work)
 
@@ -137,39 +131,34 @@ def bare_decode(files: list[bytes], into_rows: bool = False) -> Callable[[], Non
     return lambda: in_threads(THREADS, work)
 
 
-class Folder(Dataset[tuple[torch.Tensor, int]]):
-    """Loose files as torchvision's ImageFolder reads them: PIL, RandomResizedCrop, flip, ToTensor.
+class Loose(Dataset[tuple[torch.Tensor, int]]):
+    """Loose files, each read by a function."""
 
-    With `floats` off it hands over bytes, as the loader does, which leaves the rest to the GPU.
-    """
-
-    def __init__(self, paths: list[str], size: int, crop: bool, floats: bool) -> None:
-        self.paths, self.size, self.crop, self.floats = paths, size, crop, floats
+    def __init__(self, paths: list[str], read: Callable[[str], torch.Tensor]) -> None:
+        self.paths, self.read = paths, read
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        from PIL import Image
-
-        with Image.open(self.paths[index]) as file:
-            image = file.convert("RGB")
-        if self.crop:
-            width, height = image.size
-            share, ratio = np.random.uniform(0.08, 1), np.exp(np.random.uniform(np.log(3 / 4), np.log(4 / 3)))
-            w = min(width, max(1, round((width * height * share * ratio) ** 0.5)))
-            h = min(height, max(1, round((width * height * share / ratio) ** 0.5)))
-            x, y = np.random.randint(0, width - w + 1), np.random.randint(0, height - h + 1)
-            image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=(x, y, x + w, y + h))
-            if np.random.random() < 0.5:
-                image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
-        return tensor.to(torch.float32).div_(255) if self.floats else tensor, 0
+        return self.read(self.paths[index]), 0
 
 
-def build(source: Path, out: Path, labels: tuple[str, ...] = ("folder",), **options: Any) -> Pack:
-    build_pack(BuildOptions(source=str(source), out=str(out), labels=labels, **options))
-    return open_pack(out)
+def by_pillow(crop: bool, floats: bool, path: str) -> torch.Tensor:
+    """Read as torchvision's ImageFolder does: PIL, RandomResizedCrop, flip, ToTensor.
+
+    With `floats` off it hands over bytes, as the loader does, which leaves the rest to the GPU.
+    """
+    with Image.open(path) as file:
+        image = file.convert("RGB")
+    if crop:
+        top, left, height, width = region(image.height, image.width)
+        box = (left, top, left + width, top + height)
+        image = image.resize((224, 224), Image.Resampling.BILINEAR, box=box)
+        if np.random.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+    return tensor.to(torch.float32).div_(255) if floats else tensor
 
 
 def write_files(pack: Pack, folder: Path) -> None:
@@ -230,11 +219,8 @@ def cold(path: str, ahead: bool) -> Callable[[], None]:
     """A shuffled epoch from the disk, with the loader's read-ahead or without."""
 
     def run() -> None:
-        announced = pipeline.announced
-        if not ahead:
-            pipeline.announced = lambda batches, pack: iter(batches)
-        drain(loader_of(open_pack(path), 256))
-        pipeline.announced = announced
+        with nullcontext() if ahead else patch.object(pipeline, "announced", lambda batches, pack: iter(batches)):
+            drain(loader_of(open_pack(path), 256))
         gc.collect()
         drop_from_memory(path)
 
@@ -289,7 +275,7 @@ def with_boxes(bench: Bench, source: Path, home: Path) -> None:
         label.write_text("".join(f"{i % 3} {' '.join(map(str, box))}\n" for i, box in enumerate(boxes.tolist())))
     sizes: dict[str, Any] = {"resize": "300", "fit": "crop"}
     boxed, plain = (
-        loader_of(build(home / "boxes", home / f"raw300 {labels}", (labels,), **sizes), 64)
+        loader_of(build(home / "boxes", home / f"raw300 {labels}", labels=(labels,), **sizes), 64)
         for labels in ("yolo", "none")
     )
     name = "raw 300x300 with 13 boxes, dicts, against no labels"
@@ -381,7 +367,7 @@ def folder_rows(bench: Bench, home: Path, small: list[str], crops: PackedLoader)
     jpegs = [str(path) for path in sorted((home / "files" / "256 px and crop").rglob("*.jpg"))]
     each = loader_of(open_pack(home / "lmdb"), 512)
     for floats, what in ((True, "an ImageFolder-like loop"), (False, "the same loop without ToTensor")):
-        plain = DataLoader(Folder(jpegs, 224, True, floats), 256, shuffle=True, num_workers=2)
+        plain = DataLoader(Loose(jpegs, partial(by_pillow, True, floats)), 256, shuffle=True, num_workers=2)
         bench.compare(f"JPEG, against {what}", 3 if floats else None, len(jpegs), crops, plain)
-        loose = DataLoader(Folder(small, 32, False, floats), 512, shuffle=True, num_workers=2)
+        loose = DataLoader(Loose(small, partial(by_pillow, False, floats)), 512, shuffle=True, num_workers=2)
         bench.compare(f"raw 32x32 against {what}", 30 if floats else None, len(small), each, loose)

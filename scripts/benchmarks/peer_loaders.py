@@ -65,7 +65,7 @@ def opencv(kind: str, data: bytes) -> torch.Tensor:
     import cv2
     import numpy as np
 
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+    image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
     if kind == "crop":
         top, left, height, width = region(*image.shape[:2])
         image = cv2.resize(image[top : top + height, left : left + width], (SIDE, SIDE))
@@ -81,7 +81,7 @@ def one_thread(worker: int = 0) -> None:
     cv2.setNumThreads(0)
 
 
-def collated(kind: str, field: str, samples: list[dict[str, Any]]) -> torch.Tensor:
+def collated(kind: str, field: str, samples: list[dict[str, Any]]) -> Any:
     """Return a batch of decoded images, channels last; in a worker process it is in shared memory from the start."""
     return default_collate([opencv(kind, sample[field]) for sample in samples])
 
@@ -157,7 +157,7 @@ def dali(files: Path, out: Path, kind: str) -> Epoch:
                 pipe.schedule_run()
             if number >= ahead:
                 (output,) = pipe.share_outputs()
-                yield torch.from_dlpack(output.as_tensor()).permute(0, 3, 1, 2)
+                yield torch.utils.dlpack.from_dlpack(output.as_tensor()).permute(0, 3, 1, 2)
                 pipe.release_outputs()
 
     return epoch
@@ -221,7 +221,7 @@ def spdl(load: Callable[[str, list[str]], torch.Tensor], files: Path, out: Path,
     return epoch
 
 
-def by_ffmpeg(kind: str, paths: list[str]) -> torch.Tensor:
+def by_ffmpeg(kind: str, paths: list[str]) -> Any:
     """Load a batch as spdl.io does."""
     import spdl.io
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import packer
-from benchmarks.common import Table, against_goal, images
-from benchmarks.loader import CROP, build, write_files
+from benchmarks.common import Table, against_goal, build, images
+from benchmarks.loader import CROP, write_files
 from packer.bench.measure import take_turns
 
 BATCH = 256
@@ -114,7 +114,7 @@ def reader(python: str, words: list[str], errors: Path) -> Iterator[Callable[[in
         def read(epochs: int) -> int:
             try:
                 print(epochs, file=child.stdin, flush=True)
-                return int(child.stdout.readline())
+                return int(child.stdout.readline() if child.stdout else "")
             except (OSError, ValueError):
                 raise RuntimeError(f"does not run: {last_error(errors.read_text())}") from None
 

@@ -7,9 +7,8 @@ Workers: `plan_pack` of FOLDERS class folders of such files, by one worker proce
 anonymous memory of the process that plans (RssAnon) less that after a plan of 100 files; pages of mapped files, such as
 the table of inputs, are page cache and do not count.
 
-Lists: a list of classes (a line per image) and one of boxes (five lines per image), from the file to the lines of each
-image, in lines per CPU second; then the annotations of all images. Memory is the peak RSS of a process that also holds
-the paths of all images.
+Lists: a list of classes, from the file to the line of each image, in lines per CPU second; then the annotations of all
+images. Memory is the peak RSS of a process that also holds the paths of all images.
 
 COCO: `plan_pack` of a file of 163 MB with 45,000 images and 315,000 objects with polygons; the images are links to one
 file. Memory as for the plan; the mapped pages of the file count.
@@ -31,51 +30,41 @@ import numpy as np
 import simplejpeg
 
 from benchmarks.common import Table, drawn, figures, in_new_process, linked
-from packer.bench.measure import PSS, Figure, memory_bytes, peak_memory, take_turns
+from packer.bench.measure import Figure, take_turns
+from packer.system import usable_cores
 
 FOLDERS = 1000
 PLAN = """
-import sys, time
+import gc, os, sys, threading, time
 from packer import BuildOptions
+from packer.bench.measure import PSS, memory_bytes
 from packer.packing import plan_pack
 
-def plan(folder):
-    started = time.perf_counter()
-    found = plan_pack(BuildOptions(folder, folder + ".pack", labels=(sys.argv[3],), encode="copy")).inputs
-    assert len(found.table) == found.found
-    return time.perf_counter() - started
-
-plan(sys.argv[1])
-print(flush=True)
-sys.stdin.readline()
-print(plan(sys.argv[2]), flush=True)
-sys.stdin.readline()
-"""
-WORKERS = """
-import gc, sys, threading, time
-from packer import BuildOptions
-from packer.packing import plan_pack
-
-def anonymous():
+def used():
+    if whose == "all":
+        return memory_bytes(os.getpid(), PSS)
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("RssAnon")) * 1024
 
 def plan(folder):
     started = time.perf_counter()
-    options = BuildOptions(folder, folder + ".pack", labels=("folder",), encode="copy", workers=int(sys.argv[3]))
-    return plan_pack(options).inputs.rows, time.perf_counter() - started
+    options = BuildOptions(folder, folder + ".pack", labels=(labels,), encode="copy", workers=int(workers))
+    found = plan_pack(options).inputs
+    assert len(found.table) == found.found
+    return found.rows, time.perf_counter() - started
 
 def watch():
     global peak
     while True:
-        peak = max(peak, anonymous())
-        time.sleep(0.02)
+        peak = max(peak, used())
+        time.sleep(0.1 if whose == "all" else 0.02)
 
-plan(sys.argv[1])
+few, many, labels, workers, whose = sys.argv[1:]
+plan(few)
 gc.collect()
-before = peak = anonymous()
+before = peak = used()
 threading.Thread(target=watch, daemon=True).start()
-rows, seconds = plan(sys.argv[2])
+rows, seconds = plan(many)
 print(seconds, (peak - before) / rows)
 """
 LIST = """
@@ -96,33 +85,24 @@ for image in images:
 assert not list(source.unmatched_labels())
 print(read, peak / 1e9, time.process_time() - start)
 """
-LINES_OF_BOXES = 5
 WIDTH, HEIGHT = 640, 427
 OBJECTS, CORNERS, CATEGORIES = 7, 22, 90
 
 
-def write_list(folder: Path, kind: str, lines: int) -> tuple[str, int]:
-    """Write a list of classes or boxes; return its path and the number of its images."""
-    path = folder / f"{kind}.csv"
-    each = 1 if kind == "classes" else LINES_OF_BOXES
+def write_list(folder: Path, lines: int) -> str:
+    """Write a list of classes; return its path."""
+    path = folder / "classes.csv"
     with path.open("w") as file:
-        file.write("filename,label\n" if each == 1 else "filename,width,height,class,xmin,ymin,xmax,ymax\n")
-        for i in range(lines // each):
-            image = f"images/{i // 10_000:04d}/{i:08d}.jpg"
-            if each == 1:
-                file.write(f"{image},{i % 1000}\n")
-            else:
-                file.writelines(f"{image},640,480,dog,{i % 97},{k},{i % 97 + 40},{k + 30}\n" for k in range(each))
-    return str(path), lines // each
+        file.write("filename,label\n")
+        file.writelines(f"images/{i // 10_000:04d}/{i:08d}.jpg,{i % 1000}\n" for i in range(lines))
+    return str(path)
 
 
-def link_files(target: Path, count: int, folders: int | None = None) -> str:
+def link_files(target: Path, count: int, folders: int = 0) -> str:
     """Make `count` files in class folders, most of them links."""
 
     def folder_of(number: int) -> str:
-        return (
-            f"class{number % 10}/{number // 10_000:04d}" if folders is None else f"class{number * folders // count:04d}"
-        )
+        return f"class{number * folders // count:04d}" if folders else f"class{number % 10}/{number // 10_000:04d}"
 
     linked((target / folder_of(number) / f"{number:07d}.jpg" for number in range(count)), list(drawn(32)))
     return str(target)
@@ -160,22 +140,9 @@ def write_coco(target: Path, count: int) -> str:
     return str(target)
 
 
-def plan(few: str, many: str, count: int, labels: str = "folder") -> tuple[float, float]:
-    """Return seconds and bytes per image of one plan."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PLAN, few, many, labels], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdout.readline()
-        before = memory_bytes(process.pid, PSS)
-        with peak_memory(process.pid, PSS, interval_s=0.1) as peak:
-            process.stdin.write("\n")
-            process.stdin.flush()
-            seconds = process.stdout.readline()
-        process.stdin.write("\n")
-    if not seconds:
-        sys.exit("the plan has failed")
-    return float(seconds), (peak.bytes - before) / count
+def plan(few: str, many: str, labels: str = "folder", workers: int = 0, whose: str = "all") -> list[float]:
+    """Return seconds, and bytes per image of all processes or of the "own" one, of one plan."""
+    return in_new_process(PLAN, few, many, labels, workers or usable_cores(), whose)
 
 
 def start_times(table: Table, rounds: int) -> None:
@@ -194,7 +161,7 @@ def start_times(table: Table, rounds: int) -> None:
 def plan_files(table: Table, folder: Path, count: int, rounds: int) -> None:
     """Print what plans of `count` files cost."""
     few, many = link_files(folder / "few", 100), link_files(folder / "many", count)
-    seconds, size = figures(plan(few, many, count) for _ in range(rounds))
+    seconds, size = figures(plan(few, many) for _ in range(rounds))
     what = f"plan of {count:,} files"
     table.figure(f"{what}, s", seconds, 30, 1)
     table.figure(f"{what}, bytes of memory per image", size, 150, 0)
@@ -206,7 +173,7 @@ def plan_with_workers(table: Table, folder: Path, count: int, rounds: int) -> No
     found: dict[int, list[list[float]]] = {1: [], 2: []}
     for number in range(rounds + 1):  # the first round, which fills the page cache, does not count
         for workers in (1, 2) if number % 2 else (2, 1):
-            measured = in_new_process(WORKERS, few, many, workers)
+            measured = plan(few, many, "folder", workers, "own")
             found[workers] += [measured] if number else []
     (one, _), (two, memory) = figures(found[1]), figures(found[2])
     what = f"plan of {count:,} files in {FOLDERS:,} class folders"
@@ -215,23 +182,22 @@ def plan_with_workers(table: Table, folder: Path, count: int, rounds: int) -> No
     table.figure(f"{what}, bytes of memory per image where it is planned", memory, 60, 0)
 
 
-def read_lists(table: Table, folder: Path, lines: int, rounds: int) -> None:
-    """Print what lists of `lines` lines cost."""
-    for kind in ("classes", "boxes"):
-        path, count = write_list(folder, kind, lines)
-        read, peak, annotations = figures(in_new_process(LIST, folder, path, count) for _ in range(rounds))
-        os.unlink(path)
-        what = f"list of {kind}, {lines:,} lines, {count:,} images"
-        table.figure(f"{what}, lines/s", read.per_second(lines), 500_000, 0, most=False)
-        table.figure(f"{what}, peak GB", peak, 3)
-        table.figure(f"{what}, annotations/s", annotations.per_second(count), digits=0)
+def read_list(table: Table, folder: Path, lines: int, rounds: int) -> None:
+    """Print what a list of `lines` lines costs."""
+    path = write_list(folder, lines)
+    read, peak, annotations = figures(in_new_process(LIST, folder, path, lines) for _ in range(rounds))
+    os.unlink(path)
+    what = f"list of classes, {lines:,} lines, {lines:,} images"
+    table.figure(f"{what}, lines/s", read.per_second(lines), 500_000, 0, most=False)
+    table.figure(f"{what}, peak GB", peak, 3)
+    table.figure(f"{what}, annotations/s", annotations.per_second(lines), digits=0)
 
 
 def plan_coco(table: Table, folder: Path, count: int, rounds: int) -> None:
     """Print what plans of a COCO file of `count` images cost."""
     few, many = write_coco(folder / "coco-few", 100), write_coco(folder / "coco", count)
     size = os.path.getsize(f"{many}/annotations/instances_train2017.json")
-    seconds, memory = figures(plan(few, many, count, "coco") for _ in range(rounds))
+    seconds, memory = figures(plan(few, many, "coco") for _ in range(rounds))
     what = f"plan of COCO, {size / 1e6:.0f} MB, {count:,} images, {count * OBJECTS:,} objects"
     table.figure(f"{what}, s", seconds, 6)
     table.figure(f"{what}, MB of memory", Figure(tuple(size * count / 1e6 for size in memory.rounds)), 350, 0)
@@ -241,14 +207,14 @@ PARTS: dict[str, Callable[[Table, Any], None]] = {
     "start": lambda table, given: start_times(table, max(given.rounds, 5)),
     "plan": lambda table, given: plan_files(table, given.home, given.count, given.rounds),
     "workers": lambda table, given: plan_with_workers(table, given.home, given.count, given.rounds),
-    "lists": lambda table, given: read_lists(table, given.home, given.lines, given.rounds),
+    "lists": lambda table, given: read_list(table, given.home, given.lines, given.rounds),
     "coco": lambda table, given: plan_coco(table, given.home, given.images, given.rounds),
 }
 
 
 def options(parser: Any) -> None:
     parser.add_argument("--count", type=int, default=1_000_000, help="files [%(default)s]")
-    parser.add_argument("--lines", type=int, default=10_000_000, help="lines of the lists [%(default)s]")
+    parser.add_argument("--lines", type=int, default=10_000_000, help="lines of the list [%(default)s]")
     parser.add_argument("--images", type=int, default=45_000, help="images of the COCO file [%(default)s]")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} [all]")
 

@@ -19,7 +19,6 @@ import torch
 
 from benchmarks.common import Table, against_goal, direct_pack, figures, in_new_process, tiny_pack
 from packer import PackedDataset
-from packer.bench.measure import Figure
 from packer.containers import CONTAINERS
 
 OPEN = """
@@ -59,24 +58,18 @@ def epoch(data: PackedDataset, array: np.ndarray, random: np.random.Generator, s
 
 def batches(table: Table, packs: dict[str, Path], array: np.ndarray, rounds: int, size: int) -> None:
     """Print the rows of reading with the present number of torch threads."""
-    steady: dict[str, list[float]] = {name: [] for name in packs}
-    first: dict[str, list[float]] = {name: [] for name in packs}
-    rates: dict[str, list[float]] = {name: [] for name in packs}
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in packs}
     random = np.random.default_rng(0)
     for _ in range(rounds):
         for name, path in packs.items():
             data = PackedDataset(path)
-            take, ours = epoch(data, array, random, size)  # with checksums, page faults and columns
-            first[name].append(take / ours)
-            epoch(data, array, random, size)
-            take, ours = epoch(data, array, random, size)
-            steady[name].append(take / ours)
-            rates[name].append(len(data) // size * size / ours)
-    threads = torch.get_num_threads()
-    for name in packs:
-        cells = against_goal(Figure(tuple(steady[name])), 0.8)
-        rate = f"{Figure(tuple(rates[name])).median:,.0f}"
-        table.row(f"{name}, torch threads: {threads}", *cells, Figure(tuple(first[name])).text(2), rate)
+            # the first with checksums, page faults and columns
+            (first_take, first), _, (take, ours) = (epoch(data, array, random, size) for _ in range(3))
+            found[name].append((take / ours, first_take / first, len(data) // size * size / ours))
+    for name, values in found.items():
+        steady, verified, rate = figures(values)
+        what = f"{name}, torch threads: {torch.get_num_threads()}"
+        table.row(what, *against_goal(steady, 0.8), verified.text(2), f"{rate.median:,.0f}")
 
 
 def options(parser: Any) -> None:

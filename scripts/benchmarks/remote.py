@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,17 @@ import simplejpeg
 from fault_proxy import Fault, FaultProxy
 from store_servers import NoServer, environment, seaweedfs
 
-from benchmarks.common import Table, direct_pack, figures, images, tiny_pack
-from packer import BuildOptions, CenterCrop, Pack, PackedLoader, build_pack, open_pack
-from packer.bench.measure import Figure, in_threads
+from benchmarks.common import Table, build, direct_pack, figures, images, tiny_pack
+from benchmarks.loader import drain
+from packer import CenterCrop, Pack, PackedLoader, open_pack, push
+from packer.bench.measure import in_threads, seconds_of
 from packer.samplers import ShuffleSampler
 from packer.stores import open_store
 
 THREADS, BATCH, IN_FLIGHT, BLOCK = 2, 64, 64, 1 << 20
 DELAY_S = 0.03
-KILLED_AFTER = 4
-"""Requests of the process that is killed."""
 SLOW_S = 0.1
-"""What makes an epoch last until a process is killed."""
+"""What makes an epoch last until all processes read it."""
 CROP = 224
 READER = """
 import sys
@@ -50,19 +50,8 @@ url, cache, seed = sys.argv[1:]
 count = 0
 for images, _ in PackedLoader(url, 64, shuffle=True, seed=int(seed), crop=CenterCrop(224), threads=1, cache_dir=cache):
     count += len(images)
-    print("batch", flush=True)
 print(count)
 """
-
-
-def upload(pack: Path, url: str) -> str:
-    """Send the files of a pack to a store, the manifest last; return the URL."""
-    store = open_store(url)
-    files = sorted(pack.iterdir(), key=lambda path: path.name == "pack.json")
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda path: store.write(path.name, path), files[:-1]))
-    store.write(files[-1].name, files[-1])
-    return url
 
 
 @contextmanager
@@ -94,11 +83,7 @@ def loader_of(pack: Pack) -> PackedLoader:
 
 
 def seconds_of_epoch(pack: Pack) -> float:
-    loader = loader_of(pack)
-    started = time.perf_counter()
-    for _ in loader:
-        pass
-    return time.perf_counter() - started
+    return seconds_of(partial(drain, loader_of(pack)))
 
 
 class Bench:
@@ -126,11 +111,11 @@ class Bench:
         """Print how many times as fast the first of two works is, which measure themselves and take turns."""
         if self.only not in name:
             return
-        seconds: list[list[float]] = [[], []]
+        found = []
         for number in range(self.rounds + 1):
-            for turn in ((0, 1), (1, 0))[number % 2]:
-                seconds[turn].append(works[turn]())
-        ours, other = (Figure(tuple(values[1:])).per_second(images) for values in seconds)
+            turns = [work() for work in (works if number % 2 else works[::-1])]
+            found.append(turns if number % 2 else turns[::-1])
+        ours, other = (seconds.per_second(images) for seconds in figures(found[1:]))
         self.table.rates(name, goal, ours, other)
 
 
@@ -160,7 +145,7 @@ def bare_client(local: Pack, url: str) -> Callable[[], float]:
         def fetch(key: tuple[int, int]) -> None:
             shard, block = key
             start, stop = block * BLOCK, min(shards[shard].bytes, (block + 1) * BLOCK)
-            content[shard][start:stop] = obstore.get_range(client, shards[shard].name, start=start, end=stop)
+            content[shard][start:stop] = bytes(obstore.get_range(client, shards[shard].name, start=start, end=stop))
             there[key].set()
 
         def decode(number: int) -> None:
@@ -183,48 +168,26 @@ def bare_client(local: Pack, url: str) -> Callable[[], float]:
     return run
 
 
-def moved(url: str, endpoint: str, pack: Path, home: Path, kill: bool) -> tuple[float, int, int, float]:
-    """Let four processes read an epoch at once, each through a slow proxy of its own, and one be killed in the middle.
+def moved(url: str, endpoint: str, pack: Path, home: Path) -> tuple[float, int]:
+    """Let four processes read an epoch at once, through a slow proxy.
+
+    It is one for all, because the cache keeps what comes from different servers apart.
 
     Returns:
-        Bytes that all have got, as a share of the pack; how many blocks two of those not killed have both fetched; how
-        many the killed one has fetched and another one too; and the share that was fetched when it was killed.
+        Bytes that all have got, as a share of the pack; and how often a block was fetched again.
     """
     cache = tempfile.mkdtemp(dir=home)
-    with ExitStack() as stack:
-        proxies = [stack.enter_context(FaultProxy(endpoint)) for _ in range(4)]
-        for proxy in proxies:  # of many lengths, so that blocks come one after another
-            proxy.faults = [Fault("delay", seconds=SLOW_S * 2**k, share=0.5, path=".tar") for k in range(5)]
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", READER, url, cache, str(seed)], stdout=subprocess.PIPE, text=True,
-                env={**os.environ, **environment(proxy.url)},
-            )
-            for seed, proxy in enumerate(proxies)
-        ]  # fmt: skip
-        at_kill, killed = 0, None
-        # the first that fetches; of a small pack, all may end before
-        while kill and killed is None and any(process.poll() is None for process in processes):
-            killed = next((n for n, proxy in enumerate(proxies) if len(sent_now(proxy)) >= KILLED_AFTER), None)
-            time.sleep(0.005)
-        if killed is not None:
-            processes[killed].kill()
-            at_kill = sum(sum(sent_now(proxy)) for proxy in proxies)
-        outputs = [process.communicate()[0] for process in processes]
-        assert len({text.split()[-1] for n, text in enumerate(outputs) if n != killed}) == 1, outputs
-        fetched = [blocks_of(proxy) for proxy in proxies]
+    with FaultProxy(endpoint) as proxy:
+        # of many lengths, so that blocks come one after another
+        proxy.faults = [Fault("delay", seconds=SLOW_S * 2**k, share=0.5, path=".tar") for k in range(5)]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "env": {**os.environ, **environment(proxy.url)}}
+        commands = [[sys.executable, "-c", READER, url, cache, str(seed)] for seed in range(4)]
+        counts = {process.communicate()[0] for process in [subprocess.Popen(command, **pipes) for command in commands]}
+        assert len(counts) == 1, counts
         total = sum(path.stat().st_size for path in pack.iterdir() if path.suffix != ".json")
-        bodies = sum(proxy.sent() - proxy.sent("pack.json") for proxy in proxies)
+        share, fetched = (proxy.sent() - proxy.sent("pack.json")) / total, blocks_of(proxy)
     shutil.rmtree(cache)
-    survivors = sum((found for n, found in enumerate(fetched) if n != killed), Counter())
-    twice = sum(count - 1 for count in survivors.values())
-    again = 0 if killed is None else sum(key in survivors for key in fetched[killed])
-    return bodies / total, twice, again, at_kill / total
-
-
-def sent_now(proxy: FaultProxy) -> list[int]:
-    """Return the bytes of each answer so far to a request for records, while others are in progress."""
-    return [answer.sent for answer in list(proxy.answers) if ".tar" in answer.asked.path and answer.sent]
+    return share, sum(count - 1 for count in fetched.values())
 
 
 def blocks_of(proxy: FaultProxy) -> Counter[tuple[str, int]]:
@@ -239,30 +202,24 @@ def blocks_of(proxy: FaultProxy) -> Counter[tuple[str, int]]:
 def traffic(url: str, endpoint: str, pack: Path, home: Path, rounds: int) -> None:
     """Print how much is fetched in a first epoch."""
     table = Table.of_figures("first epoch of 4 processes that share a cache")
-    for kill, name in ((False, "all end"), (True, "one is killed in the middle")):
-        shares, twice, again, before = figures(moved(url, endpoint, pack, home, kill) for _ in range(rounds))
-        table.figure(f"{name}: bytes moved, of those of the pack", shares, None if kill else 1.02, 4)
-        table.figure(f"{name}: blocks that two of the others have fetched", twice, 0, 0)
-        if kill:
-            table.figure(f"{name}: blocks that it has fetched and another one too", again, digits=0)
-            table.figure(f"{name}: share of the pack that was there then", before)
+    shares, twice = figures(moved(url, endpoint, pack, home) for _ in range(rounds))
+    table.figure("bytes moved, of those of the pack", shares, 1.02, 4)
+    table.figure("blocks that were fetched twice", twice, 0, 0)
 
 
-def opening(url: str, endpoint: str, home: Path, rounds: int) -> tuple[Figure, Figure]:
+def opening(url: str, endpoint: str, home: Path) -> tuple[float, float]:
     """Return the seconds of opening a pack with an empty cache, and of its first three samples."""
-    opened, read = [], []
-    for _ in range(rounds + 1):
-        cache = tempfile.mkdtemp(dir=home)
-        with through(endpoint):
-            started = time.perf_counter()
-            pack = open_pack(url, cache_dir=cache)
-            opened.append(time.perf_counter() - started)
-            for i in (len(pack) // 2, 0, len(pack) - 1):
-                pack.record(i)
-            read.append(time.perf_counter() - started)
-        del pack
-        shutil.rmtree(cache)
-    return Figure(tuple(opened[1:])), Figure(tuple(read[1:]))
+    cache = tempfile.mkdtemp(dir=home)
+    with through(endpoint):
+        started = time.perf_counter()
+        pack = open_pack(url, cache_dir=cache)
+        opened = time.perf_counter() - started
+        for i in (len(pack) // 2, 0, len(pack) - 1):
+            pack.record(i)
+        read = time.perf_counter() - started
+    del pack
+    shutil.rmtree(cache)
+    return opened, read
 
 
 def options(parser: Any) -> None:
@@ -287,9 +244,9 @@ def run(given: Any) -> None:
             traffic(jpeg, server.endpoint, given.home / "jpeg", given.home, given.rounds)
         if given.only in "opening":
             print()
-            many = upload(tiny_pack(given.home / "many", given.records, 20), "s3://tests/many")
+            many = pushed(tiny_pack(given.home / "many", given.records, 20))
             table = Table.of_figures(f"{given.records:,} records in 20 shards, 30 ms a request")
-            opened, read = opening(many, later, given.home, given.rounds)
+            opened, read = figures([opening(many, later, given.home) for _ in range(given.rounds + 1)][1:])
             table.figure("open, s", opened, 2)
             table.figure("open and read three records, s", read)
 
@@ -298,12 +255,19 @@ def make_packs(given: Any) -> list[str]:
     """Make a pack of JPEGs and one of raw images, and send them to the store; return their URLs."""
     home = given.home
     images("photos", given.data, home / "photos", given.photos)
-    options: dict[str, Any] = {"labels": ("folder",), "format": "webdataset", "shard_bytes": 32 << 20}
-    build_pack(BuildOptions(str(home / "photos"), str(home / "jpeg"), resize="256", encode="jpeg", **options))
+    build(home / "photos", home / "jpeg", format="webdataset", shard_bytes=32 << 20, resize="256", encode="jpeg")
     random = np.random.default_rng(0)
     rows = [random.bytes(CROP * CROP * 3) for _ in range(given.raw)]
     direct_pack(home / "raw", "tfrecord", rows, (CROP, CROP, 3), True)
-    return [upload(home / name, f"s3://tests/{name}") for name in ("jpeg", "raw")]
+    open_store("s3://tests").write("first", b"")  # makes the bucket
+    return [pushed(home / name) for name in ("jpeg", "raw")]
+
+
+def pushed(pack: Path) -> str:
+    """Send a pack to the store; return its URL."""
+    url = f"s3://tests/{pack.name}"
+    push(pack, url)
+    return url
 
 
 def epochs(given: Any, endpoints: tuple[str, str, str], jpeg: str, raw: str) -> None:
@@ -319,6 +283,6 @@ def epochs(given: Any, endpoints: tuple[str, str, str], jpeg: str, raw: str) -> 
         bench.compare(f"{what}: cold, 30 ms a request, against none", goal, images_, *works)
     for what, url in ((name, jpeg), ("raw 224x224", raw)):
         remote, beside = open_pack(url, cache_dir=given.home / "cache"), open_pack(given.home / url.rpartition("/")[2])
-        works = (lambda pack=remote: seconds_of_epoch(pack)), (lambda pack=beside: seconds_of_epoch(pack))
+        works = partial(seconds_of_epoch, remote), partial(seconds_of_epoch, beside)
         bench.compare(f"{what}: second epoch, against a local pack", 0.98, len(beside), *works)
         del remote, beside, works

@@ -6,7 +6,7 @@ that are in memory; with --work-dir /dev/shm, the disk takes no part.
 Adopt: a tar of JPEGs with their classes, as webdataset's users have; records per CPU second of one process, the
 size of the pack against the tar, and a loader over it against one over the same images in a pack that was built.
 
-Merge: packs of many images of one pixel, so that what is measured is the indexes: once with the same classes in all,
+Merge: packs of many records of one byte, so that what is measured is the indexes: once with the same classes in all,
 once with other ids in each, whose indexes are then written anew.
 """
 
@@ -17,22 +17,19 @@ import os
 import shutil
 import subprocess
 import tarfile
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+from large_packs import labeled_pack
 
 from benchmarks.common import Table, against_goal, direct_pack, drawn
+from benchmarks.loader import drain
 from packer import PackedLoader, RandomResizedCrop
 from packer.bench.measure import Figure, take_turns
 from packer.containers import CONTAINERS
-from packer.format.index import write_index
-from packer.format.indexes import Indexes, IndexFiles
-from packer.format.manifest import read_manifest
 from packer.repack.adopt import adopt
 from packer.repack.convert import convert
 from packer.repack.merge import merge
@@ -62,12 +59,9 @@ def converting(table: Table, folder: Path, given: Any) -> None:
             shutil.rmtree(out, ignore_errors=True)
             convert(pack, out, format=target, workers=given.workers)
 
-        targets = [target for target in given.formats if target != source]
-        seconds = take_turns({"cp": copy, **{name: partial(to, name) for name in targets}}, given.rounds)
-        limit = seconds["cp"].per_second(count * size / 1e6)
-        for target in targets:
-            what = f"convert {count * size / GIB:.2f} GiB of raw 224x224, {source} to {target}"
-            table.rates(what, 0.5, seconds[target].per_second(count * size / 1e6), limit)
+        title = f"convert {count * size / GIB:.2f} GiB of raw 224x224, {source} to"
+        works = {f"{title} {target}": partial(to, target) for target in given.formats if target != source}
+        table.against(0.5, count * size / 1e6, copy, works, given.rounds)
         for path in (pack, copied, out):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -98,51 +92,29 @@ def adopting(folder: Path, given: Any) -> None:
     convert(folder / "adopted", folder / "built", format="webdataset")
 
     def epoch(pack: Path) -> None:
-        for _ in PackedLoader(pack, 64, shuffle=True, seed=0, crop=RandomResizedCrop(SIDE)):
-            pass
+        drain(PackedLoader(pack, 64, shuffle=True, seed=0, crop=RandomResizedCrop(SIDE)))
 
     taken = take_turns({name: partial(epoch, folder / name) for name in ("adopted", "built")}, given.rounds)
-    ratio = taken["adopted"].per_second(1) / taken["built"].per_second(1)
-    table.row("PackedLoader, adopted against built", *against_goal(ratio, 0.97))
-
-
-def twin(pack: Path, out: Path, seed: int) -> None:
-    """Make a pack like another, with other paths, digests of sources and classes; it shares the containers."""
-    manifest, shards = read_manifest(pack), []
-    tables = Indexes(IndexFiles(str(pack), manifest.shards, manifest))
-    random = np.random.default_rng(seed)
-    out.mkdir()
-    for number, shard in enumerate(manifest.shards):
-        (out / shard.container.name).hardlink_to(pack / shard.container.name)
-        table = tables[number]
-        flat = pa.py_buffer(random.bytes(16 * len(table)))
-        digests = pa.Array.from_buffers(pa.binary(16), len(table), [None, flat])
-        place = table.schema.get_field_index("source_xxh3")
-        (batch,) = table.set_column(place, table.schema.field(place), digests).to_batches()
-        shards.append(replace(shard, index=write_index(out / shard.index.name, batch)))
-    made = replace(manifest, shards=tuple(shards), classes=(f"c{seed}", "a"))
-    (out / "pack.json").write_bytes(made.to_json())
+    table.row("PackedLoader, adopted against built", *against_goal(taken["built"] / taken["adopted"], 0.97))
 
 
 def merging(table: Table, folder: Path, given: Any) -> None:
     """Merge packs of --merge-records records each; print a row for equal classes, and one for others."""
-    packs = [direct_pack(folder / "p0", "hdf5", [b"abc"] * given.merge_records, (1, 1, 3), raw=True)]
-    for number in range(10):
-        twin(packs[0], folder / f"p{number + 1}", number)
-        packs.append(folder / f"p{number + 1}")
-    packs = packs[1:]
+    count = given.merge_records
     for what in ("other classes in each", "the same classes"):
-        if what.startswith("the same"):
-            for pack in packs:
-                manifest = replace(read_manifest(pack), classes=("a", "b"))
-                (pack / "pack.json").write_bytes(manifest.to_json())
+        packs = []
+        for number in range(10):
+            digests = np.random.default_rng(number).integers(0, 256, (count, 16), np.uint8)
+            facts = {"width": np.ones(count), "height": np.ones(count), "label": np.arange(count) % 2}
+            classes = ("b" if what.startswith("the same") else f"c{number}", "a")
+            packs.append(labeled_pack(folder / f"{classes[0]}-{number}", {**facts, "source_xxh3": digests}, classes, 8))
 
-        def once() -> None:
+        def once(packs: list[Path] = packs) -> None:
             shutil.rmtree(folder / "all", ignore_errors=True)
             merge(packs, folder / "all")
 
         seconds = take_turns({"merge": once}, given.rounds)["merge"]
-        table.figure(f"merge 10 packs of {given.merge_records:,} records, {what}", seconds, 10)
+        table.figure(f"merge 10 packs of {count:,} records, {what}", seconds, 10)
 
 
 def options(parser: Any) -> None:

@@ -35,7 +35,7 @@ def large_pack(folder: Path, records: int) -> Path:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.hardlink_to(path)
     out = folder / "view.lmdb"
-    build_pack(BuildOptions(source, out, labels=("voc",), resize="96x96"))
+    build_pack(BuildOptions(str(source), str(out), labels=("voc",), resize="96x96"))
     return out
 
 

@@ -16,8 +16,7 @@ from packer.containers.pth import pickled
 from packer.errors import UsageError
 from packer.files.torch_tensors import Tensor, read_pickle
 from packer.model.annotation import Annotation
-from packer.repack.formats import open_format
-from packer.repack.formats.format_base import ForeignFile, FormatOptions
+from packer.repack.formats import ForeignFile, FormatOptions, open_format
 
 
 @pytest.mark.parametrize("kind", IMAGES)

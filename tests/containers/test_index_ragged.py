@@ -34,6 +34,17 @@ def test_slices(rows: list[list[int]], a: int, b: int) -> None:
     assert part.flat().tolist() == [x for row in rows[a:b] for x in row]
 
 
+@given(rows_of_ints.filter(bool), st.lists(st.integers(-6, 5)), st.booleans())
+def test_an_array_of_rows(rows: list[list[int]], numbers: list[int], nested: bool) -> None:
+    chosen = np.array([number % len(rows) - len(rows) * (number < 0) for number in numbers], np.int64)
+    whole = Ragged(ragged(rows), np.arange(len(rows) + 1)) if nested else ragged(rows)
+    part = whole[chosen].flat() if nested else whole[chosen]
+    assert [row.tolist() for row in part] == [rows[i] for i in chosen]
+    assert [row.tolist() for row in ragged(rows)[np.array([bool(row) for row in rows])]] == [r for r in rows if r]
+    with pytest.raises(IndexError):
+        whole[np.array([len(rows)])]
+
+
 @given(st.lists(rows_of_ints, min_size=1, max_size=4))
 def test_concat(parts: list[list[list[int]]]) -> None:
     joined = Ragged.concat([ragged([[7], *part])[1:] for part in parts])

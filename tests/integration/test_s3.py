@@ -18,7 +18,7 @@ pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
 
 from packer import PackedLoader
 from packer.errors import StorageError, UsageError
-from packer.repack.push_pull import push
+from packer.repack.url_packs import push
 from packer.stores import open_store
 from packer.stores.store import ABSENT, NoObject, ObjectChanged, upload
 

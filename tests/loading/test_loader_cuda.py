@@ -10,7 +10,7 @@ import pytest
 import torch
 from loader_packs import noise
 
-from packer.loading.replace import Stats
+from packer.loading.pipeline import Stats
 from packer.loading.to_device import CudaPrefetcher, Normalize, Transfer
 
 CURRENT = []

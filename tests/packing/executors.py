@@ -45,7 +45,8 @@ class Losing(ThreadPoolExecutor):
         self.times = times
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        name = getattr(args[0].job, "name", None)
+        _, job, _ = args
+        name = getattr(job, "name", None)
 
         def run() -> Any:
             answer = function(*args, **kwargs)
@@ -75,7 +76,8 @@ class Elsewhere(ThreadPoolExecutor):
         self.change = change
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return super().submit(function, replace(args[0], setup=self.change(args[0].setup)), **kwargs)
+        work, job, setup = args
+        return super().submit(function, work, job, self.change(setup), **kwargs)
 
 
 def other_versions() -> Executor:

@@ -140,10 +140,10 @@ PEAKS = """
 import sys, tracemalloc
 from packer.packing import BuildOptions, partition, plan, scan
 from packer.packing.plan import make_plan
-from packer.sources import walk
+from packer.sources import paths
 from packer.system import storage
 
-scan.IMAGES_A_JOB = walk.AT_ONCE = 100
+scan.IMAGES_A_JOB = paths.AT_ONCE = 100
 partition.ROWS_A_BATCH = plan.AT_ONCE = 200
 storage.MEMORY_BYTES = 4096
 for folder in sys.argv[1:]:

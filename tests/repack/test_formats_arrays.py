@@ -19,8 +19,7 @@ from packer import BuildOptions, PackedLoader, adopt, build_pack, open_pack
 from packer.errors import DamagedPack, UsageError
 from packer.format.pack import Pack
 from packer.format.verify import verify
-from packer.repack.formats import open_format
-from packer.repack.formats.format_base import ForeignFile, FormatOptions
+from packer.repack.formats import ForeignFile, FormatOptions, open_format
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (6, 5, 4, 3)).astype(np.uint8)

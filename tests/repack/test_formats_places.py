@@ -15,8 +15,7 @@ import pytest
 from PIL import Image
 
 from packer.errors import UsageError
-from packer.repack.formats import open_format
-from packer.repack.formats.format_base import ForeignFile, FormatOptions
+from packer.repack.formats import ForeignFile, FormatOptions, open_format
 
 
 def picture(number: int, height: int, width: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from packer import BuildOptions, adopt, build_pack, open_pack
 from packer.errors import UsageError
 from packer.files.tar_segments import tar_files
 from packer.format.pack import Pack
-from packer.repack.formats.format_base import ForeignFile
+from packer.repack.formats import ForeignFile
 
 
 def adopted(tmp_path: Path, *tars: Path, **options: Any) -> Pack:

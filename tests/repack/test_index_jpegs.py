@@ -26,9 +26,8 @@ from packer.format.jpeg_index import open_jpeg_indexes
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME, WORK_FOLDER, own_files
 from packer.format.verify import verify
 from packer.images import decoders as fast_decoder
-from packer.repack.clean_store import clean, find_unreferenced
 from packer.repack.index_jpegs import index_jpegs, remove_jpeg_index
-from packer.repack.push_pull import pull, push
+from packer.repack.url_packs import clean, find_unreferenced, pull, push
 from packer.system.locks import lock_folder
 
 __all__ = ["fast"]

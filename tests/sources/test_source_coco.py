@@ -12,7 +12,7 @@ from drawn import centers_inside, packed_of
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.model.geometry import clip_polygon
-from packer.sources import json_map, open_source, recognize, splits_of_labels
+from packer.sources import coco_file, open_source, recognize, splits_of_labels
 from packer.sources.coco_objects import join_rings, mask_box, mask_of, outline, read_rle, rle_counts, rle_text
 from packer.sources.coco_source import CocoSource
 from packer.sources.paths import is_of_split, splits_in
@@ -71,7 +71,7 @@ def points_of(polygon):
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("piece", [1, 300, 1 << 22])
 def test_a_drawn_file_agrees_with_a_plain_reading(make_tree, monkeypatch, indent, piece):
-    monkeypatch.setattr(json_map, "PIECE_BYTES", piece)
+    monkeypatch.setattr(coco_file, "PIECE_BYTES", piece)
     dice = random.Random(f"{indent} {piece}")
     images = [image(key, f"{key}.jpg", note='"}, {') for key in dice.sample(range(10**12), 40)]
     categories = [{"id": key, "name": f"c{key}"} for key in (1, 2, 3, 17, 90)]

@@ -26,9 +26,8 @@ from packer.packing.build_options import BuildOptions
 from packer.packing.scan import read_inputs
 from packer.sources import store_files
 from packer.sources.store_files import SourceObject, located
-from packer.sources.store_tree import find_store_tree
+from packer.sources.store_tree import find_store_tree, read_inventory
 from packer.sources.tree import find_tree
-from packer.sources.walk import read_inventory
 from packer.stores import open_store
 from packer.stores.obstore import ObstoreStore
 from packer.stores.store import NoObject, Object

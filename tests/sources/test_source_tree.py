@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import UsageError
+from packer.sources.paths import PathList
 from packer.sources.tree import find_tree
-from packer.sources.walk import PathList
 
 IMAGE = b"\xff\xd8\xff image"
 
@@ -188,7 +188,7 @@ def test_a_root_that_is_none(tmp_path):
 
 def test_a_list_of_paths_is_like_a_list(monkeypatch):
     monkeypatch.setattr("packer.system.storage.MEMORY_BYTES", 1000)
-    monkeypatch.setattr("packer.sources.walk.AT_ONCE", 7)
+    monkeypatch.setattr("packer.sources.paths.AT_ONCE", 7)
     for count in (0, 1, 7, 500):
         paths = sorted(b"%d/\xff%d" % (i % 9, i) for i in range(count))
         found = PathList.of(paths)
@@ -212,8 +212,8 @@ def test_a_walk_in_parts_finds_the_same(make_tree, monkeypatch, few, jobs):
     os.mkdir(os.path.join(tree.root, b"empty"))
     whole = find_tree(tree.root, follow_links=True)
     assert whole[0].image_folders == {image[: image.rfind(b"/") + 1] for image in whole[0].images}
-    monkeypatch.setattr("packer.sources.walk.FEW", few)
-    monkeypatch.setattr("packer.sources.walk.JOBS", jobs)
+    monkeypatch.setattr("packer.sources.tree.FEW", few)
+    monkeypatch.setattr("packer.sources.tree.JOBS", jobs)
     ran = []
 
     def run(work, jobs):

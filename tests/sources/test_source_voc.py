@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.sources import open_source
+from packer.sources.by_stem import match_by_stem
 from packer.sources.source import SourceOptions
-from packer.sources.voc import match_by_stem, parse_xml, read_annotation
+from packer.sources.voc import parse_xml, read_annotation
 
 
 def voc(*objects: str, head: str = "") -> str:

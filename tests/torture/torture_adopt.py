@@ -19,7 +19,7 @@ from foreign_files import example, frame, samples, write_tar
 
 from packer.errors import PackerError
 from packer.repack.adopt_file import FileJob, adopt_file
-from packer.repack.formats.format_base import FormatOptions
+from packer.repack.formats import FormatOptions
 
 FOLDER = tempfile.mkdtemp(prefix="packer-check-")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)

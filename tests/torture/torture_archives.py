@@ -12,7 +12,7 @@ from pathlib import Path
 from packer.errors import BadInput, UsageError
 from packer.files.tar_members import one_by_one, tar_members
 from packer.files.zip_members import members_by_zipfile, plain_files, zip_members
-from packer.sources.json_map import JsonMap
+from packer.sources.coco_file import JsonMap
 from packer.sources.tree import find_tree, read_file
 
 TAR_MAGIC = b"ustar"

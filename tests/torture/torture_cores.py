@@ -118,7 +118,7 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
         Target(objects.read_coco_object, [*EDITS, *(b"\0" + json.dumps(thing).encode() for thing in objects.COCO)]),
         ("sources.coco_objects",),
     ),
-    "coco-map": (Target(objects.read_coco_map, SEEDS_OF["coco"]), ("sources.coco_file", "sources.json_map")),
+    "coco-map": (Target(objects.read_coco_map, SEEDS_OF["coco"]), ("sources.coco_file",)),
     "labelme": (
         Target(objects.read_labelme, SEEDS_OF["labelme"]),
         ("sources.small_formats", "sources.by_name"),
@@ -141,11 +141,11 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     **{
         f"adopt-{name}": (Target(reader_of(name), seeds(name)), (f"repack.formats.{module}", "repack.adopt_file"))
         for name, module in (
-            ("webdataset", "tar"),
-            ("tfrecord", "tfrecord"),
-            ("parquet", "parquet"),
-            ("npy", "npy"),
-            ("idx", "idx"),
+            ("webdataset", "keyed_formats"),
+            ("tfrecord", "tfrecord_format"),
+            ("parquet", "arrow_formats"),
+            ("npy", "array_formats"),
+            ("idx", "array_formats"),
         )
     },
     "members": (Target(read_members, ARCHIVES), ("files.tar_members", "files.zip_members")),

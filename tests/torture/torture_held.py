@@ -55,7 +55,8 @@ def held(data: bytes) -> Held:
 class AllImages:
     """Stands for the finder of images."""
 
-    moved = None
+    def notes(self, name: str) -> list[str]:
+        return []
 
     def find(self, written: bytes) -> list[bytes]:
         return [written] if written.endswith(b"g") else [b"1.jpg", b"2.jpg"] if written.endswith(b"2") else []
@@ -149,10 +150,10 @@ def read_dlib(data: bytes) -> str:
         found = landmarks.read_dlib(held(data[1:]), b"/set/a.xml", "a.xml", AllImages())
     except UsageError as error:
         return refused(error, "a.xml")
-    for error in (*found.problems.values(), *found.bad):
+    for error in (*(entry.problem for entry in found.of.values() if entry.problem), *found.bad):
         check_named(error, {"a.xml"})
-    for i in range(len(found.labels)):
-        check_finite(RawAnnotation(origin="", boxes=(found.box(i),), keypoints=(found.keypoints(i),)))
+    for box in (box for entry in found.of.values() for box in entry.boxes):
+        check_finite(RawAnnotation(origin="", boxes=(box.edges,), keypoints=(found.keypoints(box),)))
     return "read" if found.of else "refused"
 
 

@@ -13,7 +13,7 @@ from torture_seeds import BASES
 
 from packer.errors import BadLabel, UsageError
 from packer.model.annotation import RawAnnotation
-from packer.sources import by_name, coco_file, json_map, small_formats
+from packer.sources import by_name, coco_file, small_formats
 from packer.sources.coco_objects import Rules, far_off, key_of, shape_of
 from packer.sources.paths import json_text
 
@@ -82,10 +82,7 @@ def of_labelme(tree: Any) -> Iterator[by_name.ImageEntry]:
 
 
 def of_createml(tree: Any) -> Iterator[by_name.ImageEntry]:
-    return (
-        small_formats._createml_entry(b"a.json", i, item)
-        for i, item in enumerate(small_formats._createml_items(tree, b"a.json"), 1)
-    )
+    return small_formats._createml_entries(tree, b"a.json")
 
 
 def of_vott(tree: Any) -> Iterator[by_name.ImageEntry]:
@@ -130,7 +127,7 @@ def read_coco_map(data: bytes) -> str:
     if choice & 16:
         text = EDIT_COCO(text)
     try:
-        file = json_map.JsonMap(held(text), b"a.json", "a.json")
+        file = coco_file.JsonMap(held(text), b"a.json", "a.json")
         if choice & 32:
             coco_file.CocoFile(file, AllImages(), False)
             return "read"
@@ -140,14 +137,14 @@ def read_coco_map(data: bytes) -> str:
     if not place[1]:
         return "refused"
     found = _objects(file, place)
-    with instead(json_map, PIECE_BYTES=1 + choice):
+    with instead(coco_file, PIECE_BYTES=1 + choice):
         assert _objects(file, place) == found
     for start, stop in found or ():
         assert "a.json:" in file.where(start) and text[start] == ord("{") and text[stop - 1] == ord("}")
     return "read" if found else "refused"
 
 
-def _objects(file: json_map.JsonMap, place: json_map.Range) -> list[json_map.Range] | None:
+def _objects(file: coco_file.JsonMap, place: coco_file.Range) -> list[coco_file.Range] | None:
     places = []
     try:
         for piece in file.objects(place, coco_file._Head, "annotations"):

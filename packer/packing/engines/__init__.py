@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, TypeAlias
 
 from packer.errors import NotInstalled, UsageError, option, printable
+from packer.packing.engines.executor import ExecutorEngine, Setup
+from packer.packing.resume import versions
 from packer.system import usable_cores
 from packer.system.machine import install_command
-from packer.system.pool import Pool, Tick, Work
+from packer.system.pool import Pool
+from packer.system.registry import Registry
 
-EXECUTORS = {"ray": "packer.packing.engines.ray:executor", "dask": "packer.packing.engines.dask:executor"}
-"""Names of engines, and the function that returns the executor: it takes what follows the name, an address."""
+_REGISTRY = Registry(
+    {"ray": "packer.packing.engines.ray:executor", "dask": "packer.packing.engines.dask:executor"}, "packer.engines"
+)
+"""Engines: a name, and the function that returns the executor, of what follows the name: an address, or nothing."""
 LOCAL = "local"
 FORMS = f"{LOCAL}, ray[:ADDRESS], dask[:SCHEDULER] or MODULE:FUNCTION"
 
 
-class Engine(Protocol):
-    """Runs jobs in other processes. A context manager: exiting it ends them. `packer.system.pool.Pool` is one."""
-
-    @property
-    def size(self) -> int:
-        """Roughly how many jobs it runs at once."""
-
-    def __enter__(self) -> Engine: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def start(self, workers: int) -> None:
-        """Start this many workers in the background, if that helps."""
-
-    def run(self, work: Work, jobs: Sequence[Any], tick: Tick = ...) -> Iterator[tuple[int, Any]]:
-        """Run jobs, and yield (number of the job, its result) as they finish; see `Pool.run`."""
+Engine: TypeAlias = Pool | ExecutorEngine
+"""Runs jobs in other processes. A context manager: exiting it ends them."""
 
 
 def open_engine(
@@ -65,32 +57,38 @@ def open_engine(
         )
     if name == LOCAL:
         return Pool(workers or usable_cores(), decode_timeout_s, preload)
-    from packer.packing.engines.executor import ExecutorEngine, Setup
-    from packer.packing.resume import versions
-
     return ExecutorEngine(name, _opener(name), workers, Setup(decode_timeout_s, preload, paths, versions()), note)
 
 
 def _opener(name: str) -> Callable[[], AbstractContextManager[Any]]:
     """Return the function that opens the executor of an engine."""
-    known, _, address = name.partition(":")
-    place = EXECUTORS.get(known)
-    module, _, function = (place or name).partition(":")
+    module, _, function = name.partition(":")
+    if module in _REGISTRY.names:
+        return partial(_known(module), function)
     if not module or not function:
         raise UsageError(option("engine"), f"must be {FORMS}; got {printable(name)}")
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
-        if place is not None and isinstance(error, ModuleNotFoundError):
-            raise NotInstalled(option("engine"), f"{known} is not installed", install_command(known)) from None
         step = "name a module that Python can import here, with PYTHONPATH=. for one in this folder"
-        step = "repair its installation" if place is not None else step
         raise UsageError(option("engine"), f"{printable(module)} cannot be imported: {error}", step) from None
     if not callable(found):
-        raise UsageError(
-            option("engine"), f"{printable(module)} has no function {printable(function)}", f"give {FORMS}"
-        )
-    return (lambda: found(address)) if place is not None else found
+        problem = f"{printable(module)} has no function {printable(function)}"
+        raise UsageError(option("engine"), problem, f"give {FORMS}")
+    opened: Callable[[], AbstractContextManager[Any]] = found
+    return opened
+
+
+def _known(name: str) -> Callable[[str], AbstractContextManager[Any]]:
+    """Return the function of an engine that has a name. Raise NotInstalled if it cannot be imported."""
+    try:
+        found: Callable[[str], AbstractContextManager[Any]] = _REGISTRY.load(name)
+    except ModuleNotFoundError:
+        raise NotInstalled(option("engine"), f"{name} is not installed", install_command(name)) from None
+    except ImportError as error:
+        problem = f"{name} cannot be imported: {error}"
+        raise UsageError(option("engine"), problem, "repair its installation") from None
+    return found
 
 
 def threads_of(jobs: int, workers: int) -> list[int]:

@@ -46,15 +46,6 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A job on its way to a node."""
-
-    work: Work
-    job: Any
-    setup: Setup
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """What comes back: the result of the job, or a RemoteError; and the images done, and the bad ones among them."""
 
@@ -64,7 +55,7 @@ class Answer:
 
 
 class ExecutorEngine:
-    """Runs jobs on an executor; see `packer.packing.engines.Engine`."""
+    """Runs jobs on an executor, as `Pool` does on this machine. A context manager: exiting it ends them."""
 
     def __init__(
         self,
@@ -143,8 +134,7 @@ class ExecutorEngine:
                     noted = math.inf
             while waiting and len(running) < most:
                 number, tries = waiting.pop()
-                task = Task(work, jobs[number], self._setup)
-                running[self._submitted(task)] = number, tries - 1
+                running[self._submitted(work, jobs[number])] = number, tries - 1
             ended = wait(running, POLL_S, FIRST_COMPLETED).done
             for future in ended.union(future for future in running if future.cancelled()):  # by somebody else
                 number, tries = running.pop(future)
@@ -159,9 +149,9 @@ class ExecutorEngine:
                 tick(done, bad)
                 yield number, answer.result
 
-    def _submitted(self, task: Task) -> Future[Answer]:
+    def _submitted(self, work: Work, job: Any) -> Future[Answer]:
         try:
-            future = self._executor.submit(run_task, task)
+            future = self._executor.submit(run_task, work, job, self._setup)
         except Exception as error:
             raise self._lost(error) from error
         if not isinstance(future, Future):
@@ -190,18 +180,18 @@ class ExecutorEngine:
         return WorkerDied(option("engine"), problem, "look at its nodes, and run the same command to resume")
 
 
-def run_task(task: Task) -> Answer:
+def run_task(work: Work, job: Any, setup: Setup) -> Answer:
     """Run a job in a worker process beside this one, on whatever node this is."""
     try:
-        _check_node(task.setup)
-        with _pool_of(task.setup) as pool:
+        _check_node(setup)
+        with _pool_of(setup) as pool:
             counts = (0, 0)
 
             def tick(done: int, bad: int) -> None:
                 nonlocal counts
                 counts = done, bad
 
-            ((_, result),) = pool.run(task.work, [_anew(task.job)], tick)
+            ((_, result),) = pool.run(work, [_anew(job)], tick)
             return Answer(result, *counts)
     except Exception as error:
         if isinstance(error, PackerError) and not isinstance(error, BadInput) and error.where != platform.node():

@@ -15,26 +15,25 @@ from packer.containers.arrays import scan_entries
 from packer.errors import DamagedPack, UsageError, option, printable
 from packer.files.array_files import ArrayFile, Chunks, open_n5, open_zarr
 from packer.files.torch_tensors import open_tensors
-from packer.repack.formats.format_base import LABEL_NAMES, ForeignFile, FormatOptions, Pixels, Row, packer_rows
+from packer.repack.formats import LABEL_NAMES, ForeignFile, Format, Pixels, Row, packer_rows
 
 MOST_HEADER_BYTES = 4096
 MOST_LABEL_BYTES = 1 << 30
 
 
-class Npy:
-    """Reads the images of an array; `labels` is a .npy file of class numbers or names, (n,)."""
+class Npy(Format):
+    """Reads the images of an array; ``--labels`` is a .npy file of class numbers or names, (n,)."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self._labels = options.labels
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
+    roles = ()
+    has_labels = False
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:
             shape, fortran, dtype, start = header_of(file.view[:MOST_HEADER_BYTES])
         except ValueError as error:
             raise file.damaged(f"is not an array that packer reads: {error}", "save it again: numpy.save") from None
-        yield from rows_of(file, (shape, fortran, dtype, start), labels_in(self._labels, shape[0] if shape else 0))
+        labels = labels_in(self.options.labels, shape[0] if shape else 0)
+        yield from rows_of(file, (shape, fortran, dtype, start), labels)
 
 
 def header_of(head: bytes) -> tuple[tuple[int, ...], bool, Any, int]:
@@ -156,7 +155,7 @@ NAMES = ("classes", "class_names", "label_names")
 """Attributes with the names of classes, in the order of their numbers."""
 
 
-class Arrays:
+class Arrays(Format):
     """Reads the images of an array; the roles are image and label, the names of arrays.
 
     Subclasses say how a file is opened.
@@ -167,16 +166,10 @@ class Arrays:
     again = ""
     """How to write an array as it is."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self._columns = options.columns
-        self.classes: tuple[str, ...] | None = None
-        self.titles: tuple[str, ...] = ()
-        self.notes: list[str] = []
-
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:
             with self.open_arrays(file.path) as arrays:
-                if "annotation_offsets/" in arrays.axes and not self._columns:
+                if "annotation_offsets/" in arrays.axes and not self.columns:
                     self.titles = _texts(arrays.attributes.get("classes"))
                     yield from packer_rows(scan_entries(arrays), file)
                 else:
@@ -190,16 +183,14 @@ class Arrays:
         labels = self._labels(arrays, images.shape[0])
         shapes = _shapes(arrays, folder)
         if labels is None:
-            self.notes += unread_labels(file, shapes, folder.rstrip("/"), LABELS, "image" in self._columns)
+            self.notes += unread_labels(file, shapes, folder.rstrip("/"), LABELS, "image" in self.columns)
         self.notes += more_images(shapes, folder.rstrip("/"))
         names = next((found for name in NAMES if (found := _texts(arrays.attributes.get(name)))), ())
-        if names and all(type(label) is int and -1 <= label < len(names) for label in labels or ()):
-            self.classes = names
-            labels = None if labels is None else [names[label] if label >= 0 else None for label in labels]
+        self.classes, labels = named_labels(names, labels)
         yield from _rows_of_chunks(file, images, labels)
 
     def _images(self, file: ForeignFile, arrays: ArrayFile) -> str:
-        asked = self._columns.get("image")
+        asked = self.columns.get("image")
         for name in (asked,) if asked else IMAGES:
             if f"{name}/" in arrays.axes:
                 return f"{name}/"
@@ -215,7 +206,7 @@ class Arrays:
         raise UsageError(file.path, f"has no array of images (it has {names})", "name it: --columns=image=NAME")
 
     def _labels(self, arrays: ArrayFile, count: int) -> list[Any] | None:
-        asked = self._columns.get("label")
+        asked = self.columns.get("label")
         for name in (asked,) if asked else LABELS:
             found: list[Any] | None = None
             if arrays.axes.get(f"{name}/") in (1, 2):
@@ -230,6 +221,13 @@ class Arrays:
             problem = f"{printable(asked)} is not an array of {count} whole numbers"
             raise UsageError(option("columns"), problem, "name another: --columns=label=NAME")
         return None
+
+
+def named_labels(names: tuple[str, ...], labels: list[Any] | None) -> tuple[tuple[str, ...] | None, list[Any] | None]:
+    """Return the classes of a file that may have their names, and its labels by these names if they are numbers."""
+    if not names or not all(type(label) is int and -1 <= label < len(names) for label in labels or ()):
+        return None, labels
+    return names, None if labels is None else [names[label] if label >= 0 else None for label in labels]
 
 
 def _classes(values: Any) -> list[Any] | None:
@@ -300,13 +298,11 @@ class Pth(Arrays):
 # as 4 bytes with the highest first, then the bytes.
 
 
-class Idx:
+class Idx(Format):
     """Reads the images; their labels are in the file of ``--labels``, or in the one that MNIST's names mean."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self._labels = options.labels
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
+    roles = ()
+    has_labels = False
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         dimensions = file.view[3] if file.size > 3 else 0
@@ -316,7 +312,7 @@ class Idx:
             raise file.damaged(f"is truncated, or has {dimensions} dimensions, which are not those of images")
         start = 4 + 4 * dimensions
         shape = tuple(int.from_bytes(file.view[at : at + 4], "big") for at in range(4, start, 4))
-        labels = self._labels or self._beside(file)
+        labels = self.options.labels or self._beside(file)
         if labels is None:
             self.notes.append("no file of labels beside the images: --labels FILE names it")
         yield from rows_of(file, (shape, False, np.dtype(np.uint8), start), labels_in(labels, shape[0]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +16,9 @@ import pyarrow.parquet as pq
 from packer.errors import BadLabel, UsageError, option, printable
 from packer.files.parquet_pages import binary_places
 from packer.model.annotation import RawAnnotation
-from packer.repack.formats.format_base import ForeignFile, FormatOptions, Known, Rich, Row, class_of
-from packer.sources.parquet_columns import FORMATS, ParquetMeaning, Votes, layout_of, objects_of
+from packer.repack.formats import ForeignFile, Format, FormatOptions, Known, Rich, Row, class_of
 from packer.sources.parquet_file import ParquetFile, columns_of_images, features_of
+from packer.sources.parquet_source import FORMATS, ParquetMeaning, Votes, layout_of, objects_of
 from packer.sources.places import SourceFile
 
 ROWS_AT_ONCE = 4096
@@ -43,7 +44,7 @@ class LabelColumns:
                 f"give {FORMATS}",
             )
         self.classes = self.layout.names
-        self.tags = self.layout.tag_names
+        self.tags = self.layout.tag_names or ()
         self.notes = list(self.layout.notes)
 
     def known(self, file: ForeignFile, table: Any) -> Iterator[Known]:
@@ -65,7 +66,7 @@ class LabelColumns:
                 for number, value in enumerate(rows.column(0).to_pylist(), start):
                     yield self._class(value, f"{file.name} (row {number})")
                 continue
-            for number, values in enumerate(rows.to_pylist() if layout.columns else [{}] * len(rows), start):
+            for number, values in enumerate(rows.to_pylist(), start):
                 try:
                     yield self._row(values, boxes, f"{file.name} (row {number})")
                 except BadLabel as error:
@@ -108,14 +109,10 @@ SMALL_BYTES = 1 << 20
 AGAIN = "write it again without compression: save_to_disk of Hugging Face's datasets does"
 
 
-class Arrow:
+class Arrow(Format):
     """Reads the images of an Arrow file or stream; the roles are image and label."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self._options = options
-        self.classes: tuple[str, ...] | None = None
-        self.tags: tuple[str, ...] | None = None
-        self.notes: list[str] = []
+    roles = ("image", "label", "boxes")
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:
@@ -132,8 +129,8 @@ class Arrow:
         if not images:
             columns = ", ".join(map(printable, schema.names))
             raise UsageError(file.path, f"has no column of images (columns: {columns})", "name it image")
-        about.image = self._options.columns.get("image", images[0])
-        columns_of = LabelColumns(about, self._options)
+        about.image = self.options.columns.get("image", images[0])
+        columns_of = LabelColumns(about, self.options)
         self.classes, self.tags, self.notes = columns_of.classes, columns_of.tags, columns_of.notes
         number = 0
         table = pa.Table.from_batches(batches).select(list(columns_of.layout.columns))
@@ -244,28 +241,26 @@ PLAIN_PARQUET = (
 )
 
 
-class Parquet:
+class Parquet(Format):
     """Reads the images of a Parquet file; the roles are image and label."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self._options = options
-        self.classes: tuple[str, ...] | None = None
-        self.tags: tuple[str, ...] | None = None
-        self.notes: list[str] = []
+    roles = ("image", "label", "boxes")
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         with SourceFile(os.fsencode(file.path)) as source, memoryview(file.view) as view:
             table_file = ParquetFile(source, file.path)
             if table_file.rows > file.size:
                 raise file.damaged(f"is damaged: {table_file.rows:,} rows are more than it has bytes")
-            columns = LabelColumns(table_file, self._options)
+            columns = LabelColumns(table_file, self.options)
             self.classes, self.tags, self.notes = columns.classes, columns.tags, columns.notes
             number = 0
             try:
                 chunks = _chunks(file, table_file)
-                table = table_file.read(list(columns.layout.columns)) if columns.layout.columns else None
+                table = pa.table([pa.nulls(table_file.rows)], [""]).select([])  # rows without columns
+                if columns.layout.columns:
+                    table = table_file.read(list(columns.layout.columns))
                 names = table_file.names()
-                known = columns.known(file, _Rows(table_file.rows) if table is None else table)
+                known = columns.known(file, table)
                 for chunk, levels in chunks:
                     for offset, size in binary_places(view, chunk, levels):
                         yield names[number], offset, max(0, size), next(known), None  # null: as without bytes
@@ -278,44 +273,25 @@ class Parquet:
                 raise file.damaged(f"has {number} images in {table_file.rows} rows")
 
 
-class _Rows:
-    """A table without columns."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self.column_names: list[str] = []
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def slice(self, start: int, count: int) -> _Rows:
-        """Return some of the rows."""
-        return _Rows(max(0, min(count, self._rows - start)))
-
-
 def _chunks(file: ForeignFile, table_file: ParquetFile) -> list[tuple[Any, int]]:
     """Return the metadata of the chunks of the column of images, with its definition levels."""
     metadata: Any = pq.read_metadata(pa.BufferReader(pa.py_buffer(file.view)))
     names = (f"{table_file.image}.bytes", table_file.image)
+
+    def refused(problem: str) -> UsageError:
+        return UsageError(file.path, f'its column "{printable(table_file.image)}" {problem}', PLAIN_PARQUET)
+
     found = []
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        for number in range(row_group.num_columns):
-            chunk = row_group.column(number)
-            if chunk.path_in_schema in names:
-                if chunk.compression != "UNCOMPRESSED":
-                    column, codec = printable(table_file.image), chunk.compression.lower()
-                    raise UsageError(file.path, f'its column "{column}" is compressed by {codec}', PLAIN_PARQUET)
-                if not PLAIN.issuperset(chunk.encodings):
-                    raise UsageError(
-                        file.path, f'its column "{printable(table_file.image)}" is not stored plainly', PLAIN_PARQUET
-                    )
-                schema = metadata.schema.column(number)
-                if schema.max_repetition_level or schema.physical_type != "BYTE_ARRAY":
-                    raise UsageError(
-                        file.path, f'its column "{printable(table_file.image)}" is not one image a row', PLAIN_PARQUET
-                    )
-                found.append((chunk, schema.max_definition_level))
+    for group, number in product(range(metadata.num_row_groups), range(metadata.num_columns)):
+        chunk, schema = metadata.row_group(group).column(number), metadata.schema.column(number)
+        if chunk.path_in_schema in names:
+            if chunk.compression != "UNCOMPRESSED":
+                raise refused(f"is compressed by {chunk.compression.lower()}")
+            if not PLAIN.issuperset(chunk.encodings):
+                raise refused("is not stored plainly")
+            if schema.max_repetition_level or schema.physical_type != "BYTE_ARRAY":
+                raise refused("is not one image a row")
+            found.append((chunk, schema.max_definition_level))
     if len(found) != metadata.num_row_groups:
-        raise UsageError(file.path, f'its column "{printable(table_file.image)}" has no bytes of images', PLAIN_PARQUET)
+        raise refused("has no bytes of images")
     return found

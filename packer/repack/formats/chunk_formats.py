@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packer.errors import BadInput, BadLabel, UsageError, option, printable
-from packer.repack.formats.format_base import LABEL_NAMES, ForeignFile, FormatOptions, Known, Pixels, Row, class_of
+from packer.repack.formats import LABEL_NAMES, ForeignFile, Format, Known, Pixels, Row, class_of
 
 IMAGES = ("jpeg", "png", "jpegarray", "jpeg_array", "pil")
 NAMES = ("image", "img", "x", "jpg", "jpeg", "png", "picture", "photo")
@@ -24,13 +24,8 @@ SIZE = struct.Struct("<I")
 AGAIN = "write it again without compression: MDSWriter(compression=None)"
 
 
-class Mds:
+class Mds(Format):
     """Reads the images of a shard; the roles are image and label."""
-
-    def __init__(self, options: FormatOptions) -> None:
-        self._columns = options.columns
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         bounds = bounds_of(file)
@@ -49,7 +44,7 @@ class Mds:
             raise file.damaged(f"is not a shard of MosaicML Streaming: {error!r}") from None
         if compressed:
             raise UsageError(file.path, "is compressed", AGAIN)
-        image, label = chosen_columns(file, names, kinds, self._columns)
+        image, label = chosen_columns(file, names, kinds, self.columns)
         fixed = [size if isinstance(size, int) and size > 0 else None for size in sizes]
         head = 4 * sum(size is None for size in fixed)
         for number in range(len(bounds) - 1):
@@ -148,18 +143,13 @@ TARS = "write the images to files, or to tars of WebDataset"
 PLAIN_CHUNKS = "write it again: optimize(..., compression=None)"
 
 
-class LitData:
+class LitData(Format):
     """Reads the images of a chunk; the roles are image and label, by their keys or numbers in the sample."""
-
-    def __init__(self, options: FormatOptions) -> None:
-        self._columns = options.columns
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         names, kinds = _columns(file)
-        image, label = chosen_columns(file, names, kinds, self._columns)
-        if label is None and kinds.count("int") == 1 and "label" not in self._columns:
+        image, label = chosen_columns(file, names, kinds, self.columns)
+        if label is None and kinds.count("int") == 1 and "label" not in self.columns:
             label = kinds.index("int")
         bounds = bounds_of(file)
         if bounds[0] == bounds[-1] and file.view[bounds[0] : bounds[0] + 6] == b"ARROW1":

@@ -16,17 +16,17 @@ import numpy as np
 from packer.containers.hdf5 import CONTAINER
 from packer.errors import DamagedPack, UsageError, option, printable
 from packer.files.hdf5_datasets import check_within, contiguous_offset, own_dataset, values_of, within_file
-from packer.repack.formats.array_formats import more_images, rows_of, unread_labels
-from packer.repack.formats.format_base import (
+from packer.repack.formats import (
     LABEL_NAMES,
     ForeignFile,
-    FormatOptions,
+    Format,
     Known,
     Pixels,
     Row,
     class_of,
     packer_rows,
 )
+from packer.repack.formats.array_formats import more_images, named_labels, rows_of, unread_labels
 
 IMAGES = ("images", "image", "imgs", "img", "x", "X", "x_train", "X_train", "data", "jpeg", "jpegs", "pixels")
 LABELS = (*LABEL_NAMES, "targets", "y_train", "Y", "classes")
@@ -39,19 +39,13 @@ _HEAP = struct.Struct("<4sB3xQ")
 _OBJECT = struct.Struct("<HH4xQ")
 
 
-class Hdf5:
+class Hdf5(Format):
     """Reads the images of a dataset; the roles are image and label, the names of datasets."""
-
-    def __init__(self, options: FormatOptions) -> None:
-        self._columns = options.columns
-        self.classes: tuple[str, ...] | None = None
-        self.titles: tuple[str, ...] = ()
-        self.notes: list[str] = []
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:
             with h5py.File(file.path, "r", locking=False) as content:
-                if own_dataset(content, "annotation_offsets") is not None and not self._columns:
+                if own_dataset(content, "annotation_offsets") is not None and not self.columns:
                     self.titles = _texts(file, content, "classes") or ()
                     yield from packer_rows(CONTAINER.scan(file.path), file)
                     return
@@ -73,10 +67,7 @@ class Hdf5:
             self.notes += self._unread(file, own, shapes, name) if labels is None else ()
             self.notes += more_images(shapes, name)
         names = next((found for name in NAMES if (found := _texts(file, content, name)) is not None), None)
-        if names and all(isinstance(label, int) and -1 <= label < len(names) for label in labels or ()):
-            self.classes = names
-            numbers: list[Any] = labels or []
-            labels = None if labels is None else [names[label] if label >= 0 else None for label in numbers]
+        self.classes, labels = named_labels(names or (), labels)
         if _is_of_any_size(images):
             rows = _vlen_images(file, content, images)
         elif images.chunks is not None:
@@ -90,10 +81,10 @@ class Hdf5:
     def _unread(self, file: ForeignFile, content: Any, shapes: Any, images: str) -> Iterator[str]:
         """Yield notes of labels that are not read; texts of another number are names of classes."""
         numbers = {name: shape for name, shape in shapes.items() if content[name].dtype.kind in "iubf"}
-        return unread_labels(file, numbers | {images: shapes[images]}, images, LABELS[:-1], "image" in self._columns)
+        return unread_labels(file, numbers | {images: shapes[images]}, images, LABELS[:-1], "image" in self.columns)
 
     def _images(self, file: ForeignFile, content: Any) -> Any:
-        asked = self._columns.get("image")
+        asked = self.columns.get("image")
         found = [name for name in ((asked,) if asked else IMAGES) if own_dataset(content, name) is not None]
         if not found and not asked:
             found = [name for name in content if (one := own_dataset(content, name)) is not None and len(one.shape) > 2]
@@ -106,12 +97,10 @@ class Hdf5:
         return own_dataset(content, found[0])
 
     def _labels(self, file: ForeignFile, content: Any, count: int) -> list[Known] | None:
-        asked = self._columns.get("label")
+        asked = self.columns.get("label")
         for name in (asked,) if asked else LABELS:
             dataset = own_dataset(content, name)
-            if dataset is None or (len(dataset.shape) != 1 and dataset.shape[1:] != (1,)):
-                continue
-            if dataset.shape[0] != count:
+            if dataset is None or dataset.shape not in ((count,), (count, 1)):
                 continue
             texts = _values(file, content, dataset)
             return [class_of(value, None, f"{file.name} (row {row})") for row, value in enumerate(texts)]

@@ -10,17 +10,17 @@ import numpy as np
 from packer.containers.container import IMAGE_EXTENSIONS, looks_like_image
 from packer.containers.recordio import CONTAINER
 from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, UsageError, printable
-from packer.files.lmdb_values import values
 from packer.files.record_frames import HEADER, read_varint, recordio_frames
 from packer.files.tar_segments import tar_files
 from packer.model.annotation import RawAnnotation
 from packer.model.record_json import packer_annotation
-from packer.repack.formats.format_base import (
+from packer.repack.formats import (
     GET_AGAIN,
     LABEL_NAMES,
     MOST_TEXT_BYTES,
     TEXT_NAMES,
     ForeignFile,
+    Format,
     FormatOptions,
     Known,
     Numbered,
@@ -52,7 +52,7 @@ Image = tuple[bytes, int, int]
 # ``txt``.
 
 
-class WebDataset:
+class WebDataset(Format):
     """Reads the images of a tar, sample by sample.
 
     Of the roles, ``image`` is the extension of the images (``jpg``), ``label`` that of the class (``txt``), or a field
@@ -60,12 +60,11 @@ class WebDataset:
     """
 
     def __init__(self, options: FormatOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
-        asked = options.columns.get("label", "")
+        super().__init__(options)
+        asked = self.columns.get("label", "")
         self._field = asked[len("json:") :] if asked.startswith("json:") else None
         self._label = None if self._field or not asked else asked.lower().lstrip(".").encode()
-        image = options.columns.get("image")
+        image = self.columns.get("image")
         self._images = frozenset((image.lower().lstrip(".").encode(),)) if image else IMAGES
         self._texts = TEXTS | ({self._label} if self._label else set())
         self._captions = 0
@@ -140,17 +139,12 @@ class WebDataset:
                 return BadLabel(origin, f"its {printable(extension)} has {size} bytes", "correct the label")
             content[extension] = file.view[start : start + size]
         extras: dict[str, Any] = {}
-        fields: Any = {}
+        fields: dict[str, Any] = {}
         if b"json" in content:
-            text = content.pop(b"json")
-            if packer_annotation(text) is not None:
-                return packer_annotation_of(text, origin)
-            try:
-                fields = json_of(text)
-            except ValueError as error:
-                return BadLabel(origin, f"its json cannot be read: {error}", "correct the label")
-            if not isinstance(fields, dict):
-                return BadLabel(origin, "its json is not an object", "correct the label")
+            said = json_label(content.pop(b"json"), origin)
+            if not isinstance(said, dict):
+                return said
+            fields = said
         known: Known = None
         chosen = (self._label,) if self._label else CLASS
         if self._field is None and (of_class := next((name for name in chosen if name in content), None)):
@@ -174,6 +168,17 @@ class WebDataset:
         return with_extras(known, extras, origin)
 
 
+def json_label(text: bytes, origin: str) -> dict[str, Any] | Known:
+    """Return the fields of a label in JSON; or what it says, if packer wrote it; or why it cannot be read."""
+    if packer_annotation(text) is not None:
+        return packer_annotation_of(text, origin)
+    try:
+        fields = json_of(text)
+    except ValueError as error:
+        return BadLabel(origin, f"its json cannot be read: {error}", "correct the label")
+    return fields if isinstance(fields, dict) else BadLabel(origin, "its json is not an object", "correct the label")
+
+
 def class_text(text: bytes) -> Known:
     """Return the class that a small file holds."""
     text = text.strip()
@@ -188,7 +193,6 @@ def with_extras(known: Known, extras: dict[str, Any], origin: str) -> Known:
     return Rich(known, RawAnnotation(origin=origin, extras=extras))
 
 
-EXTENSIONS = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
 LABEL_KEYS = (b"cls", b"label", b"class", b"txt")
 PICKLE = b"\x80"
 PROTOCOLS = b"\2\3\4\5"
@@ -196,19 +200,18 @@ ABOUT = frozenset((b"__len__", b"__keys__", b"length", b"num-samples", b"meta_in
 """Keys of what other tools note about the whole file."""
 
 
-class Lmdb:
+class Lmdb(Format):
     """Reads the images of an LMDB file, by key; their labels are in KEY.cls, KEY.json, KEY.txt, or in a Datum."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
-        self._label = options.columns.get("label", "").encode()
+    roles = ("label",)
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
+        from packer.files.lmdb_values import values  # imports lmdb, which the other formats do without
+
         for key, offset, value, get in values(file.path):
             stem, dot, extension = key.rpartition(b".")
             head = bytes(value[:16])
-            is_image = extension.lower() in EXTENSIONS
+            is_image = extension.lower() in IMAGES
             if is_image or looks_like_image(head):
                 known = self._known(file, stem if dot else key, get)
                 yield key, offset, len(value), known, None
@@ -225,22 +228,17 @@ class Lmdb:
 
     def _known(self, file: ForeignFile, stem: bytes, get: Any) -> Known:
         origin = f"{file.name}: {stem.decode('utf-8', 'backslashreplace')}"
-        for name in (self._label,) if self._label else LABEL_KEYS:
+        label = self.columns.get("label", "").encode()
+        for name in (label,) if label else LABEL_KEYS:
             text = get(stem + b"." + name)
             if text is not None:
                 return class_text(bytes(text[:65536]))
         text = get(stem + b".json")
         if text is None:
             return None
-        data = bytes(text)
-        if packer_annotation(data) is not None:
-            return packer_annotation_of(data, origin)
-        try:
-            fields = json_of(data)
-        except ValueError as error:
-            return BadLabel(origin, f"its json cannot be read: {error}", "correct the label")
+        fields = json_label(bytes(text), origin)
         if not isinstance(fields, dict):
-            return BadLabel(origin, "its json is not an object", "correct the label")
+            return fields
         return class_of(next((fields[name] for name in LABEL_NAMES if name in fields), None), None, origin)
 
 
@@ -275,12 +273,10 @@ BOX = 5
 """Numbers of an object: its class, and its box in fractions of the image."""
 
 
-class RecordIO:
+class RecordIO(Format):
     """Reads the images of a .rec file; it needs neither the .idx nor the .lst beside it."""
 
-    def __init__(self, options: FormatOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
+    roles = ()
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:

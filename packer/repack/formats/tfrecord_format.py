@@ -11,10 +11,11 @@ from packer.containers.tfrecord import ANNOTATION, FILENAME, IMAGE, KEY
 from packer.errors import BadImage, BadLabel
 from packer.files.record_frames import fields_of, read_varint, tfrecord_frames
 from packer.model.annotation import RawAnnotation
-from packer.repack.formats.format_base import (
+from packer.repack.formats import (
     LABEL_NAMES,
     Class,
     ForeignFile,
+    Format,
     FormatOptions,
     Known,
     Numbered,
@@ -38,13 +39,14 @@ Feature = tuple[int, int, int]
 """Kind of the list, and where it begins and ends."""
 
 
-class TFRecord:
+class TFRecord(Format):
     """Reads the images of Examples; roles are image, label and text (the name of the class)."""
 
+    roles = ("image", "label", "text")
+
     def __init__(self, options: FormatOptions) -> None:
-        self.classes: tuple[str, ...] | None = None
-        self.notes: list[str] = []
-        asked = {role: (name.encode(),) for role, name in options.columns.items()}
+        super().__init__(options)
+        asked = {role: (name.encode(),) for role, name in self.columns.items()}
         self._image = asked.get("image", IMAGES)
         self._label = asked.get("label", LABELS)
         self._text = asked.get("text", () if "label" in asked else TEXTS)
@@ -154,11 +156,7 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
         size = data[at + 1]
         at += 2
         if size > 127:
-            more = data[at]
-            if more < 128:
-                size, at = (size & 127) | more << 7, at + 1
-            else:
-                size, at = read_varint(data, at - 1)
+            size, at = read_varint(data, at - 1)
         end = at + size
         if end > stop:
             raise ValueError("it ends too early")
@@ -168,11 +166,7 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
             size = data[at + 1]
             at += 2
             if size > 127:
-                more = data[at]
-                if more < 128:
-                    size, at = (size & 127) | more << 7, at + 1
-                else:
-                    size, at = read_varint(data, at - 1)
+                size, at = read_varint(data, at - 1)
             after = at + size
             length = data[at + 1]
             if after > end or data[at] != 0x0A or length > 127:
@@ -185,11 +179,7 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
                 size = data[at + 1]
                 at += 2
                 if size > 127:
-                    more = data[at]
-                    if more < 128:
-                        size, at = (size & 127) | more << 7, at + 1
-                    else:
-                        size, at = read_varint(data, at - 1)
+                    size, at = read_varint(data, at - 1)
                 if at + size != after:
                     return _slowly(data, start, stop)
                 if size:
@@ -197,11 +187,7 @@ def features_of(data: memoryview, start: int, stop: int) -> dict[bytes, Feature]
                     size = data[at + 1]
                     at += 2
                     if size > 127:
-                        more = data[at]
-                        if more < 128:
-                            size, at = (size & 127) | more << 7, at + 1
-                        else:
-                            size, at = read_varint(data, at - 1)
+                        size, at = read_varint(data, at - 1)
                     if at + size != after or kind & 7 != 2:
                         return _slowly(data, start, stop)
                     found[name] = kind >> 3, at, after

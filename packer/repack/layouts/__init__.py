@@ -1,9 +1,22 @@
-"""The table of layouts that `packer extract` writes: a new one is its file and one line here, or an entry point."""
+"""Layouts that `packer extract` writes: a new one is its class and one line here, or an entry point.
+
+A layout says where an image goes, writes its label, and says what it cannot hold.
+"""
 
 from __future__ import annotations
 
-from packer.errors import option
-from packer.repack.layouts.layout import Layout
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from packer.errors import UsageError, option
+from packer.format.manifest import Manifest
+from packer.model.annotation import Annotation
+from packer.model.fields import FIELDS, Number
+from packer.sources.paths import quoted_value
 from packer.system.registry import Registry, choose
 
 _HOMES = {
@@ -17,6 +30,103 @@ _REGISTRY = Registry(_HOMES, "packer.layouts")
 """Entry points of this group add layouts: a name, and the subclass of `Layout`."""
 LAYOUTS = _REGISTRY.own
 """The built-in values of ``--layout``."""
+CLASSES_FILE = "classes.txt"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """A record that is written."""
+
+    name: bytes
+    """Path of its image below the folder."""
+    annotation: Annotation
+    width: int
+    height: int
+
+    def class_names(self, classes: Sequence[str]) -> list[str]:
+        """Return the class of each box."""
+        labels = self.annotation.box_labels
+        return [] if labels is None else [classes[i] for i in labels.tolist()]
+
+
+class Layout:
+    """Writes the labels of images to a folder. Subclasses are in `builtin`, and in other packages.
+
+    Args:
+        folder: Where to write.
+        manifest: The manifest of the pack.
+    """
+
+    name = ""
+    holds: frozenset[str] = frozenset()
+    """What it can hold: names of FIELDS, or a member of one: ``box_fields.difficult``."""
+    needs: frozenset[str] = frozenset()
+    """Of these a pack must have one."""
+    stems = False
+    """Whether two images in a folder must differ in more than their extension."""
+
+    def __init__(self, folder: str, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.classes = manifest.classes
+        self.lost: Counter[str] = Counter()
+        """What could not be written -> the number of records, or of what it says."""
+        self.labels = self.name
+        """``--labels`` that reads it again, with FOLDER for the folder."""
+        self.options: dict[str, str] = {}
+        """Further options that read it again -> their values."""
+
+    def check(self) -> None:
+        """Raise UsageError if the pack has nothing that this layout could hold, or a class that it cannot name."""
+        fields = {name for name in self.manifest.fields if name != "box_labels"}
+        if self.needs and not fields & self.needs:
+            has = ", ".join(sorted(fields)) or "no labels"
+            problem = f"{self.name} holds {' or '.join(sorted(self.needs))}, but the pack has {has}"
+            step = "voc, yolo, coco or list" if "boxes" in fields else "list" if fields - {"label"} else "folder"
+            raise UsageError(option("layout"), problem, f"choose {step}")
+        for name in self.classes:
+            if not name.isprintable() or name != name.strip() or not name:
+                raise UsageError(
+                    option("layout"), f"{self.name} cannot hold a class called {quoted_value(name)}", "choose coco"
+                )
+
+    def place(self, path: bytes, annotation: Annotation) -> bytes:
+        """Return where the image of a record goes; `path` is that of its source file, made safe."""
+        return path
+
+    def add(self, item: Item) -> None:
+        """Write the label of an image, or keep it for `close`."""
+
+    def close(self) -> None:
+        """Write what is written once: here, the class names in the order of their ids, for ``--classes``."""
+        if self.classes:
+            self.write(CLASSES_FILE, "".join(f"{name}\n" for name in self.classes).encode("utf-8", "surrogateescape"))
+            self.options["classes"] = os.path.join("FOLDER", CLASSES_FILE)
+
+    def note_lost(self, annotation: Annotation) -> None:
+        """Count what the annotation has and this layout cannot hold."""
+        for field in FIELDS:
+            name, value = field.name, getattr(annotation, field.name)
+            if name == "box_labels" or not field.has(value) or name in self.holds:
+                continue
+            if not field.kind.is_numeric:
+                self.lost.update(f"{name}.{member}" for member in value if f"{name}.{member}" not in self.holds)
+            elif isinstance(field.kind, Number) or len(value):
+                self.lost[name] += 1
+        if "boxes" in self.holds and annotation.boxes is not None and annotation.box_labels is None:
+            self.lost["boxes without a class"] += len(annotation.boxes)
+
+    def write(self, name: bytes | str, data: bytes) -> None:
+        """Write a new file below the folder, and the folders above it."""
+        path = os.path.join(os.fsencode(self.folder), os.fsencode(name))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(data)
+
+
+def plain(value: float) -> str:
+    """Return a float64 as plain decimals that are read as the same number, without an exponent."""
+    return np.format_float_positional(value, trim="-")
 
 
 def layout_names() -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.model.annotation import Annotation
-from packer.repack.layouts.layout import Item, Layout, plain
+from packer.repack.layouts import Item, Layout, plain
 from packer.sources.coco_objects import PIXEL_CENTER
 from packer.sources.list_columns import FLAGS
 from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, as_text, quoted_value, stem_of
@@ -60,7 +60,7 @@ class FolderLayout(Layout):
         """Create the folders of classes without images, too."""
         for name in self.classes:
             os.makedirs(os.path.join(self.folder, name), exist_ok=True)
-        self.write_classes()
+        super().close()
 
 
 FILE = "labels.csv"
@@ -149,7 +149,7 @@ class ListLayout(Layout):
         if "tags" in fields:  # the names in the header are needed
             lines.insert(0, b",".join(map(_cell, map(as_bytes, head))) + b"\n")
         self.write(FILE, b"".join(lines))
-        self.write_classes()
+        super().close()
         self.options["columns"] = " ".join(columns)
 
 
@@ -212,10 +212,6 @@ class VocLayout(Layout):
             lines += [f"    <bndbox>{corners}</bndbox>", "  </object>"]
         text = "\n".join([*lines, "</annotation>", ""])
         self.write(LABELS + folder + stem_of(item.name) + b".xml", text.encode())
-
-    def close(self) -> None:
-        """Write the order of the classes."""
-        self.write_classes()
 
 
 def _xml_file_name(name: str) -> str:

@@ -14,20 +14,10 @@ from packer.stats.problems.shapes import box_problems, landmark_problems
 __all__ = ["CHECK", "NOTE", "WRONG", "DataProblem", "Example", "Problems", "find_problems"]
 
 ORDER = (
-    *("label-conflict", "leak", "class-ids", "class-names", "box-area", "two-classes"),
-    *(
-        "double-box",
-        "landmark-shape",
-        "landmark-count",
-        "landmark-outside",
-        "small-box",
-        "large-box",
-        "aspect-box",
-        "tiny-box",
-    ),
-    *("class-in-one-pack", "duplicate", "image-size"),
-    *("no-object", "rare-class", "empty-class", "border-box"),
-)
+    "label-conflict", "leak", "class-ids", "class-names", "box-area", "two-classes", "double-box",
+    "landmark-shape", "landmark-count", "landmark-outside", "small-box", "large-box", "aspect-box", "tiny-box",
+    "class-in-one-pack", "duplicate", "image-size", "no-object", "rare-class", "empty-class", "border-box",
+)  # fmt: skip
 """All kinds, the most serious first."""
 
 
@@ -47,13 +37,8 @@ def find_problems(pack: Pack) -> Problems:
         DamagedPack: If an index is damaged.
     """
     columns = ProblemColumns(pack)
-    found = [
-        *file_problems(columns),
-        *class_problems(columns),
-        *box_problems(columns),
-        *landmark_problems(columns),
-        *image_problems(columns),
-    ]
+    looks = (file_problems, class_problems, box_problems, landmark_problems, image_problems)
+    found = [problem for look in looks for problem in look(columns)]
     notes = []
     if unknown := int((~digests(pack).any(axis=1)).sum()):
         notes.append(f"equal images: {plural(unknown, 'record has', 'records have')} no digest of the source file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from packer.errors import plural, printable
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import LISTS, Field
-from packer.stats.columns import EqualFiles, digests, equal_files, other_ids
+from packer.repack.index_columns import EqualFiles, equal_files, items_of
+from packer.stats.columns import digests, other_ids
 from packer.stats.problems.problem import (
     CHECK,
     EXAMPLES,
@@ -22,7 +24,6 @@ from packer.stats.problems.problem import (
     Example,
     ProblemColumns,
     distinct,
-    items_of,
     list_text,
     usual,
 )
@@ -48,22 +49,19 @@ def class_problems(columns: ProblemColumns) -> Iterator[DataProblem]:
     rare = np.flatnonzero((total > 0) & (total < RARE) & (total < total.mean() / 4))
     if len(rare):
         rare = rare[np.argsort(total[rare], kind="stable")]
-        records = _records_of(columns, rare)
-        chosen = records[:EXAMPLES].tolist()
-        yield DataProblem(
-            "rare-class", NOTE, "Classes with very few objects",
+        yield columns.problem(
+            ("rare-class", NOTE, "Classes with very few objects"),
             f"{plural(len(rare), 'class has', 'classes have')} fewer than {RARE} objects, where the mean is "
             f"{total.mean():,.0f}: {list_text([names[i] for i in rare.tolist()])}. Add more, merge them with another "
             "class, or draw them more often (BalancedSampler).",
-            len(rare), records,
-            tuple(columns.example(i, _classes_text(columns, i, set(rare.tolist()))) for i in chosen),
+            _records_of(columns, rare), len(rare), partial(_classes_text, columns, set(rare.tolist())),
         )  # fmt: skip
     if empty:
-        yield DataProblem(
-            "empty-class", NOTE, "Classes without objects",
+        yield columns.problem(
+            ("empty-class", NOTE, "Classes without objects"),
             f"{len(empty):,} of {plural(len(columns.classes), 'class', 'classes')} never "
             f"{'occurs' if len(empty) == 1 else 'occur'}: {list_text([columns.classes[i] for i in empty], 12)}.",
-            len(empty), np.zeros(0, np.int64), (),
+            np.zeros(0, np.int64), len(empty),
         )  # fmt: skip
 
 
@@ -95,7 +93,7 @@ def _records_of(columns: ProblemColumns, ids: NDArray[Any]) -> NDArray[np.int64]
     return distinct(np.concatenate(records))
 
 
-def _classes_text(columns: ProblemColumns, record: int, ids: set[int]) -> str:
+def _classes_text(columns: ProblemColumns, ids: set[int], record: int) -> str:
     annotation = columns.pack.annotation(record)
     labels = [] if annotation.box_labels is None else annotation.box_labels.tolist()
     return list_text([columns.classes[i] for i in dict.fromkeys([annotation.label, *labels]) if i in ids], 3)
@@ -119,15 +117,13 @@ def _alike(columns: ProblemColumns, total: NDArray[np.int64], names: list[str]) 
             groups.setdefault(plain, []).append(i)
     alike = [sorted(ids, key=lambda i: -total[i]) for ids in groups.values() if len(ids) > 1]
     if alike:
-        records = _records_of(columns, np.array([i for ids in alike for i in ids[1:]]))
         rarer = {i for ids in alike for i in ids[1:]}
         pairs = [" = ".join(names[i] for i in ids) for ids in alike]
-        yield DataProblem(
-            "class-names", WRONG, "Classes whose names differ only in spelling",
+        yield columns.problem(
+            ("class-names", WRONG, "Classes whose names differ only in spelling"),
             f"{'; '.join(pairs[:6])}{'; ...' if len(pairs) > 6 else ''}: case, spaces, punctuation or the plural. "
             "If they mean the same, give them one name. Shown are the records of the rarer names.",
-            len(alike), records,
-            tuple(columns.example(i, _classes_text(columns, i, rarer)) for i in records[:EXAMPLES].tolist()),
+            _records_of(columns, np.array([*rarer])), len(alike), partial(_classes_text, columns, rarer),
         )  # fmt: skip
 
 
@@ -141,11 +137,11 @@ def _other_ids(columns: ProblemColumns) -> Iterator[DataProblem]:
         numbers = ", ".join(f"{i} in {pack}" for pack, i in zip(columns.pack_names, ids, strict=True) if i is not None)
         parts.append(f"{printable(name)} is {numbers}")
     records = _records_of(columns, np.array([columns.pack.classes.index(name) for name in found]))
-    yield DataProblem(
-        "class-ids", WRONG, "Other ids of the same names",
+    yield columns.problem(
+        ("class-ids", WRONG, "Other ids of the same names"),
         f"{list_text(parts)}. A model that is trained on one pack is measured with the ids of the other. Build them "
         "again with one class list: packer build packs all splits of SRC, --classes PACK takes the ids of PACK.",
-        len(found), records, tuple(columns.example(i, "") for i in records[:EXAMPLES].tolist()),
+        records, len(found),
     )  # fmt: skip
 
 
@@ -162,13 +158,11 @@ def _missing(columns: ProblemColumns, counts: NDArray[np.int64]) -> Iterator[Dat
     for name, row in zip(columns.pack_names, lacking, strict=True):
         if row.any():
             parts.append(f"{name} lacks {list_text([columns.classes[i] for i in np.flatnonzero(row).tolist()])}")
-    records = _records_of(columns, ids)
-    yield DataProblem(
-        "class-in-one-pack", CHECK, "Classes that not all packs have",
+    yield columns.problem(
+        ("class-in-one-pack", CHECK, "Classes that not all packs have"),
         f"{'; '.join(parts)}. A class that is only in the pack for validation cannot be learned; one that is only in "
         "the pack for training is not measured.",
-        len(ids), records,
-        tuple(columns.example(i, _classes_text(columns, i, set(ids.tolist()))) for i in records[:EXAMPLES].tolist()),
+        _records_of(columns, ids), len(ids), partial(_classes_text, columns, set(ids.tolist())),
     )  # fmt: skip
 
 
@@ -187,11 +181,11 @@ def image_problems(columns: ProblemColumns) -> Iterator[DataProblem]:
     if (lists or columns.fields) and bare.any() and not bare.all():
         records = np.flatnonzero(bare)
         title = "Images without objects" if "boxes" in lists else "Images without labels"
-        yield DataProblem(
-            "no-object", NOTE, title,
+        yield columns.problem(
+            ("no-object", NOTE, title),
             f"{plural(len(records), 'image has', 'images have')} no label at all ({len(records) / len(bare):.1%}). "
             "Good as background; if objects can be seen in them, their labels are missing.",
-            len(records), records, tuple(columns.example(i, "") for i in records[:EXAMPLES].tolist()),
+            records,
         )  # fmt: skip
     yield from _sizes(columns)
 
@@ -208,12 +202,11 @@ def _sizes(columns: ProblemColumns) -> Iterator[DataProblem]:
     found = np.flatnonzero(away > 1)
     if len(found):
         found = found[np.argsort(-away[found], kind="stable")]
-        yield DataProblem(
-            "image-size", CHECK, "Images of an unusual size or shape",
+        yield columns.problem(
+            ("image-size", CHECK, "Images of an unusual size or shape"),
             f"{plural(len(found), 'image')} of a size or a width / height far from the median of all "
             f"({np.median(width):.0f} x {np.median(height):.0f} px). Often an icon, a screenshot or a panorama.",
-            len(found), found,
-            tuple(columns.example(i, f"{width[i]:.0f} x {height[i]:.0f} px") for i in found[:EXAMPLES].tolist()),
+            found, None, lambda i: f"{width[i]:.0f} x {height[i]:.0f} px",
         )  # fmt: skip
 
 

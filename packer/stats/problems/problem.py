@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -81,17 +81,22 @@ class ProblemColumns(FlatColumns):
         its_pack = self.pack_names[int(self.pack_numbers(np.array([record]))[0])] if len(self.pack_names) > 1 else ""
         return Example(record, self.pack.key(record), printable(bytes(path[record])), detail, inside, its_pack)
 
+    def problem(
+        self,
+        head: tuple[str, str, str],
+        text: str,
+        records: NDArray[np.int64],
+        objects: int | None = None,
+        detail: Callable[[int], str] = lambda record: "",
+    ) -> DataProblem:
+        """Return a problem of whole images, the first of which are examples; `head` is its kind, level and title."""
+        examples = tuple(self.example(record, detail(record)) for record in records[:EXAMPLES].tolist())
+        return DataProblem(*head, text, len(records) if objects is None else objects, records, examples)
+
     def pack_numbers(self, records: NDArray[Any]) -> NDArray[np.int64]:
         """Return which of `pack.packs` each of these records is in."""
         ends = np.cumsum([len(pack) for pack in self.pack.packs])
         return np.asarray(np.searchsorted(ends, records, side="right"), np.int64)
-
-
-def items_of(offsets: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of all items of these rows, one row after another."""
-    starts, lengths = offsets[rows].astype(np.int64), (offsets[rows + 1] - offsets[rows]).astype(np.int64)
-    ends = np.cumsum(lengths)
-    return np.asarray(np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0), np.int64)
 
 
 def distinct(records: NDArray[Any]) -> NDArray[np.int64]:

@@ -135,7 +135,6 @@ def box_problems(columns: ProblemColumns) -> Iterator[DataProblem]:
             f"{plural(len(bad), 'box has', 'boxes have')} no area, or {'reaches' if len(bad) == 1 else 'reach'} "
             "beyond the image. Losses of such boxes are often not a number. Build the pack again with --boxes clip "
             "or drop.",
-            lambda n: _size_text(columns, bad[n]),
         )  # fmt: skip
     yield from _pairs(columns, facts)
     yield from _unusual(columns, facts)
@@ -146,7 +145,6 @@ def box_problems(columns: ProblemColumns) -> Iterator[DataProblem]:
             columns, ("tiny-box", CHECK, f"Boxes below {TINY_PX:g} pixels"), tiny,
             f"{plural(len(tiny), 'box is', 'boxes are')} less than {TINY_PX:g} pixels wide or high in the packed "
             "image: a slip of the mouse, or an object that the resize made too small to see.",
-            lambda n: _size_text(columns, tiny[n]),
         )  # fmt: skip
     cut = np.flatnonzero(facts.cut & ~facts.outside)
     if len(cut):
@@ -161,7 +159,6 @@ def box_problems(columns: ProblemColumns) -> Iterator[DataProblem]:
             f"{share:.1%} of the boxes touch the border of the image ({plural(len(cut), 'box')}). That is common: "
             "their objects are cut off by the camera or by a crop. They are left out where small or flat boxes are "
             f"looked for.{because}",
-            lambda n: _size_text(columns, cut[n]),
         )  # fmt: skip
 
 
@@ -170,15 +167,19 @@ def _problem(
     head: tuple[str, str, str],
     boxes: Boxes,
     text: str,
-    detail: Callable[[int], str],
+    detail: Callable[[int], str] | None = None,
     other: Boxes | None = None,
 ) -> DataProblem:
-    """Return a problem of boxes (or pairs: `other`), the worst first; `head` is its kind, level and title."""
+    """Return a problem of boxes (or pairs: `other`), the worst first; `head` is its kind, level and title.
+
+    `detail` returns what is said of the nth box; else its class and size are.
+    """
     records = columns.records_of(boxes)
     _, first = np.unique(records[:1000], return_index=True)  # examples of different images
     shown = np.sort(first)[:EXAMPLES].tolist()
+    text_of = detail or (lambda n: _size_text(columns, boxes[n]))
     pairs = boxes[:, None] if other is None else np.stack([boxes, other], axis=1)
-    examples = tuple(columns.example(int(records[n]), detail(n), pairs[n].tolist()) for n in shown)
+    examples = tuple(columns.example(int(records[n]), text_of(n), pairs[n].tolist()) for n in shown)
     return DataProblem(*head, text, len(boxes), distinct(records), examples)
 
 
@@ -206,13 +207,12 @@ def _pairs(columns: ProblemColumns, facts: BoxFacts) -> Iterator[DataProblem]:
             lambda n: f"{_class_of(columns, a[n])} and {_class_of(columns, b[n])}", b,
         )  # fmt: skip
     if not differ.all():
-        twice = one[~differ]
-        again = other[~differ]
+        twice, again = one[~differ], other[~differ]
         yield _problem(
             columns, ("double-box", CHECK, "Objects with two boxes"), twice,
             f"{plural(len(twice), 'pair')} of boxes of one class {same_place}. Most often an object was drawn twice: "
             "remove one of the boxes.",
-            lambda n: _size_text(columns, twice[n]), again,
+            None, again,
         )  # fmt: skip
 
 
@@ -220,24 +220,18 @@ def _unusual(columns: ProblemColumns, facts: BoxFacts) -> Iterator[DataProblem]:
     """Yield boxes that are small, large, flat or tall for their class."""
     sizes, size_away, medians = _away(columns, facts, facts.side, SIZE_FACTOR)
     shapes, shape_away, _ = _away(columns, facts, facts.aspect, ASPECT_FACTOR)
-    small = (size_away < 0) & ~facts.cut[sizes]  # what is cut is small, and flat or tall
+    small, large = (size_away < 0) & ~facts.cut[sizes], size_away > 0  # what is cut is small, and flat or tall
     whole = ~facts.cut[shapes]
-    for kind, title, boxes, away, often in (
-        ("small-box", "Boxes that are small for their class", sizes[small], size_away[small], "a slip of the mouse"),
-        (
-            *("large-box", "Boxes that are large for their class"),
-            *(sizes[size_away > 0], size_away[size_away > 0], "a box around several objects"),
-        ),
-        (
-            *("aspect-box", "Boxes of an extreme shape for their class"),
-            *(shapes[whole], shape_away[whole], "a box around a part of the object"),
-        ),
+    for kind, what, boxes, away, often in (
+        ("small-box", "that are small", sizes[small], size_away[small], "a slip of the mouse"),
+        ("large-box", "that are large", sizes[large], size_away[large], "a box around several objects"),
+        ("aspect-box", "of an extreme shape", shapes[whole], shape_away[whole], "a box around a part of the object"),
     ):
         of_what = "width / height" if kind == "aspect-box" else "size"
         worst = boxes[np.argsort(-np.abs(away), kind="stable")]
         if len(boxes):
             yield _problem(
-                columns, (kind, CHECK, title), worst,
+                columns, (kind, CHECK, f"Boxes {what} for their class"), worst,
                 f"{plural(len(boxes), 'box has', 'boxes have')} a {of_what} far from the median of the class (of "
                 f"classes with {FEWEST} boxes or more). Often {often}, or a wrong class.",
                 partial(_unusual_text, columns, facts, medians, kind, worst),
@@ -296,12 +290,11 @@ def landmark_problems(columns: ProblemColumns) -> Iterator[DataProblem]:
     points = int(np.bincount(lengths[some]).argmax())
     records = some[lengths[some] == points]
     if len(others := some[lengths[some] != points]):
-        yield DataProblem(
-            "landmark-count", CHECK, "Images with another number of landmarks",
+        yield columns.problem(
+            ("landmark-count", CHECK, "Images with another number of landmarks"),
             f"{plural(len(others), 'image has', 'images have')} fewer or more than {points} landmarks, as the others "
             "have.",
-            len(others), others,
-            tuple(columns.example(i, plural(int(lengths[i]), "landmark")) for i in others[:EXAMPLES].tolist()),
+            others, None, lambda i: plural(int(lengths[i]), "landmark"),
         )  # fmt: skip
     if len(records) >= FEWEST_POINTS and points >= 3:
         yield from _far(columns, records, points)
@@ -343,15 +336,12 @@ def _far(columns: ProblemColumns, records: NDArray[np.int64], points: int) -> It
     chosen = np.flatnonzero(far > limit)
     if len(chosen):
         worst = chosen[np.argsort(-far[chosen], kind="stable")]
-        yield DataProblem(
-            "landmark-shape", CHECK, "Landmarks far from the mean shape",
+        times = dict(zip(records[worst].tolist(), (far[worst] / max(median, 1e-6)).tolist(), strict=True))
+        yield columns.problem(
+            ("landmark-shape", CHECK, "Landmarks far from the mean shape"),
             f"The landmarks of {plural(len(chosen), 'image')} fit the mean shape badly, after position, size and "
             "rotation are taken out. Often points in another order, one that slipped, or another object.",
-            len(chosen), records[worst],
-            tuple(
-                columns.example(int(records[n]), f"{far[n] / max(median, 1e-6):.3g} times as far as the median image")
-                for n in worst[:EXAMPLES].tolist()
-            ),
+            records[worst], None, lambda i: f"{times[i]:.3g} times as far as the median image",
         )  # fmt: skip
 
 
@@ -364,10 +354,9 @@ def _outside(columns: ProblemColumns, records: NDArray[np.int64]) -> Iterator[Da
     outside = records[counts[records] > 0]
     if len(outside):
         worst = outside[np.argsort(-counts[outside], kind="stable")]
-        yield DataProblem(
-            "landmark-outside", CHECK, "Landmarks outside the image",
+        yield columns.problem(
+            ("landmark-outside", CHECK, "Landmarks outside the image"),
             f"{plural(len(outside), 'image has', 'images have')} landmarks outside the image: cut off by a crop, or "
             "wrong.",
-            len(outside), worst,
-            tuple(columns.example(i, f"{plural(int(counts[i]), 'point')} outside") for i in worst[:EXAMPLES].tolist()),
+            worst, None, lambda i: f"{plural(int(counts[i]), 'point')} outside",
         )  # fmt: skip
