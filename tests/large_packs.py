@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, INDEX_SUFFIX, batch_of, dictionary_column, write_index
-from packer.format.manifest import FileEntry, Manifest, ShardEntry
+from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, batch_of, dictionary_column, write_index
+from packer.format.manifest import INDEX_SUFFIX, FileEntry, Manifest, ShardEntry
 from packer.model.fields import FIELD_NAMES, label_arrays
 
 CLASSES = 10

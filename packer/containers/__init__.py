@@ -1,4 +1,4 @@
-"""The table of containers: a new one is its file and one line here, or an entry point of another package.
+"""The table of containers: a new one is its file and its name here, or an entry point of another package.
 
 Containers are imported on first use: `packer --help` lists the formats without loading their libraries.
 """
@@ -14,25 +14,16 @@ from packer.system.registry import Registry
 if TYPE_CHECKING:
     from packer.containers.container import Container
 
-_HOMES = {
-    "lmdb": "packer.containers.lmdb:CONTAINER",
-    "hdf5": "packer.containers.hdf5:CONTAINER",
-    "tfrecord": "packer.containers.tfrecord:CONTAINER",
-    "webdataset": "packer.containers.webdataset:CONTAINER",
-    "parquet": "packer.containers.parquet:CONTAINER",
-    "zarr": "packer.containers.zarr:CONTAINER",
-    "n5": "packer.containers.n5:CONTAINER",
-    "recordio": "packer.containers.recordio:CONTAINER",
-    "pth": "packer.containers.pth:CONTAINER",
-}
+_NAMES = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr", "n5", "recordio", "pth")
+"""Each is also the name of its module, which has it as ``CONTAINER``."""
 
-_REGISTRY = Registry(_HOMES, "packer.containers")
+_REGISTRY = Registry({name: f"packer.containers.{name}:CONTAINER" for name in _NAMES}, "packer.containers")
 """Entry points of this group add containers: a name, and the `Container`."""
 CONTAINERS = _REGISTRY.own
 """The built-in values of ``--format``."""
 
 EXTENSIONS = {
-    **{f".{name}": name for name in _HOMES},
+    **{f".{name}": name for name in _NAMES},
     ".mdb": "lmdb",
     ".h5": "hdf5",
     ".tfrecords": "tfrecord",

@@ -7,8 +7,8 @@ import struct
 import tempfile
 import zipfile
 from array import array
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -18,7 +18,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from packer.containers.container import Entry, Places, ShardSpec, check_raw_size
+from packer.containers.container import Entry, FileFormat, Places, ShardSpec, Writer, check_raw_size
 from packer.files.array_files import LOCAL_MAGIC, ArrayFile
 from packer.model.annotation import MISSING, Annotation, Record, parts_of
 from packer.model.annotation_columns import Ragged, column, present
@@ -310,13 +310,12 @@ _COPY_BYTES = 4 << 20
 _TEXTS = ("keys", "key_offsets", "annotations", "annotation_offsets")
 
 
-class ArraysWriter:
-    """Collects everything but the images; a format stores those, and says how an array is written."""
+class CollectingWriter:
+    """Collects everything but the images until it is closed; a format stores those."""
 
     def __init__(self, path: str, spec: ShardSpec) -> None:
         self._path = path
         self._spec = spec
-        self._zip = StoredZip(path)
         self._item_shape = spec.shape if spec.encoding == "raw" else None
         self._encodings: set[str] = set()
         self._shapes: list[tuple[int, int, int]] = []
@@ -342,31 +341,47 @@ class ArraysWriter:
         self._encodings.add(record.encoding)
         self._columns.append(record.annotation)
 
+    def _append_image(self, data: bytes) -> None:
+        """Add the next image."""
+        raise NotImplementedError
+
+    def _encoding(self) -> str:
+        """Return the encoding of all images; what was planned if they have none, or several."""
+        return self._encodings.pop() if len(self._encodings) == 1 else self._spec.encoding
+
+
+class ArraysWriter(CollectingWriter):
+    """Writes a zip file of arrays; a format says how an array is written."""
+
+    def __init__(self, path: str, spec: ShardSpec) -> None:
+        super().__init__(path, spec)
+        self._zip = StoredZip(path)
+
     def close(self) -> Places:
         offsets = self._write_images()
         with storage_errors(self._path):
             for name, array in self._arrays():
                 self._write_array(name, array)
             parts = dict(self._write_parts())
-        encoding = self._encodings.pop() if len(self._encodings) == 1 else self._spec.encoding
-        self._write_root({"classes": list(self._spec.classes), "encoding": encoding})
+        self._write_root({"classes": list(self._spec.classes), "encoding": self._encoding()})
         self._zip.close()
         return Places(offsets, np.array(self._sizes, np.int64), parts)
 
     def _write_parts(self) -> Iterator[tuple[str, Places]]:
         for name, data in self._parts.columns.items():
-            base = self._begin_bytes(name, data.total)
-            for start in range(0, data.total, _COPY_BYTES):
-                self._zip.append(data.read(start, min(start + _COPY_BYTES, data.total)))
-            if data.total:
-                self._zip.end()
-            self._end_bytes(name, data.total)
+            base = self._write_bytes(name, data)
             self._write_array(f"{name}_offsets", data.offsets())
             yield name, self._parts.places(name, base)
 
-    def _append_image(self, data: bytes) -> None:
-        """Add the next image."""
-        raise NotImplementedError
+    def _write_bytes(self, name: str, data: BytesColumn) -> int:
+        """Write an array of bytes, and return where they begin in the file."""
+        base = self._begin_bytes(name, data.total)
+        for start in range(0, data.total, _COPY_BYTES):
+            self._zip.append(data.read(start, min(start + _COPY_BYTES, data.total)))
+        if data.total:
+            self._zip.end()
+        self._end_bytes(name, data.total)
+        return base
 
     def _write_images(self) -> Any:
         """Write the rest of the array of images, and return the offset of each in the file, int64 (n,)."""
@@ -431,6 +446,22 @@ def scan_entries(arrays: ArrayFile) -> Iterator[Entry]:
         text = packer_annotation(annotations[i])
         parts = {} if text is None else part_places(text, i, bounds)
         yield Entry(keys[i].decode("utf-8", "backslashreplace"), offset, size, text, parts)
+
+
+def array_format(
+    name: str,
+    suffix: str,
+    overhead_bytes: int,
+    create: Callable[[str, ShardSpec], Writer],
+    open_arrays: Callable[[str], AbstractContextManager[ArrayFile]],
+) -> FileFormat:
+    """Return the container of files that `open_arrays` opens."""
+
+    def scan(path: str) -> Iterator[Entry]:
+        with open_arrays(path) as arrays:
+            yield from scan_entries(arrays)
+
+    return FileFormat(name, suffix, 1, overhead_bytes, create, scan)
 
 
 def part_places(text: bytes, number: int, bounds: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

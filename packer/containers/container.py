@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.model.annotation import MISSING, PartSpec, Record
+from packer.system.storage import NewFile
 
 Place = tuple[int, int]
 """First byte in the file, and number of bytes."""
@@ -138,6 +139,35 @@ class Container(Protocol):
         Raises:
             DamagedPack: The file cannot be read as this format, or a checksum of the format does not match.
         """
+
+
+class StreamWriter:
+    """What formats share that write each record when it comes: a subclass adds `write`."""
+
+    def __init__(self, path: str, spec: ShardSpec) -> None:
+        self._classes = spec.classes
+        self._file = NewFile(path)
+        self._end = 0
+        """Where the next record begins."""
+        self._parts = spec.parts
+        self._places = PlaceList(spec.parts)
+
+    def close(self) -> Places:
+        """Finish the file, fsync it, and return the places of all records."""
+        self._file.close()
+        return self._places.places()
+
+
+@dataclass
+class FileFormat:
+    """A container of packer's own: what `Container` says, given as values and functions."""
+
+    name: str
+    suffix: str
+    block_bytes: int
+    overhead_bytes: int
+    create: Callable[[str, ShardSpec], Writer]
+    scan: Callable[[str], Iterator[Entry]]
 
 
 _NPY = b"\x93NUMPY"

@@ -12,12 +12,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from packer.containers.arrays import AnnotationColumns, BytesColumn, PartColumns, part_places
-from packer.containers.container import Entry, Places, ShardSpec, check_raw_size
+from packer.containers.arrays import BytesColumn, CollectingWriter, part_places
+from packer.containers.container import Entry, FileFormat, Places, ShardSpec
 from packer.errors import DamagedPack
 from packer.files.hdf5_datasets import contiguous_offset, own_dataset, values_of
-from packer.model.annotation import Record
-from packer.model.record_json import annotation_json, packer_annotation
+from packer.model.record_json import packer_annotation
 from packer.system.storage import storage_errors
 
 
@@ -84,7 +83,7 @@ _BLOCK_BYTES = 4 << 20
 _TEXTS = ("annotations", "annotation_offsets")
 
 
-class Hdf5Writer:
+class Hdf5Writer(CollectingWriter):
     """Collects the shard, then writes it in close().
 
     A contiguous dataset needs its final size, which is known after the last record. Until then the images are
@@ -92,31 +91,12 @@ class Hdf5Writer:
     """
 
     def __init__(self, path: str, spec: ShardSpec) -> None:
-        self._path = path
-        self._spec = spec
+        super().__init__(path, spec)
         self._file = SafeFile(path)
-        self._keys: list[bytes] = []
-        self._shapes: list[tuple[int, int, int]] = []
-        self._encodings: set[str] = set()
         self._images = BytesColumn(path)
-        self._texts = BytesColumn(path)
-        self._columns = AnnotationColumns()
-        self._parts = PartColumns(path, spec)
 
-    def write(self, record: Record) -> None:
-        text = annotation_json(record, self._spec.classes).encode("ascii")
-        if record.encoding == "raw":
-            check_raw_size(record)
-        if self._spec.shape is not None and record.shape != self._spec.shape:
-            raise ValueError(f"record {record.key} of shape {record.shape}, planned: {self._spec.shape}")
-        with storage_errors(self._path):
-            self._images.append(record.data)
-            self._texts.append(text)
-            self._parts.append(record)
-        self._keys.append(record.key.encode("ascii"))
-        self._shapes.append(record.shape)
-        self._encodings.add(record.encoding)
-        self._columns.append(record.annotation)
+    def _append_image(self, data: bytes) -> None:
+        self._images.append(data)
 
     def close(self) -> Places:
         with storage_errors(self._path):
@@ -141,10 +121,10 @@ class Hdf5Writer:
         self._write_images(file)
         _fill(file, "annotations", self._texts, np.dtype(np.uint8), ())
         file["annotation_offsets"] = self._texts.offsets()
-        file["keys"] = np.array(self._keys, f"S{max(map(len, self._keys), default=1)}")
-        names = [name.encode("utf-8", "surrogateescape") for name in self._spec.classes]
+        joined, bounds = self._keys.read(0, self._keys.total), self._keys.offsets().tolist()
+        file["keys"] = _fixed_texts([joined[start:stop] for start, stop in pairwise(bounds)])
         # a dataset, because an attribute is limited to 64 KiB
-        file["classes"] = np.array(names, f"S{max(map(len, names), default=1)}")
+        file["classes"] = _fixed_texts([name.encode("utf-8", "surrogateescape") for name in self._spec.classes])
         for name, array in self._columns.arrays().items():
             file[name] = array
         for name, column in self._parts.columns.items():
@@ -152,53 +132,46 @@ class Hdf5Writer:
             file[f"{name}_offsets"] = column.offsets()
 
     def _write_images(self, file: Any) -> None:
-        encoding = self._encodings.pop() if len(self._encodings) == 1 else self._spec.encoding
-        file.attrs["encoding"] = np.bytes_(encoding)
-        if self._spec.shape is not None and encoding == "raw":
-            _fill(file, "images", self._images, np.dtype(self._spec.dtype), self._spec.shape)
+        file.attrs["encoding"] = np.bytes_(self._encoding())
+        if self._item_shape is not None:
+            _fill(file, "images", self._images, np.dtype(self._spec.dtype), self._item_shape)
             return
         _fill(file, "images", self._images, np.dtype(np.uint8), ())
         file["image_offsets"] = self._images.offsets()
         file["image_shapes"] = np.array(self._shapes, np.int64).reshape(-1, 3)
 
 
-class Hdf5Container:
-    """``--format hdf5``."""
+def _fixed_texts(texts: list[bytes]) -> Any:
+    return np.array(texts, f"S{max(map(len, texts), default=1)}")
 
-    name = "hdf5"
-    suffix = ".hdf5"
-    block_bytes = 1
-    overhead_bytes = 192
 
-    def create(self, path: str, spec: ShardSpec) -> Hdf5Writer:
-        return Hdf5Writer(path, spec)
-
-    def scan(self, path: str) -> Iterator[Entry]:
-        try:
-            file_bytes = os.path.getsize(path)
-            with h5py.File(path, "r", locking=False) as file:
-                found = {name: own_dataset(file, name) for name in ("images", "keys", *_TEXTS)}
-                if missing := [name for name, dataset in found.items() if dataset is None]:
-                    raise ValueError(f"it has no dataset {missing[0]}")
-                images = found["images"]
-                base, offsets = contiguous_offset(images), _image_offsets(file, images, file_bytes).tolist()
-                keys = values_of(found["keys"], file_bytes).tolist()
-                contiguous_offset(found["annotations"])
-                texts, bounds = (values_of(found[name], file_bytes) for name in _TEXTS)
-                texts, bounds = texts.tobytes(), bounds.tolist()
-                places = dict(_part_bounds(file, file_bytes))
-            if len(keys) != len(offsets) - 1:
-                raise ValueError(f"{len(keys)} keys for {len(offsets) - 1} images")
-            if len(bounds) != len(offsets) or bounds[0] != 0 or bounds[-1] != len(texts):
-                raise ValueError("annotation_offsets do not cover the annotations")
-            if base + offsets[-1] > file_bytes:
-                raise ValueError("the images extend beyond the end of the file")
-            for number, (start, stop) in enumerate(pairwise(offsets)):
-                text = packer_annotation(texts[bounds[number] : bounds[number + 1]])
-                parts = {} if text is None else part_places(text, number, places)
-                yield Entry(keys[number].decode("utf-8", "backslashreplace"), base + start, stop - start, text, parts)
-        except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise DamagedPack(path, f"not an HDF5 file of images: {error}") from error
+def scan(path: str) -> Iterator[Entry]:
+    """Yield the records of a file that `Hdf5Writer` wrote."""
+    try:
+        file_bytes = os.path.getsize(path)
+        with h5py.File(path, "r", locking=False) as file:
+            found = {name: own_dataset(file, name) for name in ("images", "keys", *_TEXTS)}
+            if missing := [name for name, dataset in found.items() if dataset is None]:
+                raise ValueError(f"it has no dataset {missing[0]}")
+            images = found["images"]
+            base, offsets = contiguous_offset(images), _image_offsets(file, images, file_bytes).tolist()
+            keys = values_of(found["keys"], file_bytes).tolist()
+            contiguous_offset(found["annotations"])
+            texts, bounds = (values_of(found[name], file_bytes) for name in _TEXTS)
+            texts, bounds = texts.tobytes(), bounds.tolist()
+            places = dict(_part_bounds(file, file_bytes))
+        if len(keys) != len(offsets) - 1:
+            raise ValueError(f"{len(keys)} keys for {len(offsets) - 1} images")
+        if len(bounds) != len(offsets) or bounds[0] != 0 or bounds[-1] != len(texts):
+            raise ValueError("annotation_offsets do not cover the annotations")
+        if base + offsets[-1] > file_bytes:
+            raise ValueError("the images extend beyond the end of the file")
+        for number, (start, stop) in enumerate(pairwise(offsets)):
+            text = packer_annotation(texts[bounds[number] : bounds[number + 1]])
+            parts = {} if text is None else part_places(text, number, places)
+            yield Entry(keys[number].decode("utf-8", "backslashreplace"), base + start, stop - start, text, parts)
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise DamagedPack(path, f"not an HDF5 file of images: {error}") from error
 
 
 def _part_bounds(file: Any, file_bytes: int) -> Iterator[tuple[str, Any]]:
@@ -206,10 +179,15 @@ def _part_bounds(file: Any, file_bytes: int) -> Iterator[tuple[str, Any]]:
     for name in [name.removesuffix("_offsets") for name in file if name.endswith("_offsets")]:
         content, offsets = own_dataset(file, name), own_dataset(file, f"{name}_offsets")
         if content is not None and offsets is not None and content.dtype == np.uint8 and content.ndim == 1:
-            bounds = values_of(offsets, file_bytes)
-            if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != content.size or (np.diff(bounds) < 0).any():
-                raise ValueError(f"{name}_offsets do not cover {name}")
-            yield name, contiguous_offset(content) + bounds
+            yield name, contiguous_offset(content) + _bounds(offsets, content, file_bytes, name)
+
+
+def _bounds(offsets: Any, content: Any, file_bytes: int, name: str, covered: str = "") -> Any:
+    """Return offsets in a dataset as an array. Raise ValueError if they do not divide it."""
+    bounds = values_of(offsets, file_bytes)
+    if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != content.size or (np.diff(bounds) < 0).any():
+        raise ValueError(f"{name}_offsets do not cover {covered or name}")
+    return bounds
 
 
 def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tuple[int, ...]) -> None:
@@ -226,15 +204,12 @@ def _fill(file: Any, name: str, content: BytesColumn, dtype: Any, item_shape: tu
 
 def _image_offsets(file: Any, images: Any, file_bytes: int) -> Any:
     """Return the offset of each image in `images`, and the end, int64 (n + 1,)."""
-    if (bounds := own_dataset(file, "image_offsets")) is not None:
-        offsets = values_of(bounds, file_bytes)
-        if offsets.size < 1 or offsets[0] != 0 or offsets[-1] != images.size or (np.diff(offsets) < 0).any():
-            raise ValueError("image_offsets do not cover the images")
-        return offsets
+    if (offsets := own_dataset(file, "image_offsets")) is not None:
+        return _bounds(offsets, images, file_bytes, "image", "the images")
     image_bytes = math.prod(images.shape[1:]) * images.dtype.itemsize
     if len(images) * max(1, image_bytes) > file_bytes:  # before there is a number for each
         raise ValueError("the images extend beyond the end of the file")
     return np.arange(len(images) + 1, dtype=np.int64) * image_bytes
 
 
-CONTAINER = Hdf5Container()
+CONTAINER = FileFormat("hdf5", ".hdf5", block_bytes=1, overhead_bytes=192, create=Hdf5Writer, scan=scan)

@@ -14,6 +14,7 @@ from packer.containers.container import (
     HEADER_BYTES,
     IMAGE_EXTENSIONS,
     Entry,
+    FileFormat,
     Place,
     PlaceList,
     Places,
@@ -32,7 +33,6 @@ from packer.system.storage import storage_errors
 _TRANSACTION_BYTES = 16 << 20
 _MAP_BYTES = 64 * MIB
 """Address space, not disk, of a small file; doubled as it grows."""
-_MAGIC_BYTES = 12
 _PAGE_BYTES = 4096
 _LEAF_BYTES = _PAGE_BYTES - 16
 """What a page holds after its header."""
@@ -90,7 +90,7 @@ class LmdbWriter:
             sync_path(self._path)
         # only LMDB knows where it puts values, and reveals it only through the addresses of its map
         found = PlaceList(self._parts)
-        for entry in _images(self._path, frozenset(part.name.encode("ascii") for part in self._parts)):
+        for entry in scan(self._path, frozenset(part.name.encode("ascii") for part in self._parts)):
             found.add((entry.offset, entry.size), entry.parts)
         return found.places()
 
@@ -112,16 +112,8 @@ class LmdbWriter:
         self._pending, self._pending_bytes = [], 0
 
 
-class LmdbContainer:
+class LmdbContainer(FileFormat):
     """``--format lmdb``."""
-
-    name = "lmdb"
-    suffix = ".lmdb"
-    block_bytes = _PAGE_BYTES
-    overhead_bytes = 256
-
-    def create(self, path: str, spec: ShardSpec) -> LmdbWriter:
-        return LmdbWriter(path, spec)
 
     def stored_bytes(self, image_bytes: NDArray[np.int64], note_bytes: float) -> int:
         """Return the approximate size of the file.
@@ -150,11 +142,8 @@ class LmdbContainer:
         share = leaves / max(1, len(drawn))
         return int((pages + share * len(entries) * 1.01 + 2) * _PAGE_BYTES)  # a hundredth: the inner nodes of the tree
 
-    def scan(self, path: str) -> Iterator[Entry]:
-        return _images(path, None)
 
-
-def _images(path: str, own: frozenset[bytes] | None) -> Iterator[Entry]:
+def scan(path: str, own: frozenset[bytes] | None = None) -> Iterator[Entry]:
     """Yield the images.
 
     Args:
@@ -202,4 +191,4 @@ def _header_bytes(path: str, key: str, value: memoryview) -> int:
         raise DamagedPack(path, f"the value of {printable(key)} is not an image: {error}") from error
 
 
-CONTAINER = LmdbContainer()
+CONTAINER = LmdbContainer("lmdb", ".lmdb", block_bytes=_PAGE_BYTES, overhead_bytes=256, create=LmdbWriter, scan=scan)

@@ -7,22 +7,20 @@ are listed from the fastest: an image of shape (height, width, channels) has the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from packer.containers.arrays import ArraysWriter, BytesColumn, scan_entries
-from packer.containers.container import Entry, ShardSpec
+from packer.containers.arrays import ArraysWriter, BytesColumn, array_format
+from packer.containers.container import ShardSpec
 from packer.errors import UsageError, option, size_text
-from packer.files.n5_blocks import METADATA, block_head, open_arrays
+from packer.files.array_files import N5_METADATA, block_head, open_n5
 
 _VERSION = "2.5.1"
 _BLOCK_BYTES = 4 << 20
 _LARGEST_BLOCK = (1 << 31) - 1
 """Elements; Java's arrays hold no more."""
 SMALLER = "make the shards smaller"
-_COPY_BYTES = 4 << 20
 _DTYPES = {"uint8": "u1", "int64": ">i8", "float32": ">f4"}
 
 
@@ -70,14 +68,8 @@ class N5Writer(ArraysWriter):
             numbers = np.arange(len(starts) - 1)
             first = np.array(self._blocks, np.int64)[numbers // self._items]
             return first + starts[:-1] - starts[numbers - numbers % self._items]
-        total = self._bytes.total
-        base = self._begin_bytes("images", total)
-        if total:
-            for start in range(0, total, _COPY_BYTES):
-                self._zip.append(self._bytes.read(start, min(start + _COPY_BYTES, total)))
-            self._zip.end()
+        base = self._write_bytes("images", self._bytes)
         self._bytes.close()
-        self._end_bytes("images", total)
         return base + starts[:-1]
 
     def _write_array(self, name: str, array: Any) -> None:
@@ -99,7 +91,7 @@ class N5Writer(ArraysWriter):
         self._add_metadata(f"{name}/", (total,), "uint8", total)
 
     def _write_root(self, attributes: dict[str, Any]) -> None:
-        self._zip.add(METADATA, json.dumps({"n5": _VERSION, **attributes}).encode("ascii"))
+        self._zip.add(N5_METADATA, json.dumps({"n5": _VERSION, **attributes}).encode("ascii"))
 
     def _add_metadata(self, folder: str, shape: tuple[int, ...], dtype: str, items: int) -> None:
         block = [max(1, side) for side in (items, *shape[1:])]
@@ -109,23 +101,7 @@ class N5Writer(ArraysWriter):
             "dataType": dtype,
             "compression": {"type": "raw"},
         }
-        self._zip.add(folder + METADATA, json.dumps(metadata).encode("ascii"))
+        self._zip.add(folder + N5_METADATA, json.dumps(metadata).encode("ascii"))
 
 
-class N5Container:
-    """``--format n5``."""
-
-    name = "n5"
-    suffix = ".n5.zip"
-    block_bytes = 1
-    overhead_bytes = 128
-
-    def create(self, path: str, spec: ShardSpec) -> N5Writer:
-        return N5Writer(path, spec)
-
-    def scan(self, path: str) -> Iterator[Entry]:
-        with open_arrays(path) as arrays:
-            yield from scan_entries(arrays)
-
-
-CONTAINER = N5Container()
+CONTAINER = array_format("n5", ".n5.zip", overhead_bytes=128, create=N5Writer, open_arrays=open_n5)

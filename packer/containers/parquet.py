@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from packer.containers.container import (
     HEADER_BYTES,
     Entry,
+    FileFormat,
     Places,
     ShardSpec,
     check_raw_size,
@@ -181,24 +182,14 @@ class _Group:
         )
 
 
-class ParquetContainer:
-    """``--format parquet``."""
-
-    name = "parquet"
-    suffix = ".parquet"
-    block_bytes = 1
-    overhead_bytes = 192
-
-    def create(self, path: str, spec: ShardSpec) -> ParquetWriter:
-        return ParquetWriter(path, spec)
-
-    def scan(self, path: str) -> Iterator[Entry]:
-        try:
-            yield from _entries(path)
-        except DamagedPack:
-            raise
-        except (*_UNREADABLE, pa.ArrowException, OverflowError, struct.error) as error:
-            raise DamagedPack(path, f"not a Parquet file of images: {error}") from error
+def scan(path: str) -> Iterator[Entry]:
+    """Yield the records of a file that `ParquetWriter` wrote."""
+    try:
+        yield from _entries(path)
+    except DamagedPack:
+        raise
+    except (*_UNREADABLE, pa.ArrowException, OverflowError, struct.error) as error:
+        raise DamagedPack(path, f"not a Parquet file of images: {error}") from error
 
 
 def _entries(path: str) -> Iterator[Entry]:
@@ -278,4 +269,4 @@ def _plain(field: Field, annotation: Annotation) -> Any:
     return None if value is None else field.kind.to_json(value)
 
 
-CONTAINER = ParquetContainer()
+CONTAINER = FileFormat("parquet", ".parquet", block_bytes=1, overhead_bytes=192, create=ParquetWriter, scan=scan)

@@ -7,14 +7,14 @@ each tensor, and `data.pkl`, which names them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from packer.containers.arrays import ArraysWriter, scan_entries
-from packer.containers.container import Entry, ShardSpec
-from packer.files.torch_tensors import PICKLE, Tensor, open_arrays, strides_of
+from packer.containers.arrays import ArraysWriter, array_format
+from packer.containers.container import ShardSpec
+from packer.files.torch_tensors import PICKLE, Tensor, open_tensors, strides_of
 
 _ALIGNMENT = 64
 
@@ -63,22 +63,6 @@ class PthWriter(ArraysWriter):
         self._zip.add("archive/version", b"3\n")
 
 
-class PthContainer:
-    """``--format pth``."""
-
-    name = "pth"
-    suffix = ".pth"
-    block_bytes = 1
-    overhead_bytes = 192
-
-    def create(self, path: str, spec: ShardSpec) -> PthWriter:
-        return PthWriter(path, spec)
-
-    def scan(self, path: str) -> Iterator[Entry]:
-        with open_arrays(path) as arrays:
-            yield from scan_entries(arrays)
-
-
 def pickled(content: dict[str, Any]) -> bytes:
     """Return the pickle of a dict of tensors, texts and lists of texts; `torch.load(weights_only=True)` reads it."""
     items = b"".join(_text(name) + _value(value) for name, value in content.items())
@@ -125,4 +109,4 @@ def _numbers(numbers: Sequence[int]) -> bytes:
     return b"(" + b"".join(map(_number, numbers)) + b"t"
 
 
-CONTAINER = PthContainer()
+CONTAINER = array_format("pth", ".pth", overhead_bytes=192, create=PthWriter, open_arrays=open_tensors)

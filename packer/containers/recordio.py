@@ -17,9 +17,8 @@ import numpy as np
 from packer.containers.container import (
     HEADER_BYTES,
     Entry,
-    PlaceList,
-    Places,
-    ShardSpec,
+    FileFormat,
+    StreamWriter,
     image_file,
     npy_payload_offset,
 )
@@ -27,21 +26,14 @@ from packer.errors import DamagedPack, UsageError, size_text
 from packer.files.record_frames import FRAME_HEAD, HEADER, MAGIC, MOST_BYTES, recordio_frames
 from packer.model.annotation import Record, parts_of
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
-from packer.system.storage import NewFile, mapped
+from packer.system.storage import mapped
 
 _TAIL = struct.Struct("<I8s")
 _MARK = b"\x00packer\x00"
 
 
-class RecordIOWriter:
+class RecordIOWriter(StreamWriter):
     """Writes one frame per record: header, label vector, image file, parts, annotation."""
-
-    def __init__(self, path: str, spec: ShardSpec) -> None:
-        self._classes = spec.classes
-        self._file = NewFile(path)
-        self._bytes = 0
-        self._parts = spec.parts
-        self._places = PlaceList(spec.parts)
 
     def write(self, record: Record) -> None:
         note = annotation_json(record, self._classes).encode("ascii")
@@ -57,42 +49,31 @@ class RecordIOWriter:
             raise UsageError(record.path, problem, "choose another --format, or make the images smaller with --resize")
         tail = _TAIL.pack(len(note), _MARK) + bytes(-length % 4)
         self._file.append(FRAME_HEAD.pack(MAGIC, length), head, image, *contents, note, tail)
-        start = self._bytes + FRAME_HEAD.size + len(head)
+        start = self._end + FRAME_HEAD.size + len(head)
         ends = accumulate(map(len, contents), initial=start + len(image))
         places = {part.name: (at, len(part.data)) for part, at in zip(parts, ends, strict=False)}
         self._places.add((start, len(image)), places)
-        self._bytes += FRAME_HEAD.size + length + -length % 4
-
-    def close(self) -> Places:
-        self._file.close()
-        return self._places.places()
+        self._end += FRAME_HEAD.size + length + -length % 4
 
 
-class RecordIOContainer:
+def scan(path: str) -> Iterator[Entry]:
+    """Yield the images of all records; the key is that of the annotation, else the header's id.
+
+    Records without an image, as the first ones of InsightFace, are ignored.
+    """
+    with mapped(path) as view:
+        for start, stop in recordio_frames(path, view):
+            try:
+                entry = _entry(view, start, stop)
+            except (ValueError, struct.error) as error:
+                problem = f"the record at byte {start - FRAME_HEAD.size} cannot be read: {error}"
+                raise DamagedPack(path, problem) from error
+            if entry is not None:
+                yield entry
+
+
+class RecordIOContainer(FileFormat):
     """``--format recordio``."""
-
-    name = "recordio"
-    suffix = ".rec"
-    block_bytes = 4
-    overhead_bytes = 288
-
-    def create(self, path: str, spec: ShardSpec) -> RecordIOWriter:
-        return RecordIOWriter(path, spec)
-
-    def scan(self, path: str) -> Iterator[Entry]:
-        """Yield the images of all records; the key is that of the annotation, else the header's id.
-
-        Records without an image, as the first ones of InsightFace, are ignored.
-        """
-        with mapped(path) as view:
-            for start, stop in recordio_frames(path, view):
-                try:
-                    entry = _entry(view, start, stop)
-                except (ValueError, struct.error) as error:
-                    problem = f"the record at byte {start - FRAME_HEAD.size} cannot be read: {error}"
-                    raise DamagedPack(path, problem) from error
-                if entry is not None:
-                    yield entry
 
     def companion(self, path: str) -> tuple[str, bytes]:
         """Return the .idx file of a shard: the number and the first byte of each record, one a line."""
@@ -160,4 +141,4 @@ def _entry(view: mmap.mmap, start: int, stop: int) -> Entry | None:
     return Entry(key, image, end - image, note, parts)
 
 
-CONTAINER = RecordIOContainer()
+CONTAINER = RecordIOContainer("recordio", ".rec", block_bytes=4, overhead_bytes=288, create=RecordIOWriter, scan=scan)

@@ -15,9 +15,8 @@ import numpy as np
 from packer.containers.container import (
     HEADER_BYTES,
     Entry,
-    PlaceList,
-    Places,
-    ShardSpec,
+    FileFormat,
+    StreamWriter,
     image_file,
     npy_payload_offset,
 )
@@ -26,7 +25,7 @@ from packer.files.record_frames import BYTES_LIST, CRC, FRAME, bytes_features, m
 from packer.model.annotation import Record, in_order, parts_of
 from packer.model.fields import LISTS
 from packer.model.record_json import annotation_json, class_name, packer_annotation, part_sizes
-from packer.system.storage import NewFile, mapped
+from packer.system.storage import mapped
 
 _FLAGS = ("difficult", "truncated", "occluded")
 _OF_IMAGES = [field for field in LISTS if not field.per_box]
@@ -53,7 +52,7 @@ def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     entries = {
         b"image/channels": _integer(b"image/channels", record.channels),
         FILENAME: _map_entry(FILENAME, _text(record.path)),
-        b"image/format": _format("npy" if record.encoding == "raw" else record.encoding),
+        b"image/format": _name(b"image/format", "npy" if record.encoding == "raw" else record.encoding),
         b"image/height": _integer(b"image/height", record.height),
         KEY: _map_entry(KEY, _text(record.key.encode())),
         b"image/width": _integer(b"image/width", record.width),
@@ -61,7 +60,7 @@ def example_parts(record: Record, annotation: str, classes: tuple[str, ...]) -> 
     }
     if a.label is not None:
         entries[b"image/class/label"] = _integer(b"image/class/label", a.label)
-        entries[b"image/class/text"] = _class_text(class_name(a.label, classes))
+        entries[b"image/class/text"] = _name(b"image/class/text", class_name(a.label, classes))
     more: dict[bytes, bytes] = {}
     if a.boxes is not None:
         more.update(_box_features(record))
@@ -165,13 +164,8 @@ def _integer(name: bytes, value: int) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _class_text(name: str) -> bytes:
-    return _map_entry(b"image/class/text", _text(name.encode("utf-8", "surrogateescape")))
-
-
-@lru_cache(maxsize=16)
-def _format(name: str) -> bytes:
-    return _map_entry(b"image/format", _text(name.encode()))
+def _name(feature: bytes, name: str) -> bytes:
+    return _map_entry(feature, _text(name.encode("utf-8", "surrogateescape")))
 
 
 def _integers(values: Iterable[int]) -> bytes:
@@ -193,15 +187,8 @@ _LENGTH = struct.Struct("<Q")
 _NAMES = (IMAGE, KEY, FILENAME, ANNOTATION)
 
 
-class TFRecordWriter:
+class TFRecordWriter(StreamWriter):
     """Writes one frame per record."""
-
-    def __init__(self, path: str, spec: ShardSpec) -> None:
-        self._classes = spec.classes
-        self._file = NewFile(path)
-        self._bytes = 0
-        self._parts = spec.parts
-        self._places = PlaceList(spec.parts)
 
     def write(self, record: Record) -> None:
         own = parts_of(record, self._parts)
@@ -209,42 +196,27 @@ class TFRecordWriter:
         size = sum(map(len, parts))
         length = _LENGTH.pack(size)
         self._file.append(length, CRC.pack(masked_crc32c(length)), *parts, CRC.pack(masked_crc32c(*parts)))
-        base = self._bytes + FRAME.head
+        base = self._end + FRAME.head
         places = {name: (base + at, len(own[name].data)) for name, at in zip(own, parts_at, strict=True)}
         self._places.add((base + image_at, len(record.data)), places)
-        self._bytes += FRAME.head + size + FRAME.tail
-
-    def close(self) -> Places:
-        self._file.close()
-        return self._places.places()
+        self._end += FRAME.head + size + FRAME.tail
 
 
-class TFRecordContainer:
-    """``--format tfrecord``."""
+def scan(path: str) -> Iterator[Entry]:
+    """Verify both checksums of each frame, and yield the images of the Examples.
 
-    name = "tfrecord"
-    suffix = ".tfrecord"
-    block_bytes = 1
-    overhead_bytes = 512
-
-    def create(self, path: str, spec: ShardSpec) -> TFRecordWriter:
-        return TFRecordWriter(path, spec)
-
-    def scan(self, path: str) -> Iterator[Entry]:
-        """Verify both checksums of each frame, and yield the images of the Examples.
-
-        The image is the feature image/encoded; its key is the feature image/source_id, else image/filename, else the
-        number of its frame. Examples without an image are ignored.
-        """
-        with mapped(path) as view, memoryview(view) as data:
-            for number, (start, stop) in enumerate(tfrecord_frames(path, data)):
-                try:
-                    entry = _entry(data[start:stop], start, number)
-                except ValueError as error:
-                    problem = f"the frame at byte {start - FRAME.head} is not a readable Example: {error}"
-                    raise DamagedPack(path, problem) from error
-                if entry is not None:
-                    yield entry
+    The image is the feature image/encoded; its key is the feature image/source_id, else image/filename, else the
+    number of its frame. Examples without an image are ignored.
+    """
+    with mapped(path) as view, memoryview(view) as data:
+        for number, (start, stop) in enumerate(tfrecord_frames(path, data)):
+            try:
+                entry = _entry(data[start:stop], start, number)
+            except ValueError as error:
+                problem = f"the frame at byte {start - FRAME.head} is not a readable Example: {error}"
+                raise DamagedPack(path, problem) from error
+            if entry is not None:
+                yield entry
 
 
 def _entry(example: memoryview, at: int, number: int) -> Entry | None:
@@ -263,4 +235,4 @@ def _entry(example: memoryview, at: int, number: int) -> Entry | None:
     return Entry(key, at + start, stop - start, text, parts)
 
 
-CONTAINER = TFRecordContainer()
+CONTAINER = FileFormat("tfrecord", ".tfrecord", block_bytes=1, overhead_bytes=512, create=TFRecordWriter, scan=scan)

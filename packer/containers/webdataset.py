@@ -12,10 +12,10 @@ from packer.containers.container import (
     HEADER_BYTES,
     IMAGE_EXTENSIONS,
     Entry,
+    FileFormat,
     Place,
-    PlaceList,
     Places,
-    ShardSpec,
+    StreamWriter,
     image_file,
     npy_payload_offset,
 )
@@ -24,21 +24,14 @@ from packer.files.tar_segments import NO_BYTES, tar_files
 from packer.model.annotation import EXTENSIONS as PART_EXTENSIONS
 from packer.model.annotation import Record, parts_of
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
-from packer.system.storage import NewFile, mapped
+from packer.system.storage import mapped
 
 _BLOCK = tarfile.BLOCKSIZE
 _END = b"\0" * (2 * _BLOCK)
 
 
-class WebDatasetWriter:
+class WebDatasetWriter(StreamWriter):
     """Writes the members KEY.EXT, KEY.cls (if there is a label) and KEY.json of each record."""
-
-    def __init__(self, path: str, spec: ShardSpec) -> None:
-        self._classes = spec.classes
-        self._file = NewFile(path)
-        self._size = 0
-        self._parts = spec.parts
-        self._places = PlaceList(spec.parts)
 
     def write(self, record: Record) -> None:
         text = annotation_json(record, self._classes).encode("ascii")
@@ -55,42 +48,30 @@ class WebDatasetWriter:
 
     def close(self) -> Places:
         # tar ends with two empty blocks, and is padded to whole records of 20 blocks
-        fill = -(self._size + len(_END)) % tarfile.RECORDSIZE
+        fill = -(self._end + len(_END)) % tarfile.RECORDSIZE
         self._file.append(_END, b"\0" * fill)
-        self._file.close()
-        return self._places.places()
+        return super().close()
 
     def _member(self, name: str, *parts: bytes) -> int:
         """Write a member, and return where its bytes begin."""
-        start = self._size + _BLOCK
+        start = self._end + _BLOCK
         size = sum(map(len, parts))
         fill = -size % _BLOCK
         self._file.append(member_header(name.encode("ascii"), size), *parts, b"\0" * fill)
-        self._size += _BLOCK + size + fill
+        self._end += _BLOCK + size + fill
         return start
 
 
-class WebDatasetContainer:
-    """``--format webdataset``."""
-
-    name = "webdataset"
-    suffix = ".tar"
-    block_bytes = 512
-    overhead_bytes = 2560
-
-    def create(self, path: str, spec: ShardSpec) -> WebDatasetWriter:
-        return WebDatasetWriter(path, spec)
-
-    def scan(self, path: str) -> Iterator[Entry]:
-        """Yield the images: members whose names have the same key, up to the first dot, belong together."""
-        with mapped(path) as view:
-            if len(view) % tarfile.RECORDSIZE:
-                raise DamagedPack(path, "not a whole tar file")
-            try:
-                yield from _scan_entries(view, path)
-            except (UsageError, ValueError) as error:
-                problem = error.problem if isinstance(error, UsageError) else error
-                raise DamagedPack(path, f"not a whole tar file: {problem}") from error
+def scan(path: str) -> Iterator[Entry]:
+    """Yield the images: members whose names have the same key, up to the first dot, belong together."""
+    with mapped(path) as view:
+        if len(view) % tarfile.RECORDSIZE:
+            raise DamagedPack(path, "not a whole tar file")
+        try:
+            yield from _scan_entries(view, path)
+        except (UsageError, ValueError) as error:
+            problem = error.problem if isinstance(error, UsageError) else error
+            raise DamagedPack(path, f"not a whole tar file: {problem}") from error
 
 
 def _scan_entries(view: mmap.mmap, path: str) -> Iterator[Entry]:
@@ -153,4 +134,6 @@ def _blank_sum() -> int:
     return sum(template[100:124]) + sum(template[135:148]) + sum(template[156:]) + 8 * ord(" ")
 
 
-CONTAINER = WebDatasetContainer()
+CONTAINER = FileFormat(
+    "webdataset", ".tar", block_bytes=_BLOCK, overhead_bytes=2560, create=WebDatasetWriter, scan=scan
+)

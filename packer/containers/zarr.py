@@ -6,15 +6,14 @@ Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html, with the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from crc32c import crc32c
 
-from packer.containers.arrays import ArraysWriter, scan_entries
-from packer.containers.container import Entry, ShardSpec
-from packer.files.zarr_chunks import INDEX_CRC, METADATA, open_arrays
+from packer.containers.arrays import ArraysWriter, array_format
+from packer.containers.container import ShardSpec
+from packer.files.array_files import INDEX_CRC, ZARR_METADATA, open_zarr
 
 _CHUNK_BYTES = 1 << 16
 """Of images that are one array of bytes: what a reader reads at least. The last one is filled up."""
@@ -78,7 +77,7 @@ class ZarrWriter(ArraysWriter):
         self._add_metadata("", {"zarr_format": 3, "node_type": "group", "attributes": attributes})
 
     def _add_metadata(self, folder: str, metadata: dict[str, Any]) -> None:
-        self._zip.add(folder + METADATA, json.dumps(metadata).encode("ascii"))
+        self._zip.add(folder + ZARR_METADATA, json.dumps(metadata).encode("ascii"))
 
 
 def _array(shape: tuple[int, ...], dtype: str, chunk: tuple[int, ...], codec: dict[str, Any]) -> dict[str, Any]:
@@ -96,20 +95,4 @@ def _array(shape: tuple[int, ...], dtype: str, chunk: tuple[int, ...], codec: di
     }
 
 
-class ZarrContainer:
-    """``--format zarr``."""
-
-    name = "zarr"
-    suffix = ".zarr.zip"
-    block_bytes = 1
-    overhead_bytes = 128
-
-    def create(self, path: str, spec: ShardSpec) -> ZarrWriter:
-        return ZarrWriter(path, spec)
-
-    def scan(self, path: str) -> Iterator[Entry]:
-        with open_arrays(path) as arrays:
-            yield from scan_entries(arrays)
-
-
-CONTAINER = ZarrContainer()
+CONTAINER = array_format("zarr", ".zarr.zip", overhead_bytes=128, create=ZarrWriter, open_arrays=open_zarr)

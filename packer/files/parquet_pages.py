@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from packer.files.record_frames import read_varint
+
 _LENGTH = struct.Struct("<I")
 _DATA, _INDEX, _DICTIONARY, _DATA_V2 = range(4)
 _PLAIN, _RLE, _DICTIONARY_INDEXES = 0, 3, (2, 8)
@@ -129,7 +131,7 @@ def _hybrid(data: memoryview, bits: int, count: int) -> Any:
     parts, position = [np.zeros(0, np.int64)], 0
     left = count if bits else 0
     while left > 0:
-        run, position = _varint(data, position)
+        run, position = read_varint(data, position)
         if run & 1:
             packed = np.frombuffer(data[position : position + (run >> 1) * bits], np.uint8)
             position += (run >> 1) * bits
@@ -146,18 +148,6 @@ def _hybrid(data: memoryview, bits: int, count: int) -> Any:
     return np.concatenate(parts) if bits else np.zeros(count, np.int64)
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    number = shift = 0
-    while shift < 64:
-        byte = data[position]
-        number |= (byte & 127) << shift
-        position += 1
-        if byte < 128:
-            return number, position
-        shift += 7
-    raise ValueError(f"a number that does not end before byte {position}")
-
-
 def _struct(data: memoryview, position: int, depth: int = 0) -> tuple[dict[int, Any], int]:
     """Return the fields of a Thrift struct by id, and the position after it."""
     fields: dict[int, Any] = {}
@@ -167,7 +157,7 @@ def _struct(data: memoryview, position: int, depth: int = 0) -> tuple[dict[int, 
         if kind >> 4:
             field += kind >> 4
         else:
-            zigzag, position = _varint(data, position)
+            zigzag, position = read_varint(data, position)
             field = zigzag >> 1 ^ -(zigzag & 1)
         fields[field], position = _value(data, position, kind & 15, depth)
     return fields, position + 1
@@ -179,12 +169,12 @@ def _value(data: memoryview, position: int, kind: int, depth: int) -> tuple[Any,
     if kind == 3:
         return data[position], position + 1
     if kind in (4, 5, 6):
-        zigzag, position = _varint(data, position)
+        zigzag, position = read_varint(data, position)
         return zigzag >> 1 ^ -(zigzag & 1), position
     if kind == 7:
         return None, position + 8
     if kind == 8:  # binary: statistics
-        size, position = _varint(data, position)
+        size, position = read_varint(data, position)
         return None, position + size
     if kind == 12 and depth < _DEEPEST:
         return _struct(data, position, depth + 1)

@@ -23,7 +23,6 @@ SMALL_MEMBER_BYTES = 16 * 1024
 """Reading on is faster than looking for the next header up to this size."""
 MOST_HEADER_BYTES = 1 << 20
 """Names and pax records of one member."""
-NO_PATH = "has a header without a valid name"
 GET_AGAIN = "get the archive again"
 SPARSE = "is stored as a sparse file, in pieces"
 

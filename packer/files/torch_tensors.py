@@ -171,7 +171,7 @@ PICKLE = "data.pkl"
 
 
 @contextmanager
-def open_arrays(path: str) -> Iterator[ArrayFile]:
+def open_tensors(path: str) -> Iterator[ArrayFile]:
     """Open a file of torch.save. Raise DamagedPack if it is not one; nothing is unpickled."""
     with array_errors(path, "a torch.save file"), mapped(path) as view, memoryview(view) as data:
         yield _arrays(StoredEntries(path, data), data)

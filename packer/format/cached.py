@@ -16,7 +16,7 @@ from packer.format.index import read_index
 from packer.format.indexes import all_ranges
 from packer.format.jpeg_index_list import JPEG_INDEX, index_file_of
 from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
-from packer.format.verify_records import record_problems
+from packer.format.verify_records import record_problems, text_of
 from packer.model.annotation import Int64, Progress, names_in
 from packer.model.annotation_columns import column
 from packer.stores import clean_url, is_url
@@ -152,9 +152,9 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
             rows = np.flatnonzero((before[last + 1] - before[first] == last - first + 1).all(axis=0))
             report.records += len(rows)
             container = os.path.join(pack.folder, shard.container.name)
-            found = list(_problems(container, table, rows))
+            found, keys = list(_problems(container, table, rows)), column(table, "key")
             for row, problem in found:
-                report.problems.append(f"{shard.container.name}: record {_key(table, row)} {problem}")
+                report.problems.append(f"{shard.container.name}: record {text_of(keys[row])} {problem}")
                 for start, stop in zip(first[:, row].tolist(), last[:, row].tolist(), strict=True):
                     wrong.update(stored.layout.extents[start : stop + 1].tolist())
             begin, end = stored.layout.first_blocks[number : number + 2].tolist()
@@ -183,10 +183,6 @@ def _problems(container: str, table: object, rows: Int64) -> Iterator[tuple[int,
         for row, problem in enumerate(record_problems(container, table, range(first, first + count)), first):
             if problem is not None:
                 yield row, problem
-
-
-def _key(table: object, row: int) -> str:
-    return bytes(column(table, "key")[row]).decode("ascii", "backslashreplace")
 
 
 def clear_cached(pack: CachedPack) -> int:

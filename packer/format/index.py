@@ -17,31 +17,14 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, StorageError
-from packer.format.manifest import INDEX_SUFFIX, IndexEntry
-from packer.format.mmap import map_files
+from packer.format.manifest import IndexEntry
+from packer.format.mmap import map_file
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation import Annotation, PartSpec, Record, check_names, key_of, names_in
-from packer.model.annotation_columns import Annotations, annotation_of, column
 from packer.model.fields import BY_NAME, FIELDS, FIRST_VERSION, annotation_arrays, texts_of
 
 if TYPE_CHECKING:  # reading needs no container
     from packer.containers.container import Places
-
-__all__ = [
-    "DTYPES",
-    "ENCODINGS",
-    "INDEX_SUFFIX",
-    "SCHEMA",
-    "Annotations",
-    "IndexBuilder",
-    "annotation_of",
-    "batch_of",
-    "column",
-    "one_batch",
-    "read_index",
-    "write_index",
-]
-
 
 ENCODINGS = ("raw", "jpeg", "png", "bmp", "gif", "webp", "tiff", "avif", "jp2", "pnm")
 FIRST_ENCODINGS = ENCODINGS[:7]
@@ -102,22 +85,13 @@ def rows_batch(rows: list[tuple[Any, ...]], annotations: list[Annotation]) -> An
 
     A row is (key, size, crc32c, height, width, channels, codes of dtype and encoding, path, source_xxh3).
     """
-    facts = list(zip(*rows, strict=True)) or [()] * 10
-    keys, sizes, crcs, heights, widths, channels, dtypes, encodings, paths, sources = facts
+    schema, names = FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("offset")), {"dtype": DTYPES, "encoding": ENCODINGS}
+    facts = zip(*rows, strict=True) if rows else [()] * (len(_FACTS) - 1)
     columns = [
-        pa.array(keys, pa.string()),
-        pa.array(sizes, pa.int64()),
-        pa.array(crcs, pa.uint32()),
-        pa.array(heights, pa.int32()),
-        pa.array(widths, pa.int32()),
-        pa.array(channels, pa.int8()),
-        dictionary_column(dtypes, DTYPES),
-        dictionary_column(encodings, ENCODINGS),
-        pa.array(paths, pa.binary()),
-        pa.array(sources, pa.binary(16)),
-        *annotation_arrays(annotations, list(map(texts_of, annotations))),
+        dictionary_column(values, names[field.name]) if field.name in names else pa.array(values, field.type)
+        for field, values in zip(schema, facts, strict=False)
     ]
-    schema = FULL_SCHEMA.remove(FULL_SCHEMA.get_field_index("offset"))
+    columns += annotation_arrays(annotations, list(map(texts_of, annotations)))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -170,7 +144,11 @@ class IndexBuilder:
         if self._part_names:
             self._parts.append(
                 {
-                    part.name: (len(part.data), crc32c(part.data, crc32c(key_of(key, part.name))), _code(part.encoding))
+                    part.name: (
+                        len(part.data),
+                        crc32c(part.data, crc32c(key_of(key, part.name))),
+                        PART_ENCODINGS.index(part.encoding),
+                    )
                     for part in record.parts
                 }
             )
@@ -225,10 +203,6 @@ def _offsets(path: AnyPath, column: Any, places: Places, what: str = "") -> Any:
     return pa.array(np.where(written < 0, 0, places.offsets))
 
 
-def _code(encoding: str) -> int:
-    return PART_ENCODINGS.index(encoding)
-
-
 def _concatenated_column(path: AnyPath, chunks: list[Any], kind: Any = None) -> Any:
     # one array, so that it can be mapped without a copy
     try:
@@ -271,12 +245,11 @@ def write_index(path: AnyPath, batch: Any) -> IndexEntry:
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     data = memoryview(sink.getvalue())
-    from packer.system.storage import storage_errors  # which reading does not need
+    from packer.system.atomic import write_new  # which reading does not need
+    from packer.system.storage import storage_errors
 
-    with storage_errors(os.fsdecode(path)), open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    with storage_errors(os.fsdecode(path)):
+        write_new(path, data)
     name = os.path.basename(os.fsdecode(path))
     return IndexEntry(name, len(data), hashlib.sha256(data).hexdigest(), int(crc32c(data)))
 
@@ -343,7 +316,7 @@ def _map_index(path: AnyPath) -> NDArray[np.uint8]:
         raise DamagedPack(path, "the index is missing", "build the pack again") from error
     except OSError as error:
         raise StorageError(path, f"cannot open the index: {error.strerror}") from error
-    return map_files([(name, size)])[0].parts[0][:size]
+    return map_file(name, size)
 
 
 def _check_mapped(data: NDArray[np.uint8], batch: Any) -> None:

@@ -23,7 +23,7 @@ from packer.errors import DamagedPack, StorageError
 from packer.format.digests import crc32c_of
 from packer.format.index import DTYPES, ENCODINGS, read_index
 from packer.format.manifest import Manifest, ShardEntry
-from packer.format.mmap import MANY_FILES, Region, check_files, map_files
+from packer.format.mmap import MANY_FILES, Region, check_files, map_file, map_files
 from packer.model.annotation import COLUMNS, MISSING, Int64, column_of, names_in
 from packer.model.annotation_columns import Annotations, Ragged, column, present
 from packer.model.fields import CLASS_IDS, LISTS, OF_BOXES, Lists
@@ -298,7 +298,7 @@ class Indexes:
                 raise DamagedPack(path, "is missing", "restore it or build the pack again") from None
             except OSError as error:
                 raise StorageError(path, error.strerror or str(error)) from None
-        data[:] = map_files([(path, len(data))])[0].parts[0][: len(data)] if content is None else content
+        data[:] = map_file(path, len(data)) if content is None else content
         return int(crc32c(data))
 
     def _data(self, number: int) -> Content:
@@ -457,15 +457,10 @@ def bad_ranges(table: Any, limit: int) -> tuple[NDArray[np.bool_], NDArray[np.bo
     Both are bool (k, n): the images first, then each part.
     """
     offsets, sizes = all_ranges(table)
-    outside = lies_outside(offsets, sizes, limit)
+    outside = (offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)  # which no value overflows
     among = ~outside if len(offsets) == len(table) else ~outside & (sizes > 0)
     shape = (-1, len(table)) if len(table) else (1, 0)
     return outside.reshape(shape), overlapping(offsets, sizes, among).reshape(shape)
-
-
-def lies_outside(offsets: NDArray[Any], sizes: NDArray[Any], limit: int) -> NDArray[np.bool_]:
-    """Return which ranges exceed a file of `limit` bytes, bool (n,). The inputs are int64 (n,), with any values."""
-    return (offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)
 
 
 def overlapping(offsets: NDArray[Any], sizes: NDArray[Any], among: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ from packer.format.index import one_batch
 from packer.format.indexes import FETCHED_AT_ONCE, in_memory
 from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, list_text, make_again, parse_jpeg_index_list
 from packer.format.manifest import IndexEntry
-from packer.format.mmap import MANY_FILES, check_files, map_files
+from packer.format.mmap import MANY_FILES, check_files, map_file, map_files
 from packer.format.pack import Pack
 from packer.format.pack_files import PackFiles
 from packer.model.annotation import Int64
@@ -206,7 +206,7 @@ class JpegIndexes:
             self._region.map(number, again)
         else:
             if fetched is None and files.remote is not None:  # its file is in the cache
-                fetched = map_files([self._files[number]])[0].parts[0][:size]
+                fetched = map_file(*self._files[number])
             elif fetched is None:
                 place = int(self._places[number])
                 fetched = np.frombuffer(self._maps.data[place : place + size], np.uint8)

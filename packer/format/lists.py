@@ -24,6 +24,7 @@ from packer.format.manifest import FileEntry, Manifest, Rejected
 from packer.format.pack_objects import fetch_file, manifest_of
 from packer.stores import is_url, open_store
 from packer.system import open_regular
+from packer.system.atomic import write_new
 
 MOST_IN_MANIFEST = 1000
 """pack.json holds the first rejected inputs itself."""
@@ -229,10 +230,7 @@ def write_lists(
     """
     entries = {}
     for name, content in (selections or {}).items():
-        with open(os.path.join(folder, selection_file(name)), "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write_new(os.path.join(folder, selection_file(name)), content)
         entries[name] = FileEntry(selection_file(name), len(content), hashlib.sha256(content).hexdigest())
     for listing in listings:
         if len(listing):

@@ -34,7 +34,7 @@ from packer.format.jpeg_index_list import (
     remove_files,
 )
 from packer.format.manifest import FileEntry, IndexEntry, Manifest, ShardEntry
-from packer.format.mmap import map_files
+from packer.format.mmap import map_file
 from packer.format.verify_records import DECODE_TIMEOUT_S, Problem
 from packer.images.decoders import INSTALL, load_native
 from packer.images.header import read_header
@@ -163,9 +163,9 @@ def is_right(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked) -
 
     Arguments and errors are those of `make_jpeg_index`.
     """
-    size = os.path.getsize(job.path)
+    there = index_column(job.path, map_file(job.path, os.path.getsize(job.path)))
     indexes, _, _ = index_rows(job, report, decoding)
-    return bool(index_column(job.path, map_files([(job.path, size)])[0].parts[0][:size]).equals(indexes))
+    return bool(there.equals(indexes))
 
 
 def _made_of(job: JpegIndexJob) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _earlier_result(job: JpegIndexJob, made_of: Mapping[str, Any]) -> MadeJpegIn
     """Return the index that an earlier attempt has written; None if it is not there, or another."""
     try:
         size = os.path.getsize(job.path)
-        data = map_files([(job.path, size)])[0].parts[0][:size]
+        data = map_file(job.path, size)
         indexes = index_column(job.path, data)
         with pa.ipc.open_file(pa.py_buffer(data)) as file:
             found = json.loads(file.schema.metadata[MADE_OF])
@@ -210,7 +210,7 @@ def index_rows(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked)
     container, shard = job.container, job.shard
     indexes = Indexes(IndexFiles(job.folder, [shard]))
     offsets, table = indexes.offsets(0), indexes[0]
-    data = map_files([(container, shard.container.bytes)])[0].parts[0]
+    data = map_file(container, shard.container.bytes)
     numbers = (offsets, *(np.asarray(column(table, name)) for name in ("size", "crc32c", "encoding")))
     keys: Any = column(table, "key")
 
@@ -341,7 +341,7 @@ def _file_problems(folder: str, manifest: Manifest, listed: JpegIndexList, bad: 
         if one.index.name not in bad:
             path = os.path.join(folder, one.index.name)
             try:
-                rows = len(index_column(path, map_files([(path, one.index.bytes)])[0].parts[0][: one.index.bytes]))
+                rows = len(index_column(path, map_file(path, one.index.bytes)))
             except DamagedPack as error:
                 yield Problem(one.index.name, None, error.problem)
                 continue

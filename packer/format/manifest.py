@@ -18,26 +18,7 @@ from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, Usag
 from packer.model.annotation import KINDS, Annotation, PartSpec, check_names
 from packer.system import open_regular
 
-__all__ = [
-    "MANIFEST_NAME",
-    "PARTIAL_SUFFIX",
-    "WAS_URL",
-    "FileEntry",
-    "IndexEntry",
-    "Manifest",
-    "Origin",
-    "Rejected",
-    "ShardEntry",
-    "digest_of",
-    "names_a_pack",
-    "parse_manifest",
-    "read_manifest",
-]
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)
 
 
 def from_json_value(hint: Any, value: Any) -> Any:

@@ -224,6 +224,11 @@ def map_files(
     return region, starts[:-1]
 
 
+def map_file(path: str, size: int) -> NDArray[np.uint8]:
+    """Return the content of one file, mapped. Raise the errors of `map_files`."""
+    return map_files([(path, size)])[0].parts[0][:size]
+
+
 def check_files(files: Sequence[tuple[str, int]]) -> None:
     """Raise DamagedPack if a file is missing or has another size: of many files only if one is missing.
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from packer.errors import AnyPath, BadImage, DamagedPack, UsageError, plural, printable
 from packer.format.annotation_table import annotation_table
-from packer.format.indexes import RESTORE
 from packer.format.manifest import Manifest, Origin
 from packer.format.pack_files import open_files
 from packer.format.records import Records
@@ -33,8 +32,6 @@ from packer.model.fields import FLIPS, WHOLE
 if TYPE_CHECKING:
     from packer.images.decode import Decoder
     from packer.images.header import Mode
-
-__all__ = ["RESTORE", "Pack", "open_pack"]
 
 
 def open_pack(path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> Pack:
@@ -229,7 +226,7 @@ class Pack:
         if reader.encoding_of(i) != "raw":
             return self._decoded(i, bytes(data), shape, decoder)
         if min(shape) < 1 or len(data) != np.dtype(dtype).itemsize * shape[0] * shape[1] * shape[2]:
-            self.reader.raise_damaged(i, f"has {len(data)} bytes, which is not {dtype} pixels of shape {shape}")
+            raise self.reader.damage_error(i, f"has {len(data)} bytes, which is not {dtype} pixels of shape {shape}")
         return np.frombuffer(data, dtype).reshape(shape)
 
     def mask(self, i: int, name: str = "mask") -> Mask | None:
@@ -268,7 +265,8 @@ class Pack:
             with quiet_opencv():
                 return decode(data, mode, cast("Decoder", decoder), max_pixels=shape[0] * shape[1])
         except BadImage as error:
-            self.reader.raise_damaged(i, f"matches its checksum, but cannot be decoded: {error.problem}")
+            problem = f"matches its checksum, but cannot be decoded: {error.problem}"
+            raise self.reader.damage_error(i, problem) from error
 
     def sample(self, i: int, decoder: str = "auto") -> Sample:
         """Return image and annotation of record `i`; `decoder` as in `image`."""

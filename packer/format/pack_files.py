@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
-
-from packer.errors import AnyPath, DamagedPack, UsageError
-from packer.format.indexes import IndexFiles
-from packer.format.manifest import Manifest, ShardEntry, read_manifest
-from packer.format.mmap import MANY_FILES, Region, map_files
-from packer.model.annotation import Int64
-from packer.stores import clean_url, is_url, join_url
-from packer.stores.cache import origin_of
-
-if TYPE_CHECKING:
-    from packer.format.remote import Remote
 import math
+import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from packer.format.indexes import FETCHED_AT_ONCE, Indexes
-from packer.format.mmap import joined_region
-from packer.model.annotation import IMAGE, column_of
+from packer.errors import AnyPath, DamagedPack, UsageError
+from packer.format.indexes import FETCHED_AT_ONCE, Indexes, IndexFiles
+from packer.format.manifest import Manifest, ShardEntry, read_manifest
+from packer.format.mmap import MANY_FILES, Region, joined_region, map_files
+from packer.model.annotation import IMAGE, Int64, column_of
 from packer.model.annotation_columns import Ragged
+from packer.stores import clean_url, is_url, join_url
+from packer.stores.cache import origin_of
 from packer.stores.waiting import all_of, pool
+
+if TYPE_CHECKING:
+    from packer.format.remote import Remote
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +151,8 @@ class PackPlaces:
         one = files[0] if len(files) == 1 else None
         self.remote = one.remote if one else None
         """What fetches a pack at a URL; None: it is in a directory, or joined."""
+        self.is_remote = any(its.remote is not None for its in files)
+        """Whether records are fetched from a store, and may be evicted again."""
         self.folder = one.folder if one else ""
         """Where its files are on this machine; "" if they are in memory, or in the folders of several packs."""
         self.cache_options = one.cache_options if one else (None, None)
@@ -182,11 +179,6 @@ class PackPlaces:
 
     def __len__(self) -> int:
         return self.manifest.records
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether records are fetched from a store, and may be evicted again."""
-        return any(one.remote is not None for one in self.files)
 
     # -- where things lie
 

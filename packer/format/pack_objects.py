@@ -1,4 +1,7 @@
-"""The objects of a pack at a URL, read without a cache: its manifest, its lists, and what is missing."""
+"""The objects of a pack at a URL, read without a cache: its manifest, its lists, and what is missing.
+
+Nothing here needs numpy or pyarrow, so that `packer info` answers at once; `packer.format.remote` reads records.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from crc32c import crc32c
@@ -81,13 +81,12 @@ class Records(PackPlaces):
         super().__init__(files, manifest)
         self._checked = {IMAGE: Bits(len(self)), **{name: Bits(len(self)) for name in self.manifest.parts}}
         """Which records this process has verified, of the image and of each part."""
-        self._is_remote = self.is_remote
         self._needed_of: dict[PackFiles, NDArray[np.uint8]] = {}
 
     def record(self, i: int) -> memoryview:
         """Return the bytes of record `i` (`Pack.record`)."""
         self._require(i)
-        if self._is_remote:
+        if self.is_remote:
             with self.held(np.array([i])):
                 return memoryview(bytes(self._record(i)))  # a copy: its block may be evicted
         return self._record(i)
@@ -124,7 +123,7 @@ class Records(PackPlaces):
         Raises:
             StorageError: They cannot be fetched.
         """
-        if not self._is_remote:
+        if not self.is_remote:
             return _HERE
         if self.remote is not None:
             return self._held(self.files[0], self.remote, records, names)
@@ -170,7 +169,7 @@ class Records(PackPlaces):
             self.open_all()
         # records of a shard that is not open may be absent
         opened = self._open_shards[files.first_shard :][: len(files.shards)].all()
-        if opened and not remote.is_fetching():
+        if opened and not remote.fetcher.is_busy():
             needed = self._needed(files, remote)
             if (remote.blocks.states >= needed).all():
                 self._forget_evicted(files, remote, np.arange(remote.blocks.layout.num_blocks))
@@ -259,7 +258,7 @@ class Records(PackPlaces):
             if self._matches(i, name, self.region.data[start:stop]):
                 return
         what = "does not match its checksum"
-        self.raise_damaged(i, what if name == IMAGE else f"has a {name} that {what}")
+        raise self.damage_error(i, what if name == IMAGE else f"has a {name} that {what}")
 
     def _matches(self, i: int, name: str, data: Any) -> bool:
         wanted = self._value(column_of(name, "crc32c"), i)
@@ -287,7 +286,7 @@ class Records(PackPlaces):
     def _named(self, name: str, names: tuple[str, ...], i: int) -> str:
         code = self._value(name, i)
         if not 0 <= code < len(names):
-            self.raise_damaged(i, f"has no valid {name} in the index")
+            raise self.damage_error(i, f"has no valid {name} in the index")
         return names[code]
 
     def annotation(self, i: int) -> Annotation:
@@ -325,10 +324,6 @@ class Records(PackPlaces):
         files, shard, key = self.files_of(number), self.shards[number].container.name, self.key(i)
         error = DamagedPack(files.file(shard), f"record {key} (row {row}) {problem}", RESTORE)
         return error.with_location(files.path, shard, key)
-
-    def raise_damaged(self, i: int, problem: str) -> NoReturn:
-        """Raise that error."""
-        raise self.damage_error(i, problem)
 
     def _key(self, i: int) -> memoryview:
         records = np.array([i])

@@ -72,6 +72,7 @@ class Remote:
         region: the bytes of all containers, of which those of held blocks are there.
         starts: where each container begins in `region`.
         limit: as given.
+        fetcher: what fetches its blocks, and to whom those that will be needed are announced.
     """
 
     def __init__(self, store: Store, manifest: Manifest, root: str, limit: int | None) -> None:
@@ -93,7 +94,7 @@ class Remote:
                 if found is None or not found.blocks.is_current():
                     stored = FileBlocks(self.folder, [name for name, _ in containers], layout)
                     found = _fetchers[self.folder] = Fetcher(stored, objects.read, self._cache)
-                self._fetcher = found
+                self.fetcher = found
             files = [(os.path.join(self.folder, name), size) for name, size in containers]
             self.region, self.starts = map_files(files, late=self._is_late)
         else:
@@ -107,8 +108,8 @@ class Remote:
             self.starts = np.cumsum([0, *pages[:-1]], dtype=np.int64)
             memory = MemoryBlocks(layout, self.starts.tolist())
             self.region = Region([memory.content], [0])
-            self._fetcher = Fetcher(memory, objects.read, Cache(""))
-        self.blocks = self._fetcher.blocks
+            self.fetcher = Fetcher(memory, objects.read, Cache(""))
+        self.blocks = self.fetcher.blocks
         self._begin_reading()
         self._indexes: list[NDArray[np.uint8] | None] = []
         if not self._is_late:
@@ -161,7 +162,7 @@ class Remote:
         if again or not has_file(path, entry.bytes):
             with alone(os.path.join(self.folder, NAME), lock):
                 if again or not has_file(path, entry.bytes):
-                    (self._fetcher.put if makes_room else put_file)(path, fetch_file(self.store, entry))
+                    (self.fetcher.put if makes_room else put_file)(path, fetch_file(self.store, entry))
         return None
 
     def blocks_of(self, offsets: Int64, sizes: Int64) -> Int64:
@@ -198,8 +199,8 @@ class Remote:
                 first, before, self._last = int(blocks.min()), self._last, int(blocks.max())
                 if before <= first <= before + 1:  # read in order
                     last = min(self._last + 1 + AHEAD_BLOCKS, self.blocks.layout.num_blocks)
-                    self._fetcher.announce(np.arange(self._last + 1, last))
-            self._fetcher.need(blocks)
+                    self.fetcher.announce(np.arange(self._last + 1, last))
+            self.fetcher.need(blocks)
         except BaseException:
             held.close()
             raise
@@ -221,10 +222,6 @@ class Remote:
     def is_whole(self) -> bool:
         """Return whether `whole` knows that all blocks are there."""
         return self._whole_since == self.blocks.period
-
-    def is_fetching(self) -> bool:
-        """Return whether blocks are asked for that have not come."""
-        return self._fetcher.is_busy()
 
     def note_whole(self, needed: NDArray[np.uint8]) -> None:
         """Let `whole` know if these blocks (1) are there: they stay for as long as all are pinned without a break."""
@@ -254,19 +251,7 @@ class Remote:
         begin = int(self.starts[file])
         data = self._read(file, start - begin, stop - begin)
         if is_right(data):
-            self._fetcher.rewrite(file, start - begin, data)
-
-    def announce(self, blocks: Int64, later: bool = False) -> None:
-        """Fetch blocks in the background, in this order, after those of earlier calls; `later`: after all others."""
-        self._fetcher.announce(blocks, later)
-
-    def begin(self) -> object:
-        """Begin to announce; return what `end` takes."""
-        return self._fetcher.begin()
-
-    def end(self, token: object) -> None:
-        """Drop what was announced and not begun, if nobody else announces."""
-        self._fetcher.end(token)
+            self.fetcher.rewrite(file, start - begin, data)
 
 
 _fetchers: weakref.WeakValueDictionary[str, Fetcher] = weakref.WeakValueDictionary()

@@ -44,7 +44,7 @@ from packer.format.verify import Problem, check_file, check_pack, damaged_files
 from packer.format.verify_records import restore_companions, write_companions
 from packer.model.annotation import Progress
 from packer.system import open_regular, sync_path
-from packer.system.atomic import remove
+from packer.system.atomic import remove, write_new
 
 __all__ = ["LostRecord", "RepairReport", "repair"]
 
@@ -158,7 +158,7 @@ class _Repair:
             before = len(manifest.notes)
             manifest = self._finished(work, manifest, notes)
             notes = manifest.notes[before:]
-            _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
+            write_new(os.path.join(work, MANIFEST_NAME), manifest.to_json())
             sync_path(work)
             os.rename(work, self.target)
             sync_path(os.path.dirname(self.target))
@@ -238,7 +238,7 @@ class _Repair:
     def _put_back(self, work: str, manifest: Manifest) -> RepairReport:
         """Restore the rebuilt files in place; their digests prove that they are identical to the originals."""
         if MANIFEST_NAME in self.healed:
-            _write(os.path.join(work, MANIFEST_NAME), manifest.to_json())
+            write_new(os.path.join(work, MANIFEST_NAME), manifest.to_json())
         self.healed += sorted(self.damaged & {file.name for file in manifest.companions.values()})
         for name in self.healed:
             os.replace(os.path.join(work, name), os.path.join(self.folder, name))
@@ -304,10 +304,3 @@ def _new_folder(target: str, source: str) -> Iterator[str]:
         yield partial
     finally:
         remove(partial, ignore_errors=True)
-
-
-def _write(path: str, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -363,10 +363,7 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
 
 def _ranges(table: Any) -> tuple[Any, Any, Any, list[bytes]]:
     """Return offset, size and checksum of all images and parts of an index, and what each checksum begins with."""
-    keys: Any = column(table, "key")
-    text = keys.flat().tobytes()
-    bounds = (keys.offsets - keys.offsets[0]).tolist()
-    records: list[bytes] = [text[a:b] for a, b in pairwise(bounds)]
+    records = texts(column(table, "key"))
     numbers: list[list[Any]] = []
     names: list[bytes] = []
     for name in (IMAGE, *names_in(table.column_names)):

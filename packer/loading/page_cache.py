@@ -206,7 +206,7 @@ class _Ahead:
             self.look()
         else:
             self._everything = self._remote.all_pinned() if self._remote.fits() else None
-            self._token = self._remote.begin()
+            self._token = self._remote.fetcher.begin()
 
     @property
     def has_nothing_to_do(self) -> bool:
@@ -231,7 +231,7 @@ class _Ahead:
         if self._remote is not None and not self._is_here:
             blocks = self._remote.blocks_of(offsets, sizes)
             held: list[Closable] = [] if self._everything is not None else [self._remote.pinned(blocks)]
-            self._remote.announce(blocks, later)
+            self._remote.fetcher.announce(blocks, later)
             return held
         if self._is_cold:
             self._files.region.fetch(offsets, sizes)
@@ -240,7 +240,7 @@ class _Ahead:
     def close(self) -> None:
         """Ask for nothing more, and hold nothing."""
         if self._remote is not None:
-            self._remote.end(self._token)
+            self._remote.fetcher.end(self._token)
         if self._everything is not None:
             self._everything.close()
 
@@ -392,6 +392,6 @@ def _fetch_all(remote: Remote, stop: SimpleQueue[None]) -> None:
         for start in range(0, len(blocks), step):
             if not stop.empty():
                 break
-            remote.announce(blocks[start : start + 2 * step])
+            remote.fetcher.announce(blocks[start : start + 2 * step])
             with remote.held(blocks[start : start + step]):
                 pass

@@ -19,9 +19,9 @@ import pyarrow as pa
 from packer.containers import open_container
 from packer.containers.container import ShardSpec
 from packer.errors import BadInput, DamagedPack, StorageError, printable
-from packer.format.index import INDEX_SUFFIX, IndexBuilder
+from packer.format.index import IndexBuilder
 from packer.format.lists import Changed
-from packer.format.manifest import FileEntry, Rejected, ShardEntry
+from packer.format.manifest import INDEX_SUFFIX, FileEntry, Rejected, ShardEntry
 from packer.format.verify_records import digest_of_written
 from packer.images.header import losses_named
 from packer.images.opencv import quiet_opencv

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 import packer
 from packer.errors import NoLabel, UsageError, printable
-from packer.format.index import INDEX_SUFFIX, batch_of, write_index
+from packer.format.index import batch_of, write_index
 from packer.format.lists import MOST_IN_MANIFEST, Skipped
-from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry
+from packer.format.manifest import INDEX_SUFFIX, FileEntry, Manifest, Origin, ShardEntry
 from packer.model.annotation_columns import column, present
 from packer.model.fields import CLASS_IDS, FIELDS, OBJECTS
 from packer.packing.input_table import Inputs

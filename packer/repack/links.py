@@ -18,9 +18,9 @@ import packer
 from packer.containers import CONTAINERS, container_names, open_container
 from packer.errors import AnyPath, DamagedPack, PackerError, StorageError, UsageError, plural, printable, words_of
 from packer.format.digests import sha256_of
-from packer.format.index import INDEX_SUFFIX, write_index
+from packer.format.index import write_index
 from packer.format.indexes import Indexes, IndexFiles
-from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry, read_manifest
+from packer.format.manifest import INDEX_SUFFIX, FileEntry, Manifest, Origin, ShardEntry, read_manifest
 from packer.format.mmap import check_size
 from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import column

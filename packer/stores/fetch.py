@@ -13,13 +13,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from packer.errors import PackerError, StorageError
 from packer.model.annotation import Int64
 from packer.stores.blocks import Blocks
+from packer.stores.cache import Cache
 from packer.stores.store import check_process
 from packer.stores.waiting import check_ended, start, write_file
 from packer.system import at_fork
@@ -39,16 +39,6 @@ OTHERS_S = 0.01
 GIVE_UP_S = 0.1
 
 
-class Space(Protocol):
-    """Where blocks are written (`packer.stores.cache.Cache`)."""
-
-    def room(self, size: int) -> AbstractContextManager[None]:
-        """Return a context in which there is room for so many bytes."""
-
-    def when_full(self, size: int, since: float) -> None:
-        """Make room on a disk that is full since then (`time.monotonic`)."""
-
-
 class Fetcher:
     """Fetches blocks. The packs of a process that have the same folder share one; its threads end when it is collected.
 
@@ -58,7 +48,7 @@ class Fetcher:
         space: makes room for what is written.
     """
 
-    def __init__(self, blocks: Blocks, read: Callable[[int, int, int], Buffer], space: Space) -> None:
+    def __init__(self, blocks: Blocks, read: Callable[[int, int, int], Buffer], space: Cache) -> None:
         self.blocks = blocks
         self._work = _Work(blocks, read, space)
         weakref.finalize(self, self._work.close).atexit = False
@@ -109,7 +99,7 @@ class Fetcher:
 class _Work:
     """What threads need; it does not keep the Fetcher alive."""
 
-    def __init__(self, blocks: Blocks, read: Callable[[int, int, int], Buffer], space: Space) -> None:
+    def __init__(self, blocks: Blocks, read: Callable[[int, int, int], Buffer], space: Cache) -> None:
         self.blocks, self._read, self.space = blocks, read, space
         self._pid = os.getpid()
         self.reset()

@@ -102,16 +102,13 @@ class FileBlocks(Blocks):
             if found > size or before not in (header, bytes(HEADER.size)):
                 raise StorageError(self._path, "is of another version of packer", "packer cache --clear")
             write_at(self._descriptor, header, 0)
-            opened = os.open(self._path, os.O_RDONLY)
-            try:
-                content = mmap.mmap(opened, size, access=mmap.ACCESS_READ)  # holds its own descriptor
-            finally:
-                os.close(opened)
+            with open(self._path, "rb") as file:
+                content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)  # holds its own descriptor
             extents = np.frombuffer(content, EXTENT, self.layout.num_extents, HEADER.size)
             self.generations, self._used = extents["generation"], extents["used_s"]
             self.states = np.frombuffer(content, np.uint8, self.layout.num_blocks, size - self.layout.num_blocks)
-            for file, name in enumerate(self.names):
-                self._set_up_file(file, os.path.join(self.folder, name))
+            for number, name in enumerate(self.names):
+                self._set_up_file(number, os.path.join(self.folder, name))
         finally:
             unlock_bytes(self._descriptor, SETUP_LOCK, 1)
 
@@ -123,18 +120,15 @@ class FileBlocks(Blocks):
         except OSError:
             return False
 
-    def _set_up_file(self, file: int, path: str) -> None:
-        size = self.layout.sizes[file]
-        opened = open_own(path)
-        try:
+    def _set_up_file(self, number: int, path: str) -> None:
+        size = self.layout.sizes[number]
+        with _own(path) as opened:
             found = os.fstat(opened)
             self._inodes.append(found.st_ino)
             if found.st_size == size:
                 return
             os.ftruncate(opened, size)
-        finally:
-            os.close(opened)
-        first, end = self.layout.first_blocks[file : file + 2].tolist()
+        first, end = self.layout.first_blocks[number : number + 2].tolist()
         self._write_states(first, bytes(end - first))  # if it was there before, it has lost bytes
 
     def _take(self, extents: Int64) -> None:
@@ -170,23 +164,29 @@ class FileBlocks(Blocks):
 
     def write(self, file: int, start: int, data: Any) -> None:
         """Write bytes of a file. Raise OSError on failure."""
-        opened = -1
         try:
-            opened = open_own(os.path.join(self.folder, self.names[file]), create=False)
-            if os.fstat(opened).st_ino != self._inodes[file]:
-                raise FileNotFoundError
-            write_at(opened, data, start)
+            with _own(os.path.join(self.folder, self.names[file]), create=False) as opened:
+                if os.fstat(opened).st_ino != self._inodes[file]:
+                    raise FileNotFoundError
+                write_at(opened, data, start)
         except FileNotFoundError:
             raise StorageError(self.folder, "was removed while it was in use", "open the pack again") from None
-        finally:
-            if opened >= 0:
-                os.close(opened)
 
     def _mark(self, first: int, count: int) -> None:
         self._write_states(first, b"\1" * count)
 
     def _write_states(self, first: int, states: bytes) -> None:
         write_at(self._descriptor, states, map_bytes(self.layout) - self.layout.num_blocks + first)
+
+
+@contextmanager
+def _own(path: str, create: bool = True) -> Iterator[int]:
+    """Yield the descriptor of a file of packer's own (`open_own`), and close it."""
+    descriptor = open_own(path, create)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _lock(descriptor: int, start: int, count: int, shared: bool = True) -> None:
@@ -254,35 +254,30 @@ class StoredBlocks:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep all blocks from being evicted; this is no use of them that counts."""
-        descriptor = open_own(self._path, create=False)
-        try:
+        with _own(self._path, create=False) as descriptor:
             _lock(descriptor, EXTENT_LOCKS, max(1, self.layout.num_extents))
             yield
-        finally:
-            os.close(descriptor)
 
     @contextmanager
     def unused(self) -> Iterator[bool]:
         """Return whether no process has the pack open; until the end of the context, none can open it."""
-        descriptor = open_own(self._path)
-        try:
+        with _own(self._path) as descriptor:
             yield lock_bytes(descriptor, USE_LOCK, 1)
-        finally:
-            os.close(descriptor)
 
     def evict(self, extent: int) -> int:
         """Give the disk space of an extent back, unless somebody uses or fetches it; return the bytes it had."""
         first, end = self.layout.first_of_extent[extent : extent + 2].tolist()
         file, start, stop = self.layout.span(first, end - first)
         path = os.path.join(self.folder, self.names[file])
-        descriptor = open_own(self._path, create=False)  # its locks exclude those of this process, too
-        try:
+        with (
+            _own(self._path, create=False) as descriptor,  # its locks exclude those of this process, too
+            suppress(OSError),  # a file is gone, or is a symlink, or the file system has no holes
+        ):
             locks = ((EXTENT_LOCKS + extent, 1), (BLOCK_LOCKS + first, end - first))
             if not all(lock_bytes(descriptor, *lock) for lock in locks):
                 return 0
             size = int(self.layout.block_sizes[first:end][self.present()[first:end]].sum())
-            opened = open_own(path, create=False)
-            try:
+            with _own(path, create=False) as opened:
                 if size and has_one_name(opened, self.layout.sizes[file]):
                     # this order, so that what is said to be there is there, wherever it is interrupted
                     write_at(descriptor, bytes(end - first), map_bytes(self.layout) - self.layout.num_blocks + first)
@@ -291,10 +286,4 @@ class StoredBlocks:
                     write_at(descriptor, (generation + 1).to_bytes(8, "little"), place)
                     punch_hole(opened, start, stop - start)
                     return size
-            finally:
-                os.close(opened)
-        except OSError:
-            pass  # a file is gone, or is a symlink, or the file system has no holes
-        finally:
-            os.close(descriptor)
         return 0

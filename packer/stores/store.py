@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-from packer.errors import StorageError, UsageError
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from packer.errors import DamagedPack, printable
+from packer.errors import DamagedPack, StorageError, UsageError, printable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-import hashlib
 
 ABSENT = ""
 """In place of an ETag: write only if there is no such object."""
@@ -186,7 +179,8 @@ class PackObjects:
         condition = known if known and not known.startswith("W/") else None
         try:
             # some servers answer a range of all bytes as if there were none
-            data, found = self._tried(name, start, stop if start or stop < size else None, condition)
+            end = stop if start or stop < size else None
+            data, found = patiently(lambda: self.store.get(name, start, end, condition))
         except NoObject:
             raise DamagedPack(where, "is missing", "restore it or build the pack again") from None
         except ObjectChanged:
@@ -199,9 +193,6 @@ class PackObjects:
         if known is not None and found.etag != known:
             raise self._replaced(where)
         return data
-
-    def _tried(self, name: str, start: int, stop: int | None, etag: str | None) -> tuple[Buffer, Object]:
-        return patiently(lambda: self.store.get(name, start, stop, etag))
 
     def _replaced(self, where: str) -> DamagedPack:
         return DamagedPack(where, "was replaced by another version since the pack was opened", OPEN_AGAIN)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from packer.errors import StorageError
+from packer.errors import AnyPath, StorageError
 
 OWN_FLAGS = os.O_RDWR | sum(
     # O_NONBLOCK: a pipe at the name must not block the writer
@@ -54,6 +54,14 @@ def replacing(path: str, sync: bool = True, unfinished: str = "") -> Iterator[IO
             with suppress(OSError):
                 os.unlink(unfinished)
             raise
+
+
+def write_new(path: AnyPath, data: bytes | memoryview) -> None:
+    """Write a file that must not exist, and fsync it. Raise OSError on failure."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def open_own(path: str, create: bool = True) -> int:

@@ -15,8 +15,9 @@ from hypothesis.extra import numpy as hnp
 
 from packer.containers import open_container
 from packer.containers.container import Places
-from packer.format.index import IndexBuilder, annotation_of, column, read_index
+from packer.format.index import IndexBuilder, read_index
 from packer.model.annotation import Annotation, Record
+from packer.model.annotation_columns import annotation_of, column
 
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
 text = st.text(st.characters(codec=None), max_size=8)

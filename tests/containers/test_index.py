@@ -23,15 +23,12 @@ from packer.format.index import (
     DTYPES,
     ENCODINGS,
     SCHEMA,
-    Annotations,
     IndexBuilder,
-    annotation_of,
-    column,
     read_index,
 )
 from packer.format.manifest import IndexEntry
 from packer.model.annotation import Annotation, Record
-from packer.model.annotation_columns import Ragged, present
+from packer.model.annotation_columns import Annotations, Ragged, annotation_of, column, present
 
 
 def places_of(records: list[Record]) -> Places:

@@ -20,7 +20,7 @@ from packer.system import PORTABLE
 
 ONE_OF_ITS_OWN = {
     "by_files", "cache_options", "classes", "files", "files_of", "folder", "indexes", "is_remote", "manifest",
-    "note_whole", "open_all", "own_places", "pack_at", "packs", "part_of", "path", "raise_damaged", "record_bytes",
+    "note_whole", "open_all", "own_places", "pack_at", "packs", "part_of", "path", "record_bytes",
     "region", "remote", "shards",
 }  # fmt: skip
 """What a test of its own shows."""

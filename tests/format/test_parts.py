@@ -333,7 +333,7 @@ def test_annotations_that_list_no_parts(
     container: str, parts: str, make_pack: MakePack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = make_pack("boxes", container)  # which other tests use, too
-    written_by = "arrays" if container in ("zarr", "n5", "pth") else container
+    written_by = "arrays" if container in ("hdf5", "zarr", "n5", "pth") else container
     module = importlib.import_module(f"packer.containers.{written_by}")
     write = module.annotation_json
     monkeypatch.setattr(module, "annotation_json", lambda *about: f'{write(*about)[:-1]}, "parts": {parts}}}')

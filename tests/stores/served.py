@@ -66,7 +66,7 @@ def all_of(pack: Pack) -> list[tuple[bytes, object]]:
 def settle(pack: Pack) -> None:
     """Wait until nothing is being fetched: it may come after what was read, and is not evicted until then."""
     assert pack.reader.remote is not None
-    while pack.reader.remote.is_fetching():
+    while pack.reader.remote.fetcher.is_busy():
         time.sleep(0.001)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from importlib import import_module
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
 
 from packer.containers.arrays import scan_entries
 from packer.errors import DamagedPack, UsageError, option, printable
-from packer.files.array_files import ArrayFile, Chunks
+from packer.files.array_files import ArrayFile, Chunks, open_n5, open_zarr
+from packer.files.torch_tensors import open_tensors
 from packer.repack.formats import LABEL_NAMES, ForeignFile, Format, Pixels, Row, packer_rows
 
 MOST_HEADER_BYTES = 4096
@@ -161,14 +161,14 @@ class Arrays(Format):
     Subclasses say how a file is opened.
     """
 
-    home = ""
-    """The module whose `open_arrays` opens it."""
+    open_arrays: Callable[[str], AbstractContextManager[ArrayFile]]
+    """Opens a file."""
     again = ""
     """How to write an array as it is."""
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:
-            with import_module(self.home).open_arrays(file.path) as arrays:
+            with self.open_arrays(file.path) as arrays:
                 if "annotation_offsets/" in arrays.axes and not self.columns:
                     self.titles = _texts(arrays.attributes.get("classes"))
                     yield from packer_rows(scan_entries(arrays), file)
@@ -274,21 +274,21 @@ def _rows_of_chunks(file: ForeignFile, images: Chunks, labels: list[Any] | None)
 class Zarr(Arrays):
     """Zarr version 3 in a zip file."""
 
-    home = "packer.files.zarr_chunks"
+    open_arrays = staticmethod(open_zarr)
     again = "write it again with zarr 3, not compressed, a chunk of whole images: create_array(..., compressors=None)"
 
 
 class N5(Arrays):
     """N5 in a zip file."""
 
-    home = "packer.files.n5_blocks"
+    open_arrays = staticmethod(open_n5)
     again = "write it again with raw blocks of whole images"
 
 
 class Pth(Arrays):
     """A dict of tensors, or one tensor, by torch.save."""
 
-    home = "packer.files.torch_tensors"
+    open_arrays = staticmethod(open_tensors)
     again = 'save a dict of tensors: torch.save({"images": images, "labels": labels}, FILE)'
 
 
