@@ -26,9 +26,9 @@ want=$(cat pyproject.toml "$pins" "$0" | cksum)
 if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$want" ]; then
     echo "installing the trainers into $venv (some minutes and gigabytes, once)"
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-    install torch pytest hypothesis --editable ".[remote]"
+    install torch pytest pytest-xdist hypothesis --editable ".[remote]"
     missing=0
-    for library in "${libraries[@]}"; do
+    install "${libraries[@]}" || for library in "${libraries[@]}"; do  # which one is it?
         install "$library" || { missing=1; echo "$library was not installed: its tests skip"; }
     done
     [ "$missing" = 1 ] || echo "$want" >"$venv/.installed"
@@ -46,32 +46,42 @@ if [ "$(cat "$mxnet/.installed" 2>/dev/null)" != "$want" ]; then
     fi
 fi
 
-YOLO_OFFLINE=true "$venv/bin/python" -m pytest -rs tests/integration "$@" || failed=$?
-
-# TensorFlow and the others that write what packer adopts bring a numpy and a protobuf of their own.
-if [ "$(cat "$writers/.installed" 2>/dev/null)" != "$want" ]; then
-    echo "installing TensorFlow into $writers"
-    [ -x "$writers/bin/python" ] || "${PYTHON:-python3}" -m venv "$writers"
-    if pip_install "$writers" torch==2.13.0 pytest hypothesis tensorflow-cpu webdataset --editable .; then
-        echo "$want" >"$writers/.installed"
-    else
-        rm -rf "$writers"
-        echo "TensorFlow was not installed: its tests do not run"
+# What needs an environment of its own beside the trainers: TensorFlow and the others that write what packer adopts bring a
+# numpy and a protobuf, Datumaro wants an older OpenCV, pillow, pandas and pyarrow.
+others() {
+    local where=$1 name=$2
+    shift 2
+    if [ "$(cat "$where/.installed" 2>/dev/null)" != "$want" ]; then
+        echo "installing $name into $where"
+        [ -x "$where/bin/python" ] || "${PYTHON:-python3}" -m venv "$where"
+        if pip_install "$where" torch==2.13.0 pytest hypothesis "$@"; then
+            echo "$want" >"$where/.installed"
+        else
+            rm -rf "$where"
+            echo "$name was not installed: its tests do not run"
+        fi
     fi
-fi
-[ $# -gt 0 ] || [ ! -x "$writers/bin/python" ] ||
-    "$writers/bin/python" -m pytest -rs tests/integration/test_adopted_writers.py tests/integration/test_pages.py || failed=$?
+}
 
-# Datumaro wants an older OpenCV, pillow, pandas and pyarrow than the trainers.
-if [ "$(cat "$datumaro/.installed" 2>/dev/null)" != "$want" ]; then
-    echo "installing Datumaro into $datumaro"
-    [ -x "$datumaro/bin/python" ] || "${PYTHON:-python3}" -m venv "$datumaro"
-    if pip_install "$datumaro" torch==2.13.0 pytest hypothesis --editable '.[datumaro]'; then
-        echo "$want" >"$datumaro/.installed"
-    else
-        echo "Datumaro was not installed: its tests do not run"
-        exit "$failed"
-    fi
+installing='' log=$(mktemp)
+trap 'rm -f "$log"; [ -z "$installing" ] || kill "$installing" 2>/dev/null || true' EXIT
+if [ $# -eq 0 ]; then
+    # meanwhile the tests of the trainers run; torch is in pip's cache by now
+    { others "$writers" TensorFlow tensorflow-cpu webdataset --editable .
+      others "$datumaro" Datumaro --editable '.[datumaro]'; } >"$log" 2>&1 &
+    installing=$!
 fi
-[ $# -gt 0 ] || "$datumaro/bin/python" -m pytest -rs tests/integration/test_datumaro.py || failed=$?
+
+# A file's tests stay in one process, because they share servers, clusters and jobs.
+YOLO_OFFLINE=true "$venv/bin/python" -m pytest --numprocesses=auto --dist=loadfile -rs tests/integration "$@" || failed=$?
+
+if [ -n "$installing" ]; then
+    wait "$installing" || failed=1
+    installing=''
+    cat "$log"
+    [ ! -x "$writers/bin/python" ] ||
+        "$writers/bin/python" -m pytest -rs tests/integration/test_adopted_writers.py tests/integration/test_pages.py || failed=$?
+    [ ! -x "$datumaro/bin/python" ] ||
+        "$datumaro/bin/python" -m pytest -rs tests/integration/test_datumaro.py || failed=$?
+fi
 exit "$failed"

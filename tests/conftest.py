@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +26,7 @@ sys.dont_write_bytecode = (
 import audit_guard  # noqa: E402
 import forking  # noqa: E402
 import running  # noqa: E402
+import syncing  # noqa: E402
 import tiers  # noqa: E402
 
 from packer.images import decoders  # noqa: E402
@@ -102,7 +102,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         if not item.get_closest_marker("workers"):
             meanwhile.enter_context(running.jobs_here())
         if not item.get_closest_marker("syncs"):
-            meanwhile.enter_context(mock.patch("os.fsync", lambda file: None))
+            meanwhile.enter_context(syncing.no_syncs())
         if item.get_closest_marker("interpreter"):
             meanwhile.enter_context(forking.really())
         return (yield)

@@ -18,6 +18,12 @@ MULTIPLE = (0x82F63B78 << 1 | 1).to_bytes(5, "little")
 Edit = Callable[[Manifest], Manifest]
 
 
+def shard_files(pack: Path, number: int) -> tuple[Path, Path]:
+    """The container and the index of a shard."""
+    shard = read_manifest(pack).shards[number]
+    return pack / shard.container.name, pack / shard.index.name
+
+
 def flip(path: Path, offset: int) -> None:
     """Change one byte."""
     data = bytearray(path.read_bytes())

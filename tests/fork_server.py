@@ -22,12 +22,14 @@ import warnings
 from typing import Any, NoReturn
 
 import forking
+import syncing
 from forking import Asked, Program
 
 LIGHT = (
     *("numpy", "cv2", "lmdb", "h5py", "click", "PIL.Image", "crc32c", "xxhash", "simplejpeg", "packer.cli.group"),
     *("packer.cli.making", "packer.packing.build", "packer.packing.write_shard", "packer.packing.partition"),
-    *("packer.format.pack", "packer.format.verify", "packer.sources", "multiprocessing.forkserver"),
+    *("packer.format.pack", "packer.format.verify", "packer.sources", "packer.containers.lmdb"),
+    "multiprocessing.forkserver",
 )
 HEAVY = ("torch", "torch.utils.data", "packer.loading.loader")
 DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
@@ -140,7 +142,7 @@ def _take_files(asked: Asked, files: list[int], near: socket.socket | None) -> N
     for file in set(map(int, os.listdir("/proc/self/fd"))) - {*wanted, server}:
         with contextlib.suppress(OSError):  # that of the list
             os.close(file)
-    forking.use_server(None if server < 0 else socket.socket(fileno=server), asked.environment)
+    forking.use_server(None if server < 0 else socket.socket(fileno=server), asked)
 
 
 def _become(asked: Asked, program: Program, base: list[str]) -> None:
@@ -167,6 +169,9 @@ def _become(asked: Asked, program: Program, base: list[str]) -> None:
     sys.path[:] = [first, *(os.path.abspath(path) for path in paths if path), *base]
     sys.argv[:] = [program.kind or program.text, *program.arguments]
     _forget(program)
+    if not asked.syncs:
+        for patch in syncing.unsynced():
+            patch.start()
 
 
 def _forget(program: Program) -> None:

@@ -77,6 +77,8 @@ class Asked:
     limits: list[tuple[int, tuple[int, int]]]
     umask: int
     cores: list[int]
+    syncs: bool
+    """Whether it waits for the disk (syncing.py)."""
 
 
 def parsed(words: Sequence[str]) -> Program | None:
@@ -142,7 +144,7 @@ class Starter:
 
     def __init__(self) -> None:
         self.real: Callable[..., int] | None = None
-        self.forks = True
+        self.forks = self.syncs = True
         self.servers: dict[str, Server] = {}
         self.may_start = True
         """Whether this process starts a server that it lacks; if not, any that it has will do."""
@@ -178,7 +180,7 @@ class Starter:
         passed = [number for number in kept if number != others[7] and number > 2]
         folder = os.open(cwd or ".", os.O_PATH | os.O_DIRECTORY)
         try:
-            asked = Asked(words, environment, bool(others[9]), is_there, passed, **_inherited())
+            asked = Asked(words, environment, bool(others[9]), is_there, passed, **_inherited(), syncs=self.syncs)
             return server.fork(asked, [folder, *(pipes[number] for number in is_there), *passed])
         finally:
             os.close(folder)
@@ -297,11 +299,12 @@ def receive(control: socket.socket) -> tuple[Any, list[int]]:
 STARTER = Starter()
 
 
-def use_server(control: socket.socket | None, environment: dict[bytes, bytes]) -> None:
+def use_server(control: socket.socket | None, asked: Asked) -> None:
     """In a process that was forked: what it starts is forked by this server, or by none."""
     install()
+    STARTER.syncs = asked.syncs
     STARTER.may_start = False
-    STARTER.servers = {} if control is None else {"own": Server(control, environment)}
+    STARTER.servers = {} if control is None else {"own": Server(control, asked.environment)}
 
 
 def install() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from PIL import Image
 from packer import BuildOptions, build_pack
 from packer.system.storage import HAS_BYTE_LOCKS
 
-MakePack = Callable[[str, str], Path]
+MakePack = Callable[..., Path]
 CLASSES = ("ant", "bee", "cat")
 WIDE = ("lmdb", "hdf5", "tfrecord", "webdataset")
 """The containers of suites that take long: one that shares blocks, one of datasets, two of records. All are read by the
@@ -51,22 +52,27 @@ def draw_kind(kind: str, root: Path) -> dict[str, object]:
     return options | ({"mode": "unchanged"} if kind == "gray16" else {})
 
 
-@pytest.fixture(scope="session")
-def make_pack(tmp_path_factory: pytest.TempPathFactory) -> MakePack:
-    """make_pack(kind, container): the pack's directory; its source is the folder `source` beside it."""
-    homes: dict[str, tuple[Path, dict[str, object]]] = {}
+def packs_of(draw: Callable[[str, Path], dict[str, Any]], factory: pytest.TempPathFactory) -> MakePack:
+    """Return make(kind, container): the pack of what `draw` draws and the options that it gives, built once."""
+    homes: dict[str, tuple[Path, dict[str, Any]]] = {}
 
-    def make(kind: str, container: str) -> Path:
+    def make(kind: str, container: str = "lmdb") -> Path:
         if kind not in homes:
-            home = tmp_path_factory.mktemp(kind)
-            homes[kind] = home, draw_kind(kind, home / "source")
+            home = factory.mktemp(kind)
+            homes[kind] = home, draw(kind, home / "source")
         home, options = homes[kind]
         out = home / f"pack.{container}"
         if not out.exists():
-            build_pack(BuildOptions(str(home / "source"), str(out), container, workers=1, **options))  # type: ignore[arg-type]
+            build_pack(BuildOptions(str(home / "source"), str(out), container, workers=1, **options))
         return out
 
     return make
+
+
+@pytest.fixture(scope="session")
+def make_pack(tmp_path_factory: pytest.TempPathFactory) -> MakePack:
+    """make_pack(kind, container): the pack's directory; its source is the folder `source` beside it."""
+    return packs_of(draw_kind, tmp_path_factory)
 
 
 @pytest.fixture(params=WIDE)

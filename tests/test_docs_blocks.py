@@ -18,7 +18,7 @@ import torch
 from doc_blocks import PAGES, ROOT, blocks_of, page_name, run_page
 from drawn import draw, draw_classes, draw_landmarks, draw_shots, draw_voc
 from packs import needs_cache
-from test_rooms import FLOOR, imported, parsed
+from test_rooms import FLOOR, imported, nodes
 
 from packer.format.pack import open_pack
 
@@ -137,7 +137,7 @@ def test_modules_that_the_pages_add_keep_the_style_and_the_arrows(tmp_path: Path
         room = file.parent.name
         if room not in FLOOR:
             continue  # of a package of one's own
-        others = {name.split(".")[1] for name in imported(parsed(file)) if name.startswith("packer.")} - {room}
+        others = {name.split(".")[1] for name in imported(nodes(file)) if name.startswith("packer.")} - {room}
         assert all(FLOOR[other] > FLOOR[room] for other in others), block
     config = ["--config", str(ROOT / "pyproject.toml"), "--line-length", str(COLUMN), "--no-cache"]
     for check in (["check", *config], ["format", "--check", *config]):

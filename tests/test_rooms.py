@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -79,9 +79,9 @@ LONGEST_FUNCTION = 80
 MOST_PARAMETERS = 6
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Every module that is imported, at the top or inside a function; `from packer import x` as packer.x."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -93,6 +93,18 @@ def imported(tree: ast.AST) -> Iterator[str]:
 @cache
 def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_bytes(), str(file))
+
+
+@cache
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    """All of a file: walking takes longer than what most tests then look at."""
+    return tuple(ast.walk(parsed(file)))
+
+
+@cache
+def calls(file: Path) -> tuple[tuple[ast.Call, str], ...]:
+    """The calls in a file, and what each calls."""
+    return tuple((node, ast.unparse(node.func)) for node in nodes(file) if isinstance(node, ast.Call))
 
 
 def in_every_file(check: Callable[[Path], None]) -> Callable[[], None]:
@@ -119,10 +131,11 @@ def module_of(file: Path) -> str:
 MODULES = {module_of(file): file for file in FILES}
 
 
+@cache
 def imports_of(module: str) -> set[str]:
     """Modules of packer that a module imports, at its top, inside functions, or for types only."""
     found = set()
-    for name in imported(parsed(MODULES[module])):
+    for name in imported(nodes(MODULES[module])):
         known = name if name in MODULES else name.rpartition(".")[0]  # or a name in a module
         if known in MODULES and known != module:
             found.add(known)
@@ -141,7 +154,7 @@ def test_no_two_files_or_classes_have_one_name() -> None:
     """Whoever looks for `Layout`, or opens a file by its name, finds one."""
     files = Counter(file.name for file in FILES if file.name != "__init__.py")
     classes = Counter(
-        node.name for file in FILES for node in ast.walk(parsed(file)) if isinstance(node, ast.ClassDef)
+        node.name for file in FILES for node in nodes(file) if isinstance(node, ast.ClassDef)
     )  # fmt: skip
     assert not [name for name, count in (files | classes).items() if count > 1]
 
@@ -174,7 +187,7 @@ def test_no_import_goes_in_a_circle() -> None:
 @in_every_file
 def test_libraries_stay_in_their_rooms(file: Path) -> None:
     name = str(file.relative_to(ROOT))
-    used = {module.partition(".")[0] for module in imported(parsed(file))}
+    used = {module.partition(".")[0] for module in imported(nodes(file))}
     assert not used & NOWHERE
     wrong = {lib for lib in used if lib in ONLY_IN and not name.startswith(ONLY_IN[lib])}
     assert not wrong
@@ -192,17 +205,13 @@ SEAM = {"packer/system/__init__.py", "packer/system/locks.py", "packer/system/st
 
 @in_every_file
 def test_what_only_posix_has_stands_behind_one_seam(file: Path) -> None:
-    tree = parsed(file)
-    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | set(imported(tree))
+    used = {node.attr for node in nodes(file) if isinstance(node, ast.Attribute)} | set(imported(nodes(file)))
     assert str(file.relative_to(ROOT)) in SEAM or not used & POSIX_ONLY
 
 
 @in_every_file
 def test_nothing_runs_what_it_reads(file: Path) -> None:
-    for node in ast.walk(parsed(file)):
-        if not isinstance(node, ast.Call):
-            continue
-        called = ast.unparse(node.func)
+    for node, called in calls(file):
         if called == "yaml.load" and "Loader=yaml.BaseLoader" in ast.unparse(node):
             continue  # makes nothing but text
         if called == "subprocess.Popen" and "system" in file.parts:
@@ -219,7 +228,7 @@ def test_nothing_runs_what_it_reads(file: Path) -> None:
 def test_files_and_signatures_stay_small(file: Path) -> None:
     assert len(file.read_text("utf-8").splitlines()) <= LONGEST_FILE
     lines = file.read_text("utf-8").splitlines()
-    for node in ast.walk(parsed(file)):
+    for node in nodes(file):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= LONGEST_FUNCTION, f"{node.name} has {length} lines"
@@ -236,7 +245,7 @@ def test_most_functions_fit_on_a_screen() -> None:
     lengths = sorted(
         (node.end_lineno or 0) - node.lineno + 1
         for file in FILES
-        for node in ast.walk(parsed(file))
+        for node in nodes(file)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     assert lengths[len(lengths) * 95 // 100] <= 30
@@ -277,8 +286,8 @@ def test_only_the_command_line_writes_options_as_they_are_typed(file: Path) -> N
     name = str(file.relative_to(ROOT))
     if name.startswith("packer/cli/") or name in NAMES_OPTIONS:
         return
-    texts = {id(node.value) for node in ast.walk(parsed(file)) if isinstance(node, ast.Expr)}  # of docstrings
-    for node in ast.walk(parsed(file)):
+    texts = {id(node.value) for node in nodes(file) if isinstance(node, ast.Expr)}  # of docstrings
+    for node in nodes(file):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
             assert not node.value.startswith("--"), f"line {node.lineno}: {node.value}"
 
@@ -298,10 +307,7 @@ def test_what_writes_follows_no_link(file: Path) -> None:
     """A file is made by a mode with x, opened by `open_own`, or replaced by `replacing`."""
     if str(file.relative_to(ROOT)) in WRITES_AS_THEY_ARE:
         return
-    for node in ast.walk(parsed(file)):
-        if not isinstance(node, ast.Call):
-            continue
-        called = ast.unparse(node.func)
+    for node, called in calls(file):
         assert called not in WRITES and not called.endswith((".write_text", ".write_bytes")), f"line {node.lineno}"
         if called != "open" or len(node.args) < 2 or not isinstance(node.args[1], ast.Constant):
             continue
@@ -316,7 +322,7 @@ HEAVY = ("torch", "cv2", "lmdb", "h5py", "numpy", "pyarrow", "simplejpeg", "jpeg
 @in_every_file
 def test_named_tuples_have_no_other_base(file: Path) -> None:
     """Python 3.10 refuses more, when the module is imported."""
-    for node in ast.walk(parsed(file)):
+    for node in nodes(file):
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "NamedTuple" for base in node.bases):
             assert len(node.bases) == 1, node.name
 

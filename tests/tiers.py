@@ -2,16 +2,21 @@
 
 Each promise is shown in the first tier, in fewer cases than there are. Of the tests of EACH_VALUE, whose cases are a
 product (containers by kinds of damage, say), the first tier has a case for each value of each factor; of those of
-FIRST_CASES so many, spread over all; of the pages that run in `test_docs_blocks.py`, all but LONG_PAGES.
+FIRST_CASES so many, spread over all; of the pages that run in `test_docs_blocks.py`, all but LONG_PAGES. Of the cases
+of any other test that differ in the container only, it has one, of another container in each test: the code that they
+show is the same, and EVERY_CONTAINER shows what is not.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
+from packer.containers import CONTAINERS
 
 HERE = Path(__file__).parent
 EACH_VALUE = {
@@ -19,7 +24,8 @@ EACH_VALUE = {
     "containers/test_container_foreign_readers.py": "test_read_back",
     "format/test_pack.py": "test_closed_packs_leave_nothing",
     "format/test_pack_damage.py": (
-        "test_index_that_points_outside test_one_bit_of_the_pixels test_truncations_that_the_manifest_vouches_for"
+        "test_index_that_points_outside test_missing test_one_bit_of_the_pixels "
+        "test_truncated_or_appended test_truncations_that_the_manifest_vouches_for"
     ),
     "format/test_pack_hostile.py": (
         "test_numbers_of_the_manifest test_offsets_of_columns test_places_of_records test_shapes "
@@ -33,14 +39,25 @@ EACH_VALUE = {
         "test_a_container test_a_flip_beside_the_records test_container_and_index_both_damaged test_indexes "
         "test_one_bit_of_the_manifest test_other_containers test_records test_without_a_manifest"
     ),
-    "format/test_verify.py": "test_files",
-    "format/test_verify_deep.py": "test_annotations_that_differ",
-    "images/test_ops_formats.py": "test_pixels_are_those_of_pillow",
-    "loading/test_dataset.py": "test_pixels_are_those_of_pillow",
+    "format/test_verify.py": "test_files test_good_pack",
+    "format/test_verify_deep.py": "test_annotations_that_differ test_good_pack",
+    "images/test_ops_decode.py": (
+        "test_jpeg_pixels_are_those_of_pillow test_orient_is_what_numpy_says "
+        "test_orientation_is_applied_once_in_every_format_and_mode test_pixels_are_those_of_pillow "
+        "test_small_and_thin_images"
+    ),
+    "images/test_ops_formats.py": (
+        "test_lenient_takes_of_a_truncated_file_what_pillow_takes test_pixels_are_those_of_pillow"
+    ),
+    "images/test_ops_resize.py": "test_dtype_and_channels_are_kept",
+    "loading/test_dataset.py": (
+        "test_batch_is_the_samples_one_by_one test_image_is_a_copy_channels_last test_pixels_are_those_of_pillow"
+    ),
     "loading/test_dataset_loader.py": (
         "test_default_collate test_images_that_accelerate_sends_to_other_processes_are_contiguous "
         "test_same_bytes_in_forked_workers"
     ),
+    "loading/test_dataset_errors.py": "test_a_file",
     "loading/test_dataset_plain.py": (
         "test_batches_are_the_records_in_order test_samples_in_another_order_are_stacked"
     ),
@@ -112,6 +129,7 @@ FIRST_CASES = {
     "images/test_ops_formats.py::test_every_prefix_is_refused": 8,
     "loading/test_dataset_loader.py::test_same_bytes_in_fresh_workers": 1,
     "loading/test_dataset_plain.py::test_a_worker_uses_memory_again_that_the_consumer_has_dropped": 1,
+    "loading/test_loader_caches.py::test_crops_on_the_device_are_the_hosts_to_two_levels": 6,
     "loading/test_loader_remote.py::test_the_cache_need_only_hold_what_an_order_reads_at_a_time": 1,
     "packing/test_build_crash.py::test_many_in_any_shards_with_any_threads": 1,
     "packing/test_build_crash.py::test_an_image_that_is_never_finished": 1,
@@ -123,10 +141,12 @@ FIRST_CASES = {
     "packing/test_build_limits.py::test_temporary_folder": 1,
     "packing/test_build_names.py::test_no_name_reaches_the_terminal_raw": 1,
     "packing/test_build_processes.py::test_terminate": 1,
+    "packing/test_build_processes.py::test_ctrl_c_before_packing_has_begun": 0,
     "packing/test_build_processes.py::test_ctrl_c_again_and_again": 1,
     "packing/test_build_processes.py::test_at_any_moment": 2,
     "packing/test_build_real_boxes.py::test_bccd_drop_and_max_bad": 1,
     "packing/test_build_real_boxes.py::test_bccd_splits": 1,
+    "packing/test_build_resume.py::test_other_options_are_refused": 3,
     "packing/test_build_same_bytes.py::test_any_number_of_workers": 2,
     "packing/test_build_same_bytes.py::test_threads_inside_one_shard": 1,
     "packing/test_build_same_bytes.py::test_threads_over_many_chunks": 0,
@@ -136,10 +156,12 @@ FIRST_CASES = {
     "sources/test_layouts.py::test_a_store_is_read_as_its_folder": 30,
     "sources/test_layouts.py::test_an_archive_is_read_as_its_folder": 30,
     "stats/test_stats_plot.py::test_class_names_do_not_overprint": 1,
+    "system/test_processes.py::test_nothing_changes": 1,
+    "system/test_processes.py::test_without_a_main_guard": 1,
     "test_cli_streams.py::test_build": 2,
     "test_cli_streams.py::test_json": 1,
     "test_cli_streams.py::test_other_commands": 3,
-    "test_planted_links.py::test_nothing_that_an_interrupted_run_left_is_reached_through_a_link": 8,
+    "test_planted_links.py::test_nothing_that_an_interrupted_run_left_is_reached_through_a_link": 4,
     "test_planted_links.py::test_nor_as_another_user_than_root": 1,
     "test_plugins.py::test_names_that_nobody_adds": 0,
     "test_plugins.py::test_help_looks_for_no_package": 0,
@@ -154,6 +176,10 @@ FIRST_CASES = {
     "torture/test_torture_parsers.py::test_corpus": 3,
 }
 """0: another test shows the same on a smaller scale, or by fewer repetitions."""
+EVERY_CONTAINER = ("containers/", "golden/", "packing/test_build_formats.py", "repack/test_convert.py::test_every")
+"""How the names of tests begin that have every container in the first tier, too."""
+CONTAINER_NAMES = frozenset(("container", "format", "target"))
+"""What tests call the container that they are given."""
 LONG_PAGES = frozenset(
     ("quickstart.md", "formats.md", "guides/kaggle.md", "stats.md", "training.md", "packs.md", "labels.md")
 )
@@ -179,9 +205,12 @@ def mark_slow(items: Sequence[pytest.Item]) -> None:
         later += cases[name]
         kept.update(cases[name][i * len(cases[name]) // count] for i in range(min(count, len(cases[name]))))
     later += [item for item in cases["test_docs_blocks.py::test_every_block_runs"] if item.callspec.id in LONG_PAGES]
-    for item in later:
-        if item not in kept:
-            item.add_marker(pytest.mark.slow)
+    slow = {item for item in later if item not in kept}
+    for name, group in cases.items():
+        if not name.startswith(EVERY_CONTAINER):
+            slow.update(_but_one_container([item for item in group if item not in slow], zlib.crc32(name.encode())))
+    for item in slow:
+        item.add_marker(pytest.mark.slow)
 
 
 def _one_for_each_value(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
@@ -192,3 +221,16 @@ def _one_for_each_value(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
         best = max(values, key=lambda item: len(values[item] & missing))
         missing -= values[best]
         yield best
+
+
+def _but_one_container(items: Sequence[pytest.Item], turn: int) -> Iterator[pytest.Item]:
+    """Of the cases that differ in the container only, all but one; which one it is goes round with `turn`."""
+    alike: dict[tuple[str, ...], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if hasattr(item, "callspec"):
+            given = item.callspec.params
+            if any(given.get(name) in CONTAINERS for name in CONTAINER_NAMES):
+                alike[tuple(part for part in item.callspec._idlist if part not in CONTAINERS)].append(item)
+    for number, group in enumerate(alike.values()):
+        del group[(turn + number) % len(group)]
+        yield from group

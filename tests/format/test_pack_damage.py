@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from damage import edit_index, exchange, flip, vouch
+from damage import edit_index, exchange, flip, shard_files, vouch
 
 import packer.format.records
 from packer import PackedDataset, build_pack, open_pack
@@ -20,11 +20,6 @@ from packer.errors import DamagedPack, UsageError
 from packer.format.index import SCHEMA
 from packer.format.manifest import read_manifest
 from packer.packing import BuildOptions
-
-
-def shard_files(pack: Path, number: int) -> tuple[Path, Path]:
-    shard = read_manifest(pack).shards[number]
-    return pack / shard.container.name, pack / shard.index.name
 
 
 def read_all(pack: Path) -> None:

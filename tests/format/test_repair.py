@@ -10,7 +10,7 @@ import crashing_decoder
 import numpy as np
 import pytest
 from crc32c import crc32c
-from damage import edit_index, flip, vouch
+from damage import edit_index, flip, shard_files, vouch
 from drawn import tree_state
 from running import digests, run
 
@@ -22,11 +22,6 @@ from packer.format.salvage import repair
 from packer.format.verify import verify
 
 KINDS = ("raw", "jpeg", "ragged", "boxes", "copy", "gray16")
-
-
-def shard_files(pack: Path, number: int) -> tuple[Path, Path]:
-    shard = read_manifest(pack).shards[number]
-    return pack / shard.container.name, pack / shard.index.name
 
 
 def place_of(pack: Path, i: int) -> tuple[Path, int, int]:

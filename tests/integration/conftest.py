@@ -77,7 +77,7 @@ def launch() -> Launch:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PACKER_AUDIT")}
         done = subprocess.run(
             [sys.executable, *launcher, str(script), *map(str, arguments)], capture_output=True, text=True, check=False,
-            env={**kept, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", **(env or {})}, timeout=240, cwd=cwd,
+            env={**kept, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", **(env or {})}, timeout=480, cwd=cwd,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
         return done.stdout
