@@ -28,6 +28,7 @@ from packer.system.storage import storage_errors
 
 _IN_MEMORY_BYTES = 256 << 20
 _ROWS_A_CHUNK = 4096
+BYTE = np.dtype(np.uint8)
 _RAGGED = {field.name for field in LISTS if isinstance(field.kind, Lists) and not field.kind.alike}
 _IN_ARRAYS = sorted(
     (field for field in NUMERIC if field.name not in _RAGGED), key=lambda field: isinstance(field.kind, Lists)
@@ -98,6 +99,7 @@ class PartColumns:
         self._specs = spec.parts
         self.columns = {part.name: BytesColumn(path) for part in spec.parts}
         self._missing: dict[str, list[int]] = {name: [] for name in self.columns}
+        self._of_pixels: dict[str, set[tuple[int, int] | None]] = {name: set() for name in self.columns}
         self._records = 0
 
     def append(self, record: Record) -> None:
@@ -105,8 +107,21 @@ class PartColumns:
         for name, content in self.columns.items():
             if name not in found:
                 self._missing[name].append(self._records)
-            content.append(found[name].data if name in found else b"")
+            part = found.get(name)
+            content.append(b"" if part is None else part.data)
+            is_raw = part is not None and part.encoding == "raw"
+            self._of_pixels[name].add((record.height, record.width) if is_raw else None)
         self._records += 1
+
+    def form_of(self, name: str) -> tuple[tuple[int, ...], Any]:
+        """Return shape and dtype of the array of a part: masks of one size (n, height, width), others (bytes,)."""
+        spec = next(spec for spec in self._specs if spec.name == name)
+        shapes, total = self._of_pixels[name], self.columns[name].total
+        if spec.kind == "mask" and len(shapes) == 1 and (size := next(iter(shapes))) is not None:
+            dtype = np.dtype(spec.dtype)
+            if total == self._records * size[0] * size[1] * dtype.itemsize:
+                return (self._records, *size), dtype
+        return (total,), BYTE
 
     def places(self, name: str, base: int) -> Places:
         """Return the places of a part whose bytes begin here in the file."""
@@ -369,18 +384,17 @@ class ArraysWriter(CollectingWriter):
 
     def _write_parts(self) -> Iterator[tuple[str, Places]]:
         for name, data in self._parts.columns.items():
-            base = self._write_bytes(name, data)
+            base = self._write_bytes(name, data, *self._parts.form_of(name))
             self._write_array(f"{name}_offsets", data.offsets())
             yield name, self._parts.places(name, base)
 
-    def _write_bytes(self, name: str, data: BytesColumn) -> int:
-        """Write an array of bytes, and return where they begin in the file."""
-        base = self._begin_bytes(name, data.total)
+    def _write_bytes(self, name: str, data: BytesColumn, shape: tuple[int, ...] = (), dtype: Any = BYTE) -> int:
+        """Write an array of this shape, by default (bytes,), and return where its bytes begin in the file."""
+        shape = shape or (data.total,)
+        base = self._begin_bytes(name, shape, dtype)
         for start in range(0, data.total, _COPY_BYTES):
             self._zip.append(data.read(start, min(start + _COPY_BYTES, data.total)))
-        if data.total:
-            self._zip.end()
-        self._end_bytes(name, data.total)
+        self._end_bytes(name, shape, dtype)
         return base
 
     def _write_images(self) -> Any:
@@ -391,12 +405,13 @@ class ArraysWriter(CollectingWriter):
         """Write an array that is not of images."""
         raise NotImplementedError
 
-    def _begin_bytes(self, name: str, total: int) -> int:
-        """Begin the entry of an array of bytes, unless it has none, and return where they begin in the file."""
+    def _begin_bytes(self, name: str, shape: tuple[int, ...], dtype: Any) -> int:
+        """Begin the entry of an array, unless it is empty, and return where its bytes begin in the file."""
         raise NotImplementedError
 
-    def _end_bytes(self, name: str, total: int) -> None:
-        """Write what describes it."""
+    def _end_bytes(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        """End it, and write what describes it."""
+        raise NotImplementedError
 
     def _write_root(self, attributes: dict[str, Any]) -> None:
         """Write the metadata of the folder."""
@@ -438,7 +453,7 @@ def scan_entries(arrays: ArrayFile) -> Iterator[Entry]:
     keys, annotations = (_strings(texts, name, len(offsets)) for name in ("key", "annotation"))
     bounds = {}
     for name in (one.removesuffix("_offsets/") for one in axes if one.endswith("_offsets/")):
-        if f"{name}/" in axes and axes[f"{name}/"] == 1:
+        if f"{name}/" in axes and name != "image":
             content, bounds_of = open_array(f"{name}/"), open_array(f"{name}_offsets/").read(data)
             _check_bounds(bounds_of, prod(content.shape) * content.dtype.itemsize, name)
             bounds[name] = content.base() + bounds_of

@@ -252,7 +252,7 @@ class Pack:
         try:
             return decode_stored(data, PART_ENCODINGS[code], (height, width), self.manifest.masks[name].dtype)
         except BadImage as error:
-            self.reader.raise_damaged(i, f"has a {name} that {error.problem}")
+            raise self.reader.damage_error(i, f"has a {name} that {error.problem}") from None
 
     def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
         from packer.images.decode import decode

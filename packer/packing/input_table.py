@@ -310,6 +310,11 @@ class Inputs:
             return 0
         return sum(pc.sum(pc.list_value_length(chunk)).as_py() or 0 for chunk in table.column(name).chunks)
 
+    def count_of(self, part: str) -> int:
+        """Return the number of images to pack that have a part."""
+        table, name = self.table, f"{part}{PART_COLUMN}"
+        return len(table) - table.column(name).null_count if name in table.column_names else 0
+
     @property
     def found(self) -> int:
         """Number of inputs to pack, rejected and skipped."""

@@ -246,6 +246,10 @@ class PartRecipe:
     """What the values of its files mean."""
     encode: str
 
+    def bytes_of(self, pixels: int) -> int:
+        """Return about how many bytes so many pixels take: compressed, a few per cent."""
+        return pixels * np.dtype(self.spec.dtype).itemsize // (1 if self.encode == "raw" else 30)
+
     @property
     def border(self) -> int:
         """The value of pixels beside the image."""

@@ -88,23 +88,26 @@ class AllFacts(NamedTuple):
     """Stored size of each image."""
     shape: tuple[tuple[int, int, int] | None, str | None]
     """As of `InputSizes.uniform`."""
+    pixels: int
+    """Of all images, as they are stored."""
 
 
 def _facts_of(table: Any, recipe: Recipe, ratio: Callable[[], float]) -> AllFacts:
     """Read a table in pieces; `ratio` estimates the encoded bytes per byte of pixels, if images are encoded."""
     estimated = ratio() if recipe.encode not in ("raw", "copy") else 1.0
-    unknown, source_bytes, sizes = False, 0, Spill()
+    unknown, source_bytes, pixels, sizes = False, 0, 0, Spill()
     uniform: set[tuple[tuple[int, int, int] | None, str | None]] = set()
     for _, piece in pieces(table):
         facts = InputSizes(piece, recipe.resize)
         unknown |= facts.unknown
         source_bytes += int(facts.source_bytes.sum())
+        pixels += int((facts.width * facts.height).sum())
         uniform.add(facts.uniform())
         stored = facts.source_bytes if recipe.encode == "copy" else facts.raw_bytes
         sizes.append((stored if estimated == 1 else np.ceil(stored * estimated).astype(np.int64)).data)
     dtypes = {dtype for _, dtype in uniform}
     shape = uniform.pop() if len(uniform) == 1 else (None, dtypes.pop() if len(dtypes) == 1 else None)
-    return AllFacts(unknown, source_bytes, np.frombuffer(sizes.finish(), np.int64), shape)
+    return AllFacts(unknown, source_bytes, np.frombuffer(sizes.finish(), np.int64), shape, pixels)
 
 
 def permuted(values: NDArray[np.int64], order: tuple[int, int]) -> NDArray[np.int64]:
@@ -317,6 +320,7 @@ class Plan:
             (inputs.count("boxes"), "box"),
             (inputs.count("landmarks"), "landmark"),
             (len(inputs.tags), "tag"),
+            *((inputs.count_of(name), name) for name in inputs.parts),
         )
         there = ", ".join(plural(count, noun) for count, noun in counts if count)
         chosen = f" ({printable(inputs.chosen)})" if inputs.chosen else ""
@@ -440,7 +444,8 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         shape=facts.shape,
         late_sizes=facts.unknown,
         image_bytes=image_bytes,
-        pack_bytes=stored_bytes(options.container, options.encode == "raw", image_bytes, table),
+        pack_bytes=stored_bytes(options.container, options.encode == "raw", image_bytes, table)
+        + sum(part.bytes_of(facts.pixels) for part in recipe.parts),
         source_bytes=facts.source_bytes,
         free_bytes=free_bytes(options),
     )
