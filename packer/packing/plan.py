@@ -406,10 +406,13 @@ def _part_recipe(spec: PartSpec, options: BuildOptions, inputs: Inputs) -> PartR
     assert values is not None
     known = max(len(values.classes) - 1, -1 if values.ignore is None else values.ignore)
     deep = known > 255 or (not values.classes and spec.name in inputs.deep)
-    encode = options.mask_encode
-    if encode is None:
-        encode = "png" if options.container in PICTURES else "raw" if options.encode == "raw" else "zstd"
+    encode = options.mask_encode or mask_encoding(options.container, options.encode)
     return PartRecipe(replace(spec, dtype="uint16" if deep else "uint8"), values, encode)
+
+
+def mask_encoding(container: str, encode: str | None) -> str:
+    """Return how masks are stored if nobody says it, beside images that are stored in an encoding."""
+    return "png" if container in PICTURES else "raw" if encode == "raw" else "zstd"
 
 
 def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
