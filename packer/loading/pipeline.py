@@ -238,25 +238,26 @@ class Pipeline:
         self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int
     ) -> tuple[list[_Piece], Replacements]:
         """Fill rows with the images of records, and return them in pieces of `step` rows."""
-        started = time.perf_counter()
-        params = self.filler.params(records, epoch)
-        replaced: Replacements = ()
         try:
-            self.filler.fill(records, params, rows)
+            return self._pieces(records, epoch, rows, stats, step), ()
         except DamagedPack:
             if self.replacer is None:
                 raise
             records, replaced = self.replacer.stand_ins(records, epoch)
-            params = self.filler.params(records, epoch)
-            self.filler.fill(records, params, rows)
+            return self._pieces(records, epoch, rows, stats, step), replaced
+
+    def _pieces(self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int) -> list[_Piece]:
+        started = time.perf_counter()
+        params = self.filler.params(records, epoch)
+        self.filler.fill(records, params, rows)
         stats.add(self._stage, time.perf_counter() - started)
         cuts = [slice(start, start + step) for start in range(0, len(records), step)]
         if not self.targets.is_array or self.transforms:
-            return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts], replaced
+            return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts]
         started = time.perf_counter()
         labels: Any = self.targets.of(records, params)
         stats.add("targets", time.perf_counter() - started)
-        return [_Piece(records[cut], labels[cut], None) for cut in cuts], replaced
+        return [_Piece(records[cut], labels[cut], None) for cut in cuts]
 
     def _piece(self, records: Int64, params: CropParams, epoch: int, rows: NDArray[Any], stats: Stats) -> _Piece:
         started = time.perf_counter()
@@ -325,9 +326,9 @@ _warned: set[tuple[str, int]] = set()
 class Replacer(Locked):
     """Finds replacements for all threads, and keeps the reports to the consumer."""
 
-    def __init__(self, filler: ImageFiller, sampler: Sampler, seed: int) -> None:
+    def __init__(self, filler: ImageFiller, targets: Targets, sampler: Sampler, seed: int) -> None:
         super().__init__()
-        self._filler = filler
+        self._filler, self._targets = filler, targets
         self._sampler = sampler
         self._seed = seed
         self._order: tuple[int, Callable[[Int64], Records]] | None = None
@@ -336,7 +337,7 @@ class Replacer(Locked):
 
     def with_filler(self, filler: ImageFiller) -> Replacer:
         """Return one for other crops, with the same reports."""
-        other = Replacer(filler, self._sampler, self._seed)
+        other = Replacer(filler, self._targets, self._sampler, self._seed)
         other._reported = self._reported
         return other
 
@@ -393,7 +394,12 @@ class Replacer(Locked):
         """Return the problem of a record, read alone with its crop of this epoch."""
         one = np.array([record])
         row = np.empty((1, *self._filler.row_shape), self._filler.dtype)
-        return problem_of(lambda: self._filler.fill(one, self._filler.params(one, epoch), row))
+
+        def read() -> None:
+            self._filler.fill(one, self._filler.params(one, epoch), row)
+            self._targets.read_masks(one)
+
+        return problem_of(read)
 
     def report(self, replaced: Sequence[Replaced], stats: Stats) -> None:
         """Count the replaced records of a batch for the consumer, and warn about them."""

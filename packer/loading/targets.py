@@ -7,7 +7,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from packer.format.pack import Pack
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.crop import CropParams
 from packer.loading.mask_rows import MaskReader
-from packer.model.annotation import Int64, Mask
+from packer.model.annotation import Int64
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS
 from packer.samplers.order import Records, derive
@@ -36,45 +36,64 @@ STACKABLE = frozenset(("label", "tags", "landmarks", "extras"))
 _warned: set[str] = set()
 
 
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """What targets are.
+
+    Args:
+        min_area: drop boxes that a crop cuts to less than this area, in pixels.
+        label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
+        flip_index: index of the mirror image of each landmark or keypoint; default: that of the pack.
+        hide_outside: keypoints outside a crop get visibility 0.
+        parts: the masks to read; None: all.
+        widen: whether masks are int64, as losses take them; else as the pack has them, to be widened on the device.
+        verify: verify the checksum of each mask when this process first reads it.
+    """
+
+    min_area: float = 1.0
+    label_offset: int = 0
+    flip_index: Sequence[int] | None = None
+    hide_outside: bool = True
+    parts: Sequence[str] | None = None
+    widen: bool = True
+    verify: bool = True
+
+
 class Targets(Sequence[Target]):
     """The targets of a pack's records, created on access.
 
     Args:
         pack: the pack.
-        min_area: drop boxes that a crop cuts to less than this area, in pixels.
-        label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
-        flip_index: index of the mirror image of each landmark or keypoint; default: that of the pack.
-        hide_outside: keypoints outside a crop get visibility 0.
+        options: what they are.
         indices: numbers of the records that `len` and indexing mean; None: all.
 
     Raises:
-        UsageError: if the pack has no boxes for an offset, or no points for the index.
+        UsageError: if the pack has no boxes for an offset, no points for the index, or no such part.
     """
 
-    def __init__(
-        self, pack: Pack, min_area: float = 1.0, label_offset: int = 0, flip_index: Sequence[int] | None = None,
-        hide_outside: bool = True, indices: Records | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, pack: Pack, options: TargetOptions = TargetOptions(), indices: Records | None = None) -> None:
         self._indices = indices
         self._pack = pack  # not the dataset: a reference cycle would keep the map
-        self._min_area = check_area(min_area)
-        self._hide_outside = hide_outside
+        self._min_area = check_area(options.min_area)
+        self._hide_outside = options.hide_outside
         self._fields = pack.manifest.fields
         self._read = [name for name in self._fields if name != "tags"]
-        self._label_offset = check_int("label_offset", label_offset, 0)
-        self.are_labels = tuple(self._fields) == ("label",) and not pack.manifest.masks
+        self._label_offset = check_int("label_offset", options.label_offset, 0)
+        self._masks = [MaskReader(pack, name, options.verify) for name in check_parts(pack, options.parts)]
+        self._widen = options.widen
+        self.are_labels = tuple(self._fields) == ("label",) and not self._masks
         """Whether the targets are class ids: the pack has only labels of whole images."""
         self._has_tags = "tags" in self._fields
-        self._masks = [MaskReader(pack, name) for name in pack.manifest.masks]
-        self.are_masks = len(self._masks) == 1 and not self._fields and len(pack.manifest.parts) == 1
+        self.are_masks = len(self._masks) == 1 and not self._fields
         """Whether the targets are masks: the pack has no other labels."""
-        self.is_array = self.are_labels or tuple(self._fields) == ("tags",) or self.are_masks
+        are_tags = tuple(self._fields) == ("tags",) and not self._masks
+        self.is_array = self.are_labels or are_tags or self.are_masks
         """Whether `of` returns an array: class ids, tags, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
-        if label_offset and not self.has_boxes:
+        if self._label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
         self._points: dict[str, int] = {name: _points_each(pack, name) for name in FLIPS if name in self._fields}
-        given = pack.manifest.flip_index if flip_index is None else flip_index
+        given = pack.manifest.flip_index if options.flip_index is None else options.flip_index
         self._flip_index = None if given is None else check_flip_index(given, self._points)
 
     @cached_property
@@ -113,7 +132,7 @@ class Targets(Sequence[Target]):
         if self.are_labels:
             return self._pack.reader.values("label", records).astype(np.int64)
         if self.are_masks:
-            ids: NDArray[Any] = _as_ids(self._masks[0].read(records, params))
+            ids: NDArray[Any] = self._ids(self._masks[0], records, params)
             return ids
         tags = _tags(self._pack, records) if self._has_tags else None
         if tags is not None and self.is_array:
@@ -131,8 +150,20 @@ class Targets(Sequence[Target]):
         if params is not None and params.regions is not None:
             found = found.cut(params.output, self._min_area, self._hide_outside)
         for masks in self._masks:
-            found.images[masks.name] = [torch.from_numpy(one) for one in _as_ids(masks.read(records, params))]
+            found.images[masks.name] = [torch.from_numpy(one) for one in self._ids(masks, records, params)]
         return found
+
+    def read_masks(self, records: Int64) -> None:
+        """Read the masks of some records. Raise DamagedPack if one cannot be read."""
+        for masks in self._masks:
+            masks.read(records)
+
+    def _ids(self, masks: MaskReader, records: Int64, params: CropParams | None) -> Any:
+        """Return the masks of records, as losses take them; a list if they differ in size."""
+        found = masks.read(records, params)
+        if isinstance(found, list):
+            return [mask.astype(np.int64) for mask in found]
+        return found.astype(np.int64) if self._widen else found
 
     def warn_of_flips(self) -> None:
         """Warn once for each pack with points if their flip index is not known."""
@@ -146,9 +177,17 @@ class Targets(Sequence[Target]):
             )
 
 
-def _as_ids(masks: NDArray[Any] | list[Mask]) -> Any:
-    """Return masks as losses take them, int64."""
-    return masks.astype(np.int64) if isinstance(masks, np.ndarray) else [mask.astype(np.int64) for mask in masks]
+def check_parts(pack: Pack, parts: Sequence[str] | None) -> Sequence[str]:
+    """Return the names of the masks to read, by default all. Raise UsageError for other parts."""
+    there = list(pack.manifest.masks)
+    if parts is None:
+        return there
+    wanted = (parts,) if isinstance(parts, str) else tuple(parts)
+    for name in wanted:
+        if name not in there:
+            has = f"it has {', '.join(there)}" if there else "it has none"
+            raise UsageError("parts", f"names {printable(name)}, which is not a mask of {printable(pack.path)}", has)
+    return wanted
 
 
 def check_area(min_area: Any) -> float:
