@@ -152,10 +152,11 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
                     result.skipped.append(Skipped(os.fsdecode(path), "no label"))
                     continue
                 raws, is_unlabeled = _labels_there(path, sources), True
-            header = Header.from_code(code, width, height)
+            header = None if code == UNREAD else Header.from_code(code, width, height)
             parts = {name: _checked_part(job, file, header, name, result) for name, file in _parts_of(raws).items()}
             annotation, encoded = resolver.of_label(raws), NO_TEXTS
             if annotation is None:
+                assert header is not None  # it is read late only where no label needs it
                 annotation = resolver.annotation(raws, header, path)
                 encoded = checked_texts(annotation, path)
                 result.members.update(listed_members(annotation))
@@ -206,13 +207,13 @@ def _parts_of(raws: Sequence[RawAnnotation]) -> dict[str, PartFile]:
     return found
 
 
-def _checked_part(job: PartitionJob, file: PartFile, image: Header, name: str, result: Partition) -> PartFile:
+def _checked_part(job: PartitionJob, file: PartFile, image: Header | None, name: str, result: Partition) -> PartFile:
     """Return the file of a part with its size. Raise BadMask if it is not one of the image.
 
     In a store, that shows when it is packed: a request for each header takes as long as one for the whole file.
     """
     path, place = place_of_part(job.root, file)
-    if is_url(path) or image.code == UNREAD:
+    if is_url(path) or image is None:
         return file
     try:
         header, size = read_file_header(path, place, job.archives)

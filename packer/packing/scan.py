@@ -22,6 +22,7 @@ from packer.model.annotation import Progress
 from packer.packing.build_options import BuildOptions, not_in_split
 from packer.packing.input_table import Inputs, InputTable, read_selection
 from packer.packing.make_record import UNREAD, Headers, rejected, rejected_of_path
+from packer.packing.option_table import TABLE
 from packer.packing.partition import Partition, PartitionJob, make_partition, names_of, read_names, read_partition
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
 from packer.sources import check_options, check_sources, joined, open_source, recognize, with_masks
@@ -34,6 +35,7 @@ from packer.sources.store_tree import find_store_tree
 from packer.sources.tree import Run, find_tree, run_here
 from packer.stores import is_url
 
+MASK_OPTIONS = ("mask_values", "ignore_id", "mask_encode")
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
 VIDEOS = (b".mp4", b".avi", b".mov", b".mkv", b".webm", b".m4v", b".mpg", b".mpeg")
 JOBS = 256
@@ -190,6 +192,10 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
             sources[-1] = open_source(spec, tree, replace(source_options, split=None, by_auto=False))
     if masks is not None:
         _add_masks(masks, sources, options, inputs)
+    elif given := [name for name in MASK_OPTIONS if getattr(options, name) is not None]:
+        raise UsageError(
+            TABLE[given[0]].label, "is for masks, but there are none", f"name them: {option('mask', 'DIR')}"
+        )
     inputs.notes += [note] if note else []
     check_sources(sources, None if others else options.one_split)
     of_all = replace(base, split=None)

@@ -37,8 +37,8 @@ _REGISTRY = Registry(SOURCES, "packer.sources")
 
 CHOICES = (
     "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "pts", "dlib[:FILE]",
-    "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "datumaro[:FORMAT]",
-    "masks[:WHERE]",
+    "masks[:WHERE]", "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]",
+    "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 
