@@ -25,6 +25,7 @@ SHOWN_VALUES = 3
 HALF = 128
 """From here on, a gray level of a mask in black and white is white."""
 ZSTD_LEVEL = 9
+_STORED: dict[str, np.dtype[Any]] = {"uint8": np.dtype(np.uint8), "uint16": np.dtype("<u2")}
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int
     Raises:
         BadImage: It is not one of this shape.
     """
-    kind = np.dtype(dtype).newbyteorder("<")
+    kind = _STORED[dtype]
     try:
         if encoding == "png":
             mask = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
@@ -199,6 +200,7 @@ def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int
             return np.asarray(mask)
         if encoding == "zstd":
             data = _codec().decompress(data, decompressed_size=shape[0] * shape[1] * kind.itemsize)
-        return np.frombuffer(data, kind).reshape(shape)
+        mask: Mask = np.frombuffer(data, kind).reshape(shape)
+        return mask
     except (OSError, ValueError) as error:  # of Arrow, and of numpy
         raise bad_image(f"is not a mask of {shape[1]}x{shape[0]} pixels, {dtype}: {error}") from None

@@ -16,7 +16,10 @@ from packer.loading.crop import CropParams
 from packer.loading.decoding import sizes_of
 from packer.loading.fill import Gather
 from packer.model.annotation import ENCODINGS, Int64, Mask
-from packer.model.geometry import nearest
+from packer.samplers.order import Float64
+
+AT_ONCE = 16
+"""Masks that are widened together, while they are in the cache of a core."""
 
 
 class MaskReader:
@@ -31,12 +34,19 @@ class MaskReader:
     def __init__(self, pack: Pack, name: str, verify: bool = True) -> None:
         self._pack, self.name, self._verify = pack, name, verify
         facts = pack.manifest.masks[name]
-        self.dtype = np.dtype(facts.dtype)
+        self.dtype, self._dtype_name = np.dtype(facts.dtype), facts.dtype
         self.border = facts.ignore or 0
         """The value of pixels beside the image, and of an image without a mask."""
 
-    def read(self, records: Int64, params: CropParams | None = None) -> NDArray[Any] | list[Mask]:
+    def read(
+        self, records: Int64, params: CropParams | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any] | list[Mask]:
         """Return the masks of records, (n, height, width); a list if they are whole and differ in size.
+
+        Args:
+            records: their numbers.
+            params: how their images are cut and mirrored; None: not at all.
+            out: memory for them, of any dtype that holds their values.
 
         Raises:
             DamagedPack: if one cannot be read.
@@ -48,18 +58,24 @@ class MaskReader:
             regions = None if params is None else params.regions
             if regions is not None or (params is not None and params.flipped is not None):
                 assert params is not None
-                return self._cut(records, params)
+                out = np.empty((len(records), *params.output), self.dtype) if out is None else out
+                self._cut(records, params, out)
+                return out
             shape = self._pack.manifest.shape
             if shape is None:
                 return [mask.copy() for mask in self._whole(records)]
-            out = np.empty((len(records), *shape[:2]), self.dtype)
+            out = np.empty((len(records), *shape[:2]), self.dtype) if out is None else out
             self._fill(records, out)
             return out
 
     def _fill(self, records: Int64, out: NDArray[Any]) -> None:
         starts, sizes = self._pack.reader.places(records, self.name)
-        if (sizes == out[0].nbytes).all() and self._is_raw(records):
-            self._gather(starts, torch.from_numpy(out.reshape(len(out), -1).view(np.uint8)))
+        if (sizes == self.dtype.itemsize * out[0].size).all() and self._is_raw(records):
+            if out.dtype == self.dtype:
+                self._gather(starts, torch.from_numpy(out.reshape(len(out), -1).view(np.uint8)))
+            for first in range(0, len(out) if out.dtype != self.dtype else 0, AT_ONCE):
+                found = self._gather(starts[first : first + AT_ONCE]).numpy().view(self.dtype)
+                out[first : first + AT_ONCE] = found.reshape(-1, *out.shape[1:])
             return
         for row, mask in zip(out, self._whole(records), strict=True):
             row[:] = mask
@@ -92,29 +108,35 @@ class MaskReader:
         if data is None:
             return np.full(shape, self.border, self.dtype)
         try:
-            return decode_stored(data, ENCODINGS[code], shape, self.dtype.name)
+            return decode_stored(data, ENCODINGS[code], shape, self._dtype_name)
         except BadImage as error:
             raise self._pack.reader.damage_error(record, f"has a {self.name} that {error.problem}") from None
 
-    def _cut(self, records: Int64, params: CropParams) -> NDArray[Any]:
+    def _cut(self, records: Int64, params: CropParams, out: NDArray[Any]) -> None:
         height, width = params.output
-        out = np.empty((len(records), height, width), self.dtype)
         masks = self._whole(records)
-        regions = [(0.0, 0.0, float(mask.shape[1]), float(mask.shape[0])) for mask in masks]
-        if params.regions is not None:
-            regions = [tuple(region) for region in params.regions.tolist()]
-        flipped = [False] * len(masks) if params.flipped is None else params.flipped.tolist()
-        for row, mask, (x, y, across, down), mirror in zip(out, masks, regions, flipped, strict=True):
-            columns, rows = places(x, across, width), places(y, down, height)
-            cut_mask(mask, rows, columns[::-1] if mirror else columns, row, self.border)
-        return out
+        regions = params.regions
+        if regions is None:
+            regions = np.array([(0, 0, *mask.shape[::-1]) for mask in masks], np.float64)
+        columns, rows = places(regions[:, 0], regions[:, 2], width), places(regions[:, 1], regions[:, 3], height)
+        if params.flipped is not None:
+            columns[params.flipped] = columns[params.flipped, ::-1]
+        for row, mask, its_rows, its_columns in zip(out, masks, rows, columns, strict=True):
+            cut_mask(mask, its_rows, its_columns, row, self.border)
 
 
-def places(start: float, extent: float, pixels: int) -> Int64:
-    """Return the pixels of a mask along an axis that those of a crop show (`packer.model.geometry.nearest`)."""
-    if start == int(start) and extent == int(extent):
-        return nearest(int(extent), pixels, int(start))
-    found: Int64 = np.floor(start + (2 * np.arange(pixels) + 1) * extent / (2 * pixels)).astype(np.int64)
+def places(start: Float64, extent: Float64, pixels: int) -> Int64:
+    """Return the pixels of masks along an axis that those of their crops show, (n, pixels).
+
+    That below the center of each (`packer.model.geometry.nearest`), in whole numbers for crops of whole pixels.
+    """
+    whole = (start == np.rint(start)) & (extent == np.rint(extent))
+    odd = 2 * np.arange(pixels, dtype=np.int64) + 1
+    found: Int64 = start.astype(np.int64)[:, None] + odd * extent.astype(np.int64)[:, None] // (2 * pixels)
+    if not whole.all():
+        within = ~whole
+        exact = start[within, None] + odd * extent[within, None] / (2 * pixels)
+        found[within] = np.floor(exact).astype(np.int64)
     return found
 
 
@@ -123,7 +145,7 @@ def cut_mask(mask: Mask, rows: Int64, columns: Int64, out: Mask, border: int) ->
     height, width = mask.shape
     left, right = sorted((columns[0], columns[-1]))
     if rows[0] >= 0 and rows[-1] < height and left >= 0 and right < width:
-        np.take(mask.take(rows, axis=0), columns, axis=1, out=out, mode="clip")
+        out[:] = mask.take(rows, axis=0).take(columns, axis=1)
         return
     out[:] = border
     inside_rows, inside = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)

@@ -127,12 +127,19 @@ class Targets(Sequence[Target]):
         assert isinstance(found, BatchAnnotations)
         return found.as_tensors().as_dicts()[0]
 
-    def of(self, records: Int64, params: CropParams | None = None) -> NDArray[Any] | BatchAnnotations:
-        """Return the targets of some records after the crops and flips of `params`. `join_targets` combines them."""
+    def of(
+        self, records: Int64, params: CropParams | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any] | BatchAnnotations:
+        """Return the targets of some records after the crops and flips of `params`. `join_targets` combines them.
+
+        Masks that are all that there is are written to `out`, if it is given.
+        """
         if self.are_labels:
             return self._pack.reader.values("label", records).astype(np.int64)
         if self.are_masks:
-            ids: NDArray[Any] = self._ids(self._masks[0], records, params)
+            ids: NDArray[Any] = self._ids(self._masks[0], records, params) if out is None else out
+            if out is not None:
+                self._masks[0].read(records, params, out)
             return ids
         tags = _tags(self._pack, records) if self._has_tags else None
         if tags is not None and self.is_array:
@@ -152,6 +159,11 @@ class Targets(Sequence[Target]):
         for masks in self._masks:
             found.images[masks.name] = [torch.from_numpy(one) for one in self._ids(masks, records, params)]
         return found
+
+    @property
+    def mask_dtype(self) -> Any:
+        """The dtype of masks, if the targets are masks."""
+        return np.dtype(np.int64) if self._widen else self._masks[0].dtype
 
     def read_masks(self, records: Int64) -> None:
         """Read the masks of some records. Raise DamagedPack if one cannot be read."""

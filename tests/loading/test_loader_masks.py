@@ -104,7 +104,9 @@ def test_crops_within_pixels() -> None:
 
     for start, extent, pixels in ((0.5, 39.0, 7), (-3.25, 46.5, 31), (1 / 3, 29 + 1 / 3, 24)):
         exact = [Fraction(start) + (2 * i + 1) * Fraction(extent) / (2 * pixels) for i in range(pixels)]
-        assert places(start, extent, pixels).tolist() == [value.__floor__() for value in exact]
+        found = places(np.array([start, 3.0]), np.array([extent, 9.0]), pixels)
+        assert found[0].tolist() == [value.__floor__() for value in exact]
+        assert found[1].tolist() == [3 + (2 * i + 1) * 9 // (2 * pixels) for i in range(pixels)]
     mask, out = draw_mask(1), np.zeros((4, 6), np.uint8)
     cut_mask(mask, np.array([-1, 0, 29, 30]), np.array([-2, 0, 5, 39, 40, 41])[::-1], out, 9)
     wanted = [[9] * 6] + [[9, 9, mask[y, 39], mask[y, 5], mask[y, 0], 9] for y in (0, 29)] + [[9] * 6]
