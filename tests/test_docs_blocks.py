@@ -47,7 +47,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def draw_folder(home: Path) -> None:
-    """The folders that the pages name: classes, VOC, YOLO, COCO, landmarks, a list beside VOC, masks, names with classes."""
+    """The folders that the pages name: classes, VOC, YOLO, COCO, masks, landmarks, a list beside VOC, class names."""
     draw_classes(home / "imgs", each=16)
     draw_classes(home / "photos", each=3)
     draw_classes(home / "val", each=3)
