@@ -190,7 +190,8 @@ STORED_MASKS += [
 ]
 VALUE_FILES = [
     b"\0road:128,64,128::\ncar:0,0,142::\n", b"\0name,r,g,b\na,1,2,3\nb,4,5,6\n", b"\0#804020 x\n#000000 y\n",
-    b"\0road 1 2\n", b"\x01road 7\n", b"\1{}", b"\0", b"\x017 0 road\n8 1\n9 255\n", b'\1{"7": 0, "8": 1}', b"\x010:1\n1=>0\n",
+    b"\0road 1 2\n", b"\x01road 7\n", b"\1{}", b"\0",
+    b"\x017 0 road\n8 1\n9 255\n", b'\1{"7": 0, "8": 1}', b"\x010:1\n1=>0\n",
 ]  # fmt: skip
 
 
