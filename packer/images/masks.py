@@ -194,13 +194,13 @@ def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int
     kind = _STORED[dtype]
     try:
         if encoding == "png":
-            mask = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-            if mask is None or mask.shape != shape or mask.dtype != dtype:
+            found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+            if found is None or found.shape != shape or found.dtype != dtype:
                 raise bad_image(f"is not a gray PNG of {shape[1]}x{shape[0]} pixels, {dtype}")
-            return np.asarray(mask)
+            return np.asarray(found)
         if encoding == "zstd":
             data = _codec().decompress(data, decompressed_size=shape[0] * shape[1] * kind.itemsize)
-        mask: Mask = np.frombuffer(data, kind).reshape(shape)
-        return mask
+        values: Mask = np.frombuffer(data, kind).reshape(shape)
+        return values
     except (OSError, ValueError) as error:  # of Arrow, and of numpy
         raise bad_image(f"is not a mask of {shape[1]}x{shape[0]} pixels, {dtype}: {error}") from None

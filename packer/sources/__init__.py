@@ -154,7 +154,9 @@ def splits_of_labels(
     """
     specs, tree, masks, _ = with_masks(specs, tree, options, where)
     if masks is not None and not specs:
-        return folder_splits(tree)
+        from packer.sources.voc import SEGMENTATION, listed_splits
+
+        return listed_splits(tree, SEGMENTATION) or folder_splits(tree)
     if tuple(specs) == ("auto",):
         from packer.sources.auto import splits_by_file
 

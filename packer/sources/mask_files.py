@@ -32,6 +32,7 @@ from packer.sources.paths import (
 )
 from packer.sources.source import LOOKS, SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file
+from packer.sources.voc import SegmentationSplit
 
 MASK = "mask"
 """The name of the part."""
@@ -202,7 +203,8 @@ class MaskSource(ByStemSource):
         super().__init__(tree, found.matches)
         self.layout = found
         self.label_files = {*found.masks, *files_of_values(tree, found.where, alone)}
-        self.of_split = FolderSplit.of(tree, options.split)
+        split = SegmentationSplit.of(tree, options.split) if alone else None
+        self.of_split = split or FolderSplit.of(tree, options.split)
         self._files = {image: _part_file(tree, mask) for image, mask in found.matches.label_of.items()}
         self.values = self._values(tree, Asked(options.mask_values, options.ignore_id, alone))
         self.classes: tuple[str, ...] | None = None

@@ -43,9 +43,10 @@ def drawn_mask(seed: int, height: int, width: int, objects: int = 12) -> np.ndar
     return mask
 
 
-def float64(*numbers: int) -> list[np.ndarray]:
-    """Return an array of one number for each."""
-    return [np.array([float(number)]) for number in numbers]
+def pixels_of(start: int, extent: int, pixels: int) -> np.ndarray:
+    """Return what a loader takes of a mask along an axis."""
+    found: np.ndarray = places(np.array([float(start)]), np.array([float(extent)]), pixels)[0]
+    return found
 
 
 def exact(table: Table, regions: int) -> None:
@@ -62,8 +63,7 @@ def exact(table: Table, regions: int) -> None:
         columns = [left + (2 * i + 1) * wide // (2 * columns_out) for i in range(columns_out)]
         wanted = mask[rows][:, columns]
         out = np.empty_like(wanted)
-        across, down = places(*float64(left, wide), columns_out)[0], places(*float64(top, high), rows_out)[0]
-        cut_mask(mask, down, across, out, 255)
+        cut_mask(mask, pixels_of(top, high, rows_out), pixels_of(left, wide, columns_out), out, 255)
         wrong += int((out != wanted).sum())
         pixels += wanted.size
         theirs = cv2.resize(
@@ -106,7 +106,7 @@ class Files(Dataset[Any]):
         return len(self._paths)
 
     def __getitem__(self, i: int) -> Any:
-        image: Any = cv2.cvtColor(cv2.imread(self._paths[i]), cv2.COLOR_BGR2RGB)  # type: ignore[arg-type]
+        image: Any = cv2.cvtColor(cv2.imread(self._paths[i]), cv2.COLOR_BGR2RGB)
         mask: Any = cv2.imread(self._masks[i], cv2.IMREAD_UNCHANGED)
         height, width = mask.shape
         crop = RandomResizedCrop(SIDE)

@@ -431,3 +431,19 @@ def test_the_same_bytes_for_any_workers(tmp_path: Path) -> None:
         build_pack(BuildOptions(str(source), str(out), workers=workers, shard_bytes=4000))
         digests.add(packer.open_pack(out).manifest.digest)
     assert len(digests) == 1
+
+
+def test_voc_splits_of_segmentation(tmp_path: Path) -> None:
+    """Packed without boxes, the splits are those of ImageSets/Segmentation."""
+    files = pairs("JPEGImages/{}.png", "SegmentationClass/{}.png", count=5, palette=True)
+    files |= {f"Annotations/im{i}.xml": voc_xml(f"im{i}.png", [("cat", 2, 3, 20, 20)]).encode() for i in range(5)}
+    lists = {"train": (0, 2), "val": (4,), "trainval": (0, 2, 4)}
+    for name, seeds in lists.items():
+        files[f"ImageSets/Segmentation/{name}.txt"] = "".join(f"im{i}\n" for i in seeds).encode()
+    source = write_files(tmp_path / "VOC2012", files)
+    pack = build(source, labels=("masks",), split="train")
+    assert same(masks_of(pack), {f"im{i}": draw_mask(i) for i in (0, 2)})
+    options = BuildOptions(str(source), str(tmp_path / "all.lmdb"), labels=("masks",), workers=1)
+    assert [one.manifest.records for one in build_packs(options)] == [2, 1]
+    with pytest.raises(UsageError, match=r"has no test\.txt"):
+        build(source, labels=("masks",), split="test", overwrite=True)
