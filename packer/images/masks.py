@@ -202,5 +202,6 @@ def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int
             data = _codec().decompress(data, decompressed_size=shape[0] * shape[1] * kind.itemsize)
         values: Mask = np.frombuffer(data, kind).reshape(shape)
         return values
-    except (OSError, ValueError) as error:  # of Arrow, and of numpy
-        raise bad_image(f"is not a mask of {shape[1]}x{shape[0]} pixels, {dtype}: {error}") from None
+    except (OSError, ValueError, cv2.error) as error:  # of Arrow, numpy and OpenCV
+        reason = str(error).strip().partition("\n")[0]
+        raise bad_image(f"is not a mask of {shape[1]}x{shape[0]} pixels, {dtype}: {reason}") from None

@@ -220,17 +220,28 @@ def decode_values(data: bytes, header: Header) -> Image:
         data = tiff_header.without_orientation(data)
     image = _open_lazily(header.format, io.BytesIO(data))
     _load(image, header, lenient=False)
+    try:
+        values = _values(image)
+    except (PackerError, MemoryError):
+        raise
+    except Exception as error:
+        raise _refusal(header.format, error) from None
+    # of a PNG, Pillow spreads the levels of fewer bits over those of eight
+    spread = header.format == "png" and image.mode in ("L", "LA")
+    return values // _LEVEL_STEPS.get(data[24], 1) if spread else values
+
+
+def _values(image: Any) -> Image:
+    """Return the values of a decoded picture as `decode_values` does, but for levels of fewer than eight bits."""
     if image.mode in ("P", "PA"):
         return np.asarray(image.getchannel("P") if image.mode == "PA" else image)
     if image.mode == "1":
         return np.asarray(image).astype(np.uint8)
     if image.mode in _DEEP_MODES:
         return np.asarray(image).astype(np.uint16)
-    if image.mode not in ("L", "LA"):
-        return np.asarray(image.convert("RGB"))
-    values = np.asarray(image.getchannel("L"))
-    # of a PNG, Pillow spreads the levels of fewer bits over those of eight
-    return values // _LEVEL_STEPS.get(data[24], 1) if header.format == "png" else values
+    if image.mode in ("La", "RGBa"):
+        image = image.convert({"La": "LA", "RGBa": "RGBA"}[image.mode])
+    return np.asarray(image.getchannel("L") if image.mode in ("L", "LA") else image.convert("RGB"))
 
 
 def decode_jpeg(data: bytes, header: Header, channels: int, factor: int, lenient: bool = False) -> Image:

@@ -187,6 +187,7 @@ STORED_MASKS += [
     bytes([0, 6, 9]) + bytes(48),
     bytes([2, 5, 8]) + STORED_MASKS[2][3:],
     bytes([4, 8, 6]) + STORED_MASKS[4][3:],
+    bytes([4, 6, 8]),
 ]
 VALUE_FILES = [
     b"\0road:128,64,128::\ncar:0,0,142::\n", b"\0name,r,g,b\na,1,2,3\nb,4,5,6\n", b"\0#804020 x\n#000000 y\n",
