@@ -72,7 +72,7 @@ for data, mask in tf.data.TFRecordDataset(shards).map(parse):
     images.append(np.load(io.BytesIO(data.numpy())) if is_raw else tf.io.decode_image(data).numpy())
     depth = mask.numpy()[24]  # bits of a value: what is read as more is spread over their range
     masks.append(tf.io.decode_png(mask, dtype=tf.uint16 if depth == 16 else tf.uint8).numpy()[:, :, 0])
-np.savez(out, images=np.stack(images), masks=np.stack(masks))
+np.savez(out, **{f"image{i}": image for i, image in enumerate(images)}, **{f"mask{i}": m for i, m in enumerate(masks)})
 """
 
 
@@ -86,7 +86,8 @@ def read_tensorflow(shards: list[Path]) -> Pairs:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         found = np.load(out)
-        return list(found["images"]), list(found["masks"])
+        count = len(found.files) // 2
+        return [found[f"image{i}"] for i in range(count)], [found[f"mask{i}"] for i in range(count)]
 
 
 def read_h5py(shards: list[Path]) -> Pairs:
@@ -254,6 +255,31 @@ def test_a_conversion_of_lmdb(reader: str, encode: str, tmp_path: Path) -> None:
     pack = open_pack(tmp_path / "new")
     assert all(np.array_equal(pack.mask(i), old.mask(i)) for i in range(RECORDS))  # type: ignore[arg-type]
     check(pack, read(shards_of(pack)))
+
+
+@pytest.mark.parametrize("reader", PICTURES)
+def test_images_of_different_sizes(reader: str, tmp_path: Path) -> None:
+    container, read = READERS[reader]
+    files = {}
+    for seed in range(RECORDS):
+        mask = draw_mask(seed, 40 + 3 * seed, 30 + 2 * (seed % 3))
+        files[f"images/im{seed}.png"], files[f"masks/im{seed}.png"] = image_of(mask), picture(mask)
+    pack = build(write_files(tmp_path / "set", files), tmp_path / "pack", container, encode="copy")
+    images, masks = read(shards_of(pack))
+    assert len({mask.shape for mask in masks}) == len(masks) == RECORDS
+    for i, (image, mask) in enumerate(zip(images, masks, strict=True)):
+        assert np.array_equal(mask, pack.mask(i)) and np.array_equal(image, COLORS[mask])
+
+
+def test_an_image_without_a_mask_is_a_row_without_one(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is optional, and not installed here")
+    source = draw(tmp_path / "set")
+    (source / "masks" / "im2.png").unlink()
+    pack = build(source, tmp_path / "pack", "parquet", encode="raw", mask="masks", missing_labels="empty")
+    files = [str(path) for path in shards_of(pack)]
+    rows = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    assert [row["mask"] is None for row in rows] == [pack.mask(i) is None for i in range(RECORDS)]
+    assert sum(row["mask"] is None for row in rows) == 1
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -212,6 +212,18 @@ def test_batches_are_what_the_files_give(threads: int, drawn: Path, files: dict[
                 assert np.abs(levels - np.asarray(shown)).max() <= 1.01
 
 
+@pytest.mark.parametrize("crop", [None, RandomResizedCrop(24), packer.CenterCrop(56)], ids=str)
+def test_dali_gives_the_same_masks(crop: Any, drawn: Path, tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.dali", reason="DALI is optional, and not installed here")
+    from packer import dali
+
+    packer.convert(drawn, tmp_path / "jpeg.lmdb", encode="jpeg", quality=95)
+    options = {"shuffle": True, "crop": crop, "flip": True, "seed": 3}
+    theirs = [masks.clone() for _, masks in dali.pipeline(tmp_path / "jpeg.lmdb", 4, device="cpu", **options)]
+    ours = [masks for _, masks in PackedLoader(tmp_path / "jpeg.lmdb", 4, **options)]
+    assert len(ours) == 3 and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
 def test_deeplab_learns_drawn_masks(drawn: Path) -> None:
     segmentation = pytest.importorskip("torchvision.models.segmentation", reason="torchvision is not installed here")
     torch.manual_seed(0)
