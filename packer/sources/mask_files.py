@@ -13,7 +13,7 @@ import numpy as np
 
 from packer.errors import BadInput, UsageError, option, printable
 from packer.images.header import read_header
-from packer.images.masks import MaskValues
+from packer.images.masks import MaskValues, gray_of
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartFile, PartSpec, RawAnnotation
 from packer.sources.by_stem import ByStemSource, Matches, match_by_stem
@@ -54,7 +54,7 @@ class MaskLayout:
     """Masks, and the images that they belong to."""
 
     where: bytes
-    """Their folder, or the ending of their names, as a note names it."""
+    """Their folder, or the ending of their names, as a note names it; several folders of a name as */masks/."""
     masks: tuple[bytes, ...]
     """All of them, with those that fit no image."""
     matches: Matches
@@ -62,6 +62,13 @@ class MaskLayout:
     """Where there are pictures that fit the images, too, and are not packed."""
     all_masks: frozenset[bytes] = frozenset()
     """Those and the masks: what is not an image of the dataset."""
+    first: bytes = b""
+    """As `where` if that is of several folders: the first of them."""
+
+    @property
+    def beside(self) -> bytes:
+        """The folder beside which files may say what the values mean."""
+        return self.first or self.where
 
 
 def mark_of(path: bytes) -> tuple[bytes, bytes]:
@@ -110,11 +117,12 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
     images: list[bytes] = []
     for path in tree.images:
-        mark = mark_of(path)
-        (groups[mark[0].lower(), mark[1].lower()] if any(mark) else images).append(path)
+        folder, ending = mark_of(path)
+        mark = _kind_of(folder), ending.lower()
+        (groups[mark] if any(mark) else images).append(path)
     layouts = [layout for mark, paths in groups.items() if (layout := _layout(images, mark, paths)) is not None]
     every = frozenset(path for layout in layouts for path in layout.masks)
-    usable = [layout for layout in layouts if not _is_not_classes(layout.where) and _are_masks(tree, layout)]
+    usable = [layout for layout in layouts if not _is_not_classes(layout.beside) and _are_masks(tree, layout)]
     if not usable:
         return None
     chosen = min(usable, key=_rank)
@@ -122,14 +130,25 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     return replace(chosen, others=others, all_masks=every)
 
 
+def _kind_of(folder: bytes) -> bytes:
+    """Return what folders of one set of masks have in common: masks of train/masks and val/masks, _masks of a_masks."""
+    name = folder.rpartition(b"/")[2]
+    plain = _plain_part(name)
+    return (name if plain == name else name[len(plain) :]).lower()
+
+
 def _layout(images: Sequence[bytes], mark: tuple[bytes, bytes], masks: list[bytes]) -> MaskLayout | None:
     matches = match_masks(images, masks)
     count = len(matches.label_of)
     if count < SEVERAL or 2 * count < len(masks):
         return None
-    folder = masks[0][: len(mark[0])]
-    where = folder + b"/" * bool(folder) + (b"*" + mark[1] if mark[1] else b"")
-    return MaskLayout(where, tuple(masks), matches)
+    folders = {mark_of(path)[0] for path in masks}
+    folder = place = mark_of(masks[0])[0]
+    if len(folders) > 1:
+        place = (b"*/" if folder.rpartition(b"/")[2].lower() == mark[0] else b"*") + mark[0]
+    ending = b"*" + mark[1] if mark[1] else b""
+    first, where = (name + b"/" * bool(name) + ending for name in (folder, place))
+    return MaskLayout(where, tuple(masks), matches, first=first)
 
 
 def _is_not_classes(where: bytes) -> bool:
@@ -174,10 +193,9 @@ def _is_nearly_black_and_white(values: Image) -> bool:
 
 def _distinct(values: Image) -> list[int]:
     """Return the different values of a picture, of colors as r << 16 | g << 8 | b; gray in three channels is gray."""
+    values = gray_of(values)
     if values.ndim == 3:
-        gray = (values[..., 0] == values[..., 1]).all() and (values[..., 0] == values[..., 2]).all()
-        codes = values.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
-        values = values[..., 0] if gray else codes
+        values = values.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     found: list[int] = np.unique(values).tolist()
     return found
 
@@ -201,7 +219,7 @@ class MaskSource(ByStemSource):
     def __init__(self, tree: Tree, options: SourceOptions, found: MaskLayout, alone: bool) -> None:
         super().__init__(tree, found.matches)
         self.layout = found
-        self.label_files = {*found.masks, *files_of_values(tree, found.where, alone)}
+        self.label_files = {*found.masks, *files_of_values(tree, found.beside, alone)}
         self.of_split = FolderSplit.of(tree, options.split)
         self._files = {image: _part_file(tree, mask) for image, mask in found.matches.label_of.items()}
         self.values = self._values(tree, Asked(options.mask_values, options.ignore_id, alone))
@@ -214,11 +232,14 @@ class MaskSource(ByStemSource):
 
     def _values(self, tree: Tree, asked: Asked) -> MaskValues:
         """Return what the values mean; where nothing says it, a few masks are looked at."""
-        known = values_in(tree, self.layout.where, asked)
+        known = values_in(tree, self.layout.beside, asked)
         if known is not None:
             return known
         seen: set[int] = set()
-        for path in spread(self.layout.masks, LOOKS):
+        looks = spread(self.layout.masks, LOOKS)
+        for number, path in enumerate(dict.fromkeys((*looks, *self.layout.masks))):
+            if number >= len(looks) and not (len(seen) < SEVERAL and seen <= BLACK_AND_WHITE):
+                break  # masks that are all background do not say what the others have: 1 or 255
             try:
                 data = read_file(tree, path, MOST_MASK_BYTES)
                 header = read_header(data)
@@ -320,7 +341,7 @@ def _formatted(pattern: str, image: bytes) -> bytes:
 
 def without_masks(tree: Tree, layout: MaskLayout) -> Tree:
     """Return a tree without masks, and what only they need."""
-    own = layout.all_masks.union(files_of_values(tree, layout.where, alone=False))
+    own = layout.all_masks.union(files_of_values(tree, layout.beside, alone=False))
     left = [path for path in tree.images if path not in own]
     return replace(tree, images=left, files=[path for path in tree.files if path not in own], image_folders=None)
 

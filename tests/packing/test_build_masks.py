@@ -174,6 +174,39 @@ def test_jpegs_in_black_and_white_are_read_by_their_half(tmp_path: Path) -> None
     assert same(masks_of(pack), {name: mask > 0 for name, mask in masks.items()})
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_black_and_white_in_three_channels(kind: str, tmp_path: Path) -> None:
+    masks = {name: (np.kron(mask, np.ones((8, 8), np.uint8)) > 0) * np.uint8(255) for name, mask in drawn().items()}
+    files = {f"images/{name}.png": picture(np.dstack([mask] * 3)) for name, mask in masks.items()}
+    files |= {f"masks/{name}.{kind.lower()}": picture(np.dstack([mask] * 3), kind) for name, mask in masks.items()}
+    pack = build(write_files(tmp_path / "set", files))
+    assert same(masks_of(pack), {name: mask > 0 for name, mask in masks.items()})
+    assert pack.classes == ["background", "foreground"]
+
+
+def test_black_and_white_where_few_masks_have_white(tmp_path: Path) -> None:
+    """White is not taken for the id to ignore because the masks that are looked at have none."""
+    files = {f"images/{i:02}.png": picture(np.full((8, 8, 3), i, np.uint8)) for i in range(40)}
+    files |= {f"masks/{i:02}.png": picture(np.full((8, 8), 255 * (i == 13), np.uint8)) for i in range(40)}
+    pack = build(write_files(tmp_path / "set", files))
+    assert {name: int(mask.max()) for name, mask in masks_of(pack).items() if mask.any()} == {"13": 1}
+    assert pack.classes == ["background", "foreground"]
+
+
+@pytest.mark.parametrize("masks", ["{}/masks", "{}_masks", "{}/masks/deeper"])
+def test_folders_of_masks_in_several_places_are_one_set(masks: str, tmp_path: Path) -> None:
+    files: dict[str, bytes] = {}
+    for number, place in enumerate(("a", "b", "c")):
+        images = place if "_" in masks else f"{place}/images"
+        for seed in range(number + 2):
+            mask = draw_mask(10 * number + seed)
+            files[f"{images}/{place}{seed}.png"] = image_of(mask)
+            files[f"{masks.format(place)}/{place}{seed}.png"] = picture(mask)
+    pack = build(write_files(tmp_path / "set", files))
+    wanted = {f"{place}{s}": draw_mask(10 * n + s) for n, place in enumerate(("a", "b", "c")) for s in range(n + 2)}
+    assert same(masks_of(pack), wanted)
+
+
 COLOR_FILES = {
     "labelmap.txt": "# label:color_rgb:parts:actions\nbackground:20,20,20::\nant:220,30,30::\n"
     "bee:30,220,30::\ncat:30,30,220::\n",
