@@ -18,7 +18,7 @@ from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartFile, PartSpec, RawAnnotation
 from packer.sources.by_stem import ByStemSource, Matches, match_by_stem
 from packer.sources.folder import MASK_ENDING, MASK_FOLDERS, MASK_NAME
-from packer.sources.mask_values import Asked, files_of_values, values_in, with_ignored
+from packer.sources.mask_values import Asked, files_of_values, values_in, with_classes, with_ignored
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     FolderSplit,
@@ -256,9 +256,13 @@ class MaskSource(ByStemSource):
         return with_ignored(MaskValues(), asked.ignore)
 
     def take_classes(self, names: Sequence[str] | None) -> None:
-        """Give the classes these names, and make them those of the pack, if its images have no other labels."""
+        """Give the classes these names, and make them those of the pack, if its images have no other labels.
+
+        Raises:
+            UsageError: They are not those that the masks have.
+        """
         if names is not None:
-            self.values = replace(self.values, classes=tuple(names))
+            self.values = with_classes(self.values, tuple(names))
         self.parts = {MASK: replace(self.parts[MASK], classes=self.values.classes)}
         self.classes = self.values.classes or None
 
@@ -320,7 +324,7 @@ def _elsewhere(tree: Tree, folder: bytes) -> MaskLayout:
 def _by_pattern(tree: Tree, pattern: str) -> MaskLayout:
     try:
         pattern.format(dir="", stem="", name="")
-    except (KeyError, ValueError, IndexError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         problem = f"{printable(pattern)} is not a pattern of {{dir}}, {{stem}} and {{name}}"
         raise UsageError(option("mask"), problem, 'write one such as "{dir}/{stem}_mask.png"') from None
     there = set(tree.images)
@@ -328,9 +332,10 @@ def _by_pattern(tree: Tree, pattern: str) -> MaskLayout:
     masks = {mask for image, mask in named.items() if mask in there and mask != image}
     matches = Matches({image: mask for image, mask in named.items() if mask in masks and image not in masks})
     if not masks:
-        first = next(iter(named.values()), b"")
-        raise UsageError(option("mask"), f"names no file: there is no {quoted_value(first)}", "correct the pattern")
-    return MaskLayout(as_bytes(pattern), tuple(sorted(masks)), matches, (), frozenset(masks))
+        one = next(iter(named.values()), b"")
+        raise UsageError(option("mask"), f"names no file: there is no {quoted_value(one)}", "correct the pattern")
+    first = folder_of(min(masks)) + b"/"
+    return MaskLayout(as_bytes(pattern), tuple(sorted(masks)), matches, (), frozenset(masks), first)
 
 
 def _formatted(pattern: str, image: bytes) -> bytes:

@@ -464,3 +464,40 @@ def test_the_same_bytes_for_any_workers(tmp_path: Path) -> None:
         build_pack(BuildOptions(str(source), str(out), workers=workers, shard_bytes=4000))
         digests.add(packer.open_pack(out).manifest.digest)
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    "names, ids",
+    [
+        ("cat bee ant background", [3, 2, 1, 0]),
+        ("void cat bee ant background", [4, 3, 2, 1]),
+        ("a b c d", [0, 1, 2, 3]),
+    ],
+)
+def test_classes_keep_the_pixels_of_their_colors(names: str, ids: list[int], tmp_path: Path) -> None:
+    files = pairs() | {f"masks/{name}.png": picture(COLORS[mask]) for name, mask in drawn().items()}
+    source = write_files(tmp_path / "set", files | {"masks/label_colors.txt": COLOR_FILES["label_colors.txt"].encode()})
+    (tmp_path / "classes.txt").write_text("\n".join(names.split()))
+    pack = build(source, classes=str(tmp_path / "classes.txt"))
+    assert pack.classes == names.split()
+    assert same(masks_of(pack), {name: np.array(ids)[mask] for name, mask in drawn().items()})
+
+
+def test_classes_that_colors_do_not_have(tmp_path: Path) -> None:
+    files = pairs() | {f"masks/{name}.png": picture(COLORS[mask]) for name, mask in drawn().items()}
+    source = write_files(tmp_path / "set", files | {"masks/label_colors.txt": COLOR_FILES["label_colors.txt"].encode()})
+    (tmp_path / "classes.txt").write_text("background\nant\n")
+    with pytest.raises(UsageError, match="background, ant, bee, cat"):
+        build(source, classes=str(tmp_path / "classes.txt"))
+
+
+@pytest.mark.parametrize("pattern", ["{stem.x}", "{stem[a]}", "{dir", "{0}", "{other}"])
+def test_patterns_that_are_none(pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a pattern"):
+        build(write_files(tmp_path / "set", pairs()), mask=pattern)
+
+
+def test_colors_beside_masks_of_a_pattern(tmp_path: Path) -> None:
+    files = pairs() | {f"masks/{name}.png": picture(COLORS[mask]) for name, mask in drawn().items()}
+    source = write_files(tmp_path / "set", files | {"masks/label_colors.txt": COLOR_FILES["label_colors.txt"].encode()})
+    assert same(masks_of(build(source, mask="masks/{stem}.png")), drawn())
