@@ -18,6 +18,7 @@ import packer
 from packer import BuildOptions, build_pack
 from packer.containers import CONTAINERS
 from packer.errors import TooManyBad, UsageError
+from packer.format.content import deep_digest
 from packer.packing.build import build_packs, plan_pack
 from packer.sources.mask_values import CITYSCAPES_CLASSES, CITYSCAPES_IDS, VOC_CLASSES
 
@@ -501,3 +502,37 @@ def test_colors_beside_masks_of_a_pattern(tmp_path: Path) -> None:
     files = pairs() | {f"masks/{name}.png": picture(COLORS[mask]) for name, mask in drawn().items()}
     source = write_files(tmp_path / "set", files | {"masks/label_colors.txt": COLOR_FILES["label_colors.txt"].encode()})
     assert same(masks_of(build(source, mask="masks/{stem}.png")), drawn())
+
+
+def two_packs(folder: Path, **more: dict[str, Any]) -> list[packer.Pack]:
+    """Packs of other images, built with the options of `more`."""
+    made = []
+    for number, (name, options) in enumerate(more.items()):
+        masks = {f"{name}{seed}": draw_mask(10 * number + seed) for seed in range(3)}
+        files = {f"images/{one}.png": image_of(mask) for one, mask in masks.items()}
+        files |= {f"masks/{one}.png": picture(mask) for one, mask in masks.items()}
+        made.append(build(write_files(folder / name, files), **options))
+    return made
+
+
+@pytest.mark.parametrize("options", [{"ignore_id": 9}, {"ignore_id": 300}, {"mask_values": "binary"}])
+def test_packs_whose_masks_mean_other_things_are_not_joined(options: dict[str, Any], tmp_path: Path) -> None:
+    packs = two_packs(tmp_path, a={}, b=options)
+    with pytest.raises(UsageError, match="has masks of "):
+        packer.join_packs(packs)
+    with pytest.raises(UsageError, match="has masks of "):
+        packer.merge([pack.path for pack in packs], tmp_path / "all.lmdb")
+
+
+def test_packs_with_masks_are_joined(tmp_path: Path) -> None:
+    packs = two_packs(tmp_path, a={}, b={})
+    wanted = masks_of(packs[0]) | masks_of(packs[1])
+    assert same(masks_of(packer.join_packs(packs)), wanted)
+    packer.merge([pack.path for pack in packs], tmp_path / "all.lmdb")
+    assert same(masks_of(packer.open_pack(tmp_path / "all.lmdb")), wanted)
+
+
+def test_the_digest_of_content_holds_what_masks_mean(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "set", pairs())
+    one = deep_digest(build(source))
+    assert one == deep_digest(build(source, overwrite=True)) != deep_digest(build(source, overwrite=True, ignore_id=9))
