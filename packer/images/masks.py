@@ -48,6 +48,11 @@ class MaskValues:
     in_colors: bool = False
     binary: bool = False
 
+    @property
+    def most(self) -> int:
+        """The largest id that is known, or -1."""
+        return max(len(self.classes) - 1, -1 if self.ignore is None else self.ignore)
+
     def ids_of(self, values: Mask, dtype: str) -> Mask:
         """Return the ids of the values of a file (`packer.images.pillow.decode_values`).
 
@@ -205,10 +210,10 @@ def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int
     kind = _STORED[dtype]
     try:
         if encoding == "png":
-            mask = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-            if mask is None or mask.shape != shape or mask.dtype != dtype:
+            picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+            if picture is None or picture.shape != shape or picture.dtype != dtype:
                 raise bad_image(f"is not a gray PNG of {shape[1]}x{shape[0]} pixels, {dtype}")
-            return np.asarray(mask)
+            return np.asarray(picture)
         if encoding == "zstd":
             data = _codec().decompress(data, decompressed_size=shape[0] * shape[1] * kind.itemsize)
         mask: Mask = np.frombuffer(data, kind).reshape(shape)

@@ -17,7 +17,7 @@ from PIL import Image
 import packer
 from packer import BuildOptions, build_pack
 from packer.containers import CONTAINERS
-from packer.errors import TooManyBad, UsageError
+from packer.errors import BadMask, TooManyBad, UsageError
 from packer.format.content import deep_digest
 from packer.packing.build import build_packs, plan_pack
 from packer.sources.mask_values import CITYSCAPES_CLASSES, CITYSCAPES_IDS, VOC_CLASSES
@@ -536,3 +536,20 @@ def test_the_digest_of_content_holds_what_masks_mean(tmp_path: Path) -> None:
     source = write_files(tmp_path / "set", pairs())
     one = deep_digest(build(source))
     assert one == deep_digest(build(source, overwrite=True)) != deep_digest(build(source, overwrite=True, ignore_id=9))
+
+
+@pytest.mark.parametrize("options", [{"ignore_id": 300}, {"mask_classes": [f"c{i}" for i in range(300)]}])
+def test_a_writer_of_masks_with_many_ids(options: dict[str, Any], tmp_path: Path) -> None:
+    with packer.PackWriter(tmp_path / "written.lmdb", **options) as writer:
+        writer.write(image_of(draw_mask(0)), mask=draw_mask(0), path="im0.png")
+    pack = packer.open_pack(tmp_path / "written.lmdb")
+    assert same(masks_of(pack), drawn(1))
+    assert pack.mask(0).dtype == np.uint16  # type: ignore[union-attr]
+
+
+def test_a_writer_whose_first_mask_is_refused(tmp_path: Path) -> None:
+    with packer.PackWriter(tmp_path / "written.lmdb", mask_classes=["one"]) as writer:
+        with pytest.raises(BadMask):
+            writer.write(image_of(draw_mask(0)), mask=draw_mask(0))
+        writer.write(image_of(draw_mask(0)))
+    assert not packer.open_pack(tmp_path / "written.lmdb").manifest.masks
