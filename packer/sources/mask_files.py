@@ -114,13 +114,7 @@ def find_masks(tree: Tree) -> MaskLayout | None:
 
     Of several sets that fit, such as SegmentationClass and SegmentationObject, one is chosen.
     """
-    groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
-    images: list[bytes] = []
-    for path in tree.images:
-        folder, ending = mark_of(path)
-        mark = _kind_of(folder), ending.lower()
-        (groups[mark] if any(mark) else images).append(path)
-    layouts = [layout for mark, paths in groups.items() if (layout := _layout(images, mark, paths)) is not None]
+    layouts = _layouts(tree.images)
     every = frozenset(path for layout in layouts for path in layout.masks)
     usable = [layout for layout in layouts if not _is_not_classes(layout.beside) and _are_masks(tree, layout)]
     if not usable:
@@ -128,6 +122,17 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     chosen = min(usable, key=_rank)
     others = tuple(layout.where for layout in layouts if layout is not chosen)
     return replace(chosen, others=others, all_masks=every)
+
+
+def _layouts(paths: Iterable[bytes]) -> list[MaskLayout]:
+    """Return the sets of pictures that fit the others by their names."""
+    groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
+    images: list[bytes] = []
+    for path in paths:
+        folder, ending = mark_of(path)
+        mark = _kind_of(folder), ending.lower()
+        (groups[mark] if any(mark) else images).append(path)
+    return [layout for mark, paths in groups.items() if (layout := _layout(images, mark, paths)) is not None]
 
 
 def _kind_of(folder: bytes) -> bytes:
@@ -308,8 +313,16 @@ def masks_at(tree: Tree, where: str) -> MaskLayout:
         there = sorted({folder_of(path) + b"/" for path in tree.images if folder_of(path)})
         problem = f"has no pictures in {quoted_value(inside + b'/')}"
         raise UsageError(tree.root, problem, f"its folders with pictures are: {some_paths(there, 10)}")
-    images = [path for path in tree.images if not path.startswith(inside + b"/")]
-    return MaskLayout(inside + b"/", tuple(masks), match_masks(images, masks), (), frozenset(masks))
+    return _beside_others(inside + b"/", masks, (path for path in tree.images if not path.startswith(inside + b"/")))
+
+
+def _beside_others(where: bytes, masks: Sequence[bytes], others: Iterable[bytes]) -> MaskLayout:
+    """Return masks and the other pictures that they fit; of these, further sets of masks are no images, either."""
+    others = list(others)
+    layouts = _layouts(others)
+    every = frozenset(path for layout in layouts for path in layout.masks)
+    matches = match_masks((path for path in others if path not in every), masks)
+    return MaskLayout(where, tuple(masks), matches, tuple(layout.where for layout in layouts), every.union(masks))
 
 
 def _elsewhere(tree: Tree, folder: bytes) -> MaskLayout:
@@ -318,7 +331,7 @@ def _elsewhere(tree: Tree, folder: bytes) -> MaskLayout:
     masks = [os.path.join(other.root, path) for path in other.images]
     if not masks:
         raise UsageError(folder, "has no pictures", "name the folder of the masks")
-    return MaskLayout(other.root + b"/", tuple(masks), match_masks(tree.images, masks), (), frozenset())
+    return _beside_others(other.root + b"/", masks, tree.images)
 
 
 def _by_pattern(tree: Tree, pattern: str) -> MaskLayout:
@@ -330,12 +343,15 @@ def _by_pattern(tree: Tree, pattern: str) -> MaskLayout:
     there = set(tree.images)
     named = {image: _formatted(pattern, image) for image in tree.images}
     masks = {mask for image, mask in named.items() if mask in there and mask != image}
-    matches = Matches({image: mask for image, mask in named.items() if mask in masks and image not in masks})
+    layouts = _layouts(path for path in tree.images if path not in masks)
+    every = masks.union(*(layout.masks for layout in layouts))
+    matches = Matches({image: mask for image, mask in named.items() if mask in masks and image not in every})
     if not masks:
         one = next(iter(named.values()), b"")
         raise UsageError(option("mask"), f"names no file: there is no {quoted_value(one)}", "correct the pattern")
     first = folder_of(min(masks)) + b"/"
-    return MaskLayout(as_bytes(pattern), tuple(sorted(masks)), matches, (), frozenset(masks), first)
+    others = tuple(layout.where for layout in layouts)
+    return MaskLayout(as_bytes(pattern), tuple(sorted(masks)), matches, others, frozenset(every), first)
 
 
 def _formatted(pattern: str, image: bytes) -> bytes:

@@ -134,3 +134,17 @@ def test_a_writer_whose_first_mask_is_refused(tmp_path: Path) -> None:
             writer.write(image_of(draw_mask(0)), mask=draw_mask(0))
         writer.write(image_of(draw_mask(0)))
     assert not packer.open_pack(tmp_path / "written.lmdb").manifest.masks
+
+
+@pytest.mark.parametrize("where", ["SegmentationClass", "SegmentationClass/{stem}.png", "elsewhere"])
+def test_masks_that_are_named_beside_others(where: str, tmp_path: Path) -> None:
+    """Pictures of the other set are neither images nor in the way."""
+    files = pairs("JPEGImages/{}.png", "SegmentationClass/{}.png")
+    files |= {f"SegmentationObject/{name}.png": picture(mask + 7) for name, mask in drawn().items()}
+    source = write_files(tmp_path / "set", files)
+    if where == "elsewhere":
+        write_files(tmp_path / where, {f"{name}.png": picture(mask) for name, mask in drawn().items()})
+        where = str(tmp_path / where)
+    pack = build(source, mask=where, mask_values="ids", labels=("none",))
+    assert same(masks_of(pack), drawn())
+    assert all(path.startswith("JPEGImages") for path in pack.paths)
