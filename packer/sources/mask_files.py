@@ -6,6 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,7 @@ from packer.sources.paths import (
 )
 from packer.sources.source import LOOKS, SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file
+from packer.stores import is_url
 
 MASK = "mask"
 """The name of the part."""
@@ -229,11 +231,21 @@ class MaskSource(ByStemSource):
         self._files = {image: _part_file(tree, mask) for image, mask in found.matches.label_of.items()}
         self.values = self._values(tree, Asked(options.mask_values, options.ignore_id, alone))
         self.classes: tuple[str, ...] | None = None
-        spec = PartSpec(MASK, "mask", "", self.values.classes, self.values.ignore)
+        spec = PartSpec(MASK, "mask", "uint16" if self._is_deep(tree) else "", self.values.classes, self.values.ignore)
         self.parts: Mapping[str, PartSpec] = {MASK: spec}
         if found.others:
             names = ", ".join(quoted_value(where) for where in found.others)
             self.notes.append(f"masks of {quoted_value(found.where)}; not packed: {names}")
+
+    def _is_deep(self, tree: Tree) -> bool:
+        """Return whether masks in a store have ids of 16 bits, by a few of them: the others are read by the shards."""
+        if self.values.classes or not is_url(tree.root):
+            return False
+        for path in spread(self.layout.masks, LOOKS):
+            with suppress(BadInput):  # it is rejected when it is packed
+                if read_header(read_file(tree, path, MOST_MASK_BYTES)).bit_depth > 8:
+                    return True
+        return False
 
     def _values(self, tree: Tree, asked: Asked) -> MaskValues:
         """Return what the values mean; where nothing says it, a few masks are looked at."""

@@ -11,6 +11,7 @@ from drawn_masks import COLORS, draw_mask, image_of, pairs, picture, write_files
 from test_build_masks import COLOR_FILES, build, drawn, masks_of, same
 
 import packer
+from packer import BuildOptions, build_pack
 from packer.errors import BadMask, UsageError
 from packer.format.content import deep_digest
 
@@ -148,3 +149,12 @@ def test_masks_that_are_named_beside_others(where: str, tmp_path: Path) -> None:
     pack = build(source, mask=where, mask_values="ids", labels=("none",))
     assert same(masks_of(pack), drawn())
     assert all(path.startswith("JPEGImages") for path in pack.paths)
+
+
+def test_masks_of_16_bits_in_a_store(tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="needs obstore (packer[remote])")
+    files = pairs() | {f"masks/{name}.png": picture(mask.astype(np.uint16) * 300) for name, mask in drawn().items()}
+    source = write_files(tmp_path / "set", files)
+    build_pack(BuildOptions(f"file://{source}", str(tmp_path / "pack.lmdb"), workers=1))
+    found = masks_of(packer.open_pack(tmp_path / "pack.lmdb"))
+    assert same(found, {name: mask.astype(np.uint16) * 300 for name, mask in drawn().items()})
