@@ -275,6 +275,7 @@ MASK_ENDING = re.compile(
 """What follows the name of an image in that of its mask."""
 MASK_LIKE = re.compile(MASK_ENDING.pattern.removesuffix(rb"\Z") + rb"(?:\.[^/]*)?\Z", re.IGNORECASE)
 """The same with any extension: few images are called like this, and the others are not looked at any further."""
+UNLIKE_MASKS = "; they do not look like masks of classes"
 MOST_FOLDERS, MOST_SIBLINGS = 10_000, 8
 
 
@@ -292,7 +293,7 @@ def _masks_beside(tree: Tree) -> str | None:
     found = [image for image, name in plain.items() if name in there]
     if len(found) < SEVERAL:
         return None
-    return f"{len(found)} images are named like masks of others ({some_paths(found)}); packer has no mask field yet"
+    return f"{len(found)} images are named like masks of others ({some_paths(found)}){UNLIKE_MASKS}"
 
 
 def _without_extension(image: bytes) -> bytes:
@@ -338,7 +339,7 @@ def _paired_folders(tree: Tree) -> str | None:
             alike = alike and (not endings[first] & endings[second] or not _is_count(one))
         if alike:
             return f"{quoted_value(first + b'/')} and {quoted_value(second + b'/')} hold images of the same names" + (
-                "; packer has no mask field yet" if is_named else ""
+                UNLIKE_MASKS if is_named else ""
             )
     return None
 

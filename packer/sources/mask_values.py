@@ -67,7 +67,7 @@ def values_in(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
     if form == "binary":
         return MaskValues(("background", "foreground"), asked.ignore, binary=True)
     if form in ("colors", "map"):
-        path = file_of(tree, "mask-values", file)
+        path = file_of(tree, form, file, "mask-values")
         try:
             lines = [as_text(line) for line in lines_of(read_file(tree, path, MIB))]
             return with_ignored((_colors if form == "colors" else _map)(lines), asked.ignore)

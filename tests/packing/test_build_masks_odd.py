@@ -158,3 +158,16 @@ def test_masks_of_16_bits_in_a_store(tmp_path: Path) -> None:
     build_pack(BuildOptions(f"file://{source}", str(tmp_path / "pack.lmdb"), workers=1))
     found = masks_of(packer.open_pack(tmp_path / "pack.lmdb"))
     assert same(found, {name: mask.astype(np.uint16) * 300 for name, mask in drawn().items()})
+
+
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        ({"labels": ("masks:masks", "masks:nope")}, "at masks and at nope"),
+        ({"labels": ("masks:masks",), "mask": "nope"}, "at nope and at masks"),
+        ({"mask_values": "colors:nope.txt"}, "--mask-values=colors:nope.txt: there is no such file|mask_values"),
+    ],
+)
+def test_options_that_contradict(options: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=problem):
+        build(write_files(tmp_path / "set", pairs()), **options)
