@@ -376,7 +376,24 @@ def without_masks(tree: Tree, layout: MaskLayout) -> Tree:
     """Return a tree without masks, and what only they need."""
     own = layout.all_masks.union(files_of_values(tree, layout.beside, alone=False))
     left = [path for path in tree.images if path not in own]
-    return replace(tree, images=left, files=[path for path in tree.files if path not in own], image_folders=None)
+    only_masks = _folders_of(layout.all_masks) - _folders_of(left)
+    return replace(
+        tree,
+        images=left,
+        files=[path for path in tree.files if path not in own],
+        folders=[folder for folder in tree.folders if folder not in only_masks],  # a folder without images is a class
+        image_folders=None,
+    )
+
+
+def _folders_of(paths: Iterable[bytes]) -> set[bytes]:
+    """Return the folders of files, and those that these are in."""
+    found: set[bytes] = set()
+    level = {folder_of(path) for path in paths}
+    while level := level - found - {b""}:
+        found |= level
+        level = {folder_of(folder) for folder in level}
+    return found
 
 
 def _part_file(tree: Tree, path: bytes) -> PartFile:

@@ -14,6 +14,7 @@ import packer
 from packer import BuildOptions, build_pack
 from packer.errors import BadMask, UsageError
 from packer.format.content import deep_digest
+from packer.format.salvage import repair
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
@@ -171,3 +172,18 @@ def test_masks_of_16_bits_in_a_store(tmp_path: Path) -> None:
 def test_options_that_contradict(options: dict[str, Any], problem: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=problem):
         build(write_files(tmp_path / "set", pairs()), **options)
+
+
+def test_a_folder_of_masks_beside_classes_is_no_class(tmp_path: Path) -> None:
+    files = pairs("ant/{}.png", "masks/ant/{}.png", count=2)
+    files |= {name.replace("ant", "zebra").replace("im", "ze"): data for name, data in files.items()}
+    pack = build(write_files(tmp_path / "set", files), missing_labels="empty")
+    assert pack.classes == ["ant", "zebra"]
+    assert [pack.annotation(i).label for i in range(len(pack))] == [0, 0, 1, 1]
+
+
+def test_a_lost_manifest_says_that_masks_are_bytes_now(tmp_path: Path) -> None:
+    path = Path(build(write_files(tmp_path / "set", pairs())).path)
+    (path / "pack.json").unlink()
+    repair(path, tmp_path / "repaired.lmdb")
+    assert "unknown: whether mask are masks" in " ".join(packer.open_pack(tmp_path / "repaired.lmdb").manifest.notes)
