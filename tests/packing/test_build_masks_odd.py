@@ -185,5 +185,5 @@ def test_a_folder_of_masks_beside_classes_is_no_class(tmp_path: Path) -> None:
 def test_a_lost_manifest_says_that_masks_are_bytes_now(tmp_path: Path) -> None:
     path = Path(build(write_files(tmp_path / "set", pairs())).path)
     (path / "pack.json").unlink()
-    repair(path, tmp_path / "repaired.lmdb")
+    repair(path, str(tmp_path / "repaired.lmdb"))
     assert "unknown: whether mask are masks" in " ".join(packer.open_pack(tmp_path / "repaired.lmdb").manifest.notes)
