@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any, get_args, get_origin, get_type_hints
 
-from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
+from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError, printable
 from packer.model.annotation import KINDS, Annotation, PartSpec, check_names
 from packer.system import open_regular
 
@@ -143,6 +143,17 @@ class MaskFacts:
     ignore: int | None = None
     """The value of pixels that are of no class."""
 
+    @property
+    def text(self) -> str:
+        """What they are, for a message."""
+        names = ", ".join(map(printable, self.classes[:5])) + (", ..." if len(self.classes) > 5 else "")
+        ignored = "none" if self.ignore is None else str(self.ignore)
+        return f"{self.dtype}, classes {names or 'unknown'}, {ignored} ignored"
+
+
+SAME_MASKS = "build both with the same --classes, --mask-values and --ignore-id"
+"""The next step where values of masks mean one thing in one pack, and another in the other."""
+
 
 def of_parts(specs: Iterable[PartSpec]) -> dict[str, Any]:
     """Return what a manifest says of the parts of its records."""
@@ -208,6 +219,11 @@ class Manifest:
         """The parts as a writer of shards wants them."""
         facts = {name: asdict(masks) for name, masks in self.masks.items()}
         return tuple(PartSpec(name, kind, **facts.get(name, {})) for name, kind in self.parts.items())
+
+    @property
+    def masks_text(self) -> str:
+        """What the values of masks are, for a message."""
+        return "; ".join(facts.text for facts in self.masks.values())
 
     @property
     def parts_text(self) -> str:

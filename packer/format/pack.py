@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.errors import AnyPath, BadImage, DamagedPack, UsageError, plural, printable
 from packer.format.annotation_table import annotation_table
-from packer.format.manifest import Manifest, Origin
+from packer.format.manifest import SAME_MASKS, Manifest, Origin
 from packer.format.pack_files import open_files
 from packer.format.records import Records
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
@@ -419,6 +419,11 @@ def _manifest(packs: Sequence[Pack]) -> Manifest:
         if pack.manifest.parts != first.manifest.parts:
             problem = f"has other parts than {printable(first.path)}: {pack.manifest.parts_text}"
             raise UsageError(pack.path, f"{problem}, not {first.manifest.parts_text}", "leave one of the packs out")
+        if pack.manifest.masks != first.manifest.masks:
+            problem = (
+                f"has masks of {pack.manifest.masks_text}, but {printable(first.path)} {first.manifest.masks_text}"
+            )
+            raise UsageError(pack.path, problem, SAME_MASKS)
         if pack.manifest.tags != first.manifest.tags:
             problem = f"has other tags than {printable(first.path)}, or in another order"
             raise UsageError(pack.path, problem, "build both from lists with the same columns")

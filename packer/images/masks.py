@@ -24,6 +24,8 @@ LARGEST = 65535
 SHOWN_VALUES = 3
 HALF = 128
 """From here on, a gray level of a mask in black and white is white."""
+NEARLY_GRAY = 32
+"""How far the channels of a gray JPEG in three channels may be apart."""
 ZSTD_LEVEL = 9
 _STORED: dict[str, np.dtype[Any]] = {"uint8": np.dtype(np.uint8), "uint16": np.dtype("<u2")}
 
@@ -46,12 +48,19 @@ class MaskValues:
     in_colors: bool = False
     binary: bool = False
 
+    @property
+    def most(self) -> int:
+        """The largest id that is known, or -1."""
+        return max(len(self.classes) - 1, -1 if self.ignore is None else self.ignore)
+
     def ids_of(self, values: Mask, dtype: str) -> Mask:
         """Return the ids of the values of a file (`packer.images.pillow.decode_values`).
 
         Raises:
             BadMask: A value is unknown; the error says how many pixels have it.
         """
+        if values.ndim == 3 and not self.in_colors:
+            values = gray_of(values, NEARLY_GRAY if self.binary else 0)
         if values.ndim == 3 and not self.in_colors:
             problem = "is a picture in colors, and what they mean is not known"
             raise BadMask("", problem, "say what they mean with --mask-values=colors:FILE")
@@ -119,6 +128,13 @@ class MaskValues:
         known = f"the classes are 0 ({printable(self.classes[0])}) to {len(self.classes) - 1}" if self.classes else ""
         also = "" if self.ignore is None else f", {self.ignore} is ignored"
         return f"{known or 'an id has at most 16 bits'}{also}"
+
+
+def gray_of(values: Mask, most: int = 0) -> Mask:
+    """Return a picture in three channels as gray levels (height, width) if none are further apart than `most`."""
+    if values.ndim == 3 and int(np.ptp(values, axis=2).max(initial=0)) <= most:
+        return values[..., 1]
+    return values
 
 
 def read_mask_header(data: bytes, complete: bool, size: int, max_pixels: int = DEFAULT_MAX_PIXELS) -> Header:

@@ -80,12 +80,12 @@ class Targets(Sequence[Target]):
         self._read = [name for name in self._fields if name != "tags"]
         self._label_offset = check_int("label_offset", options.label_offset, 0)
         self._masks = [MaskReader(pack, name, options.verify) for name in check_parts(pack, options.parts)]
-        self._widen = options.widen
         self.are_labels = tuple(self._fields) == ("label",) and not self._masks
         """Whether the targets are class ids: the pack has only labels of whole images."""
         self._has_tags = "tags" in self._fields
         self.are_masks = len(self._masks) == 1 and not self._fields
         """Whether the targets are masks: the pack has no other labels."""
+        self._widen = options.widen or not self.are_masks  # the device widens only these
         are_tags = tuple(self._fields) == ("tags",) and not self._masks
         self.is_array = self.are_labels or are_tags or self.are_masks
         """Whether `of` returns an array: class ids, tags, or masks."""

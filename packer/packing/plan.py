@@ -404,8 +404,8 @@ def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
 def _part_recipe(spec: PartSpec, options: BuildOptions, inputs: Inputs) -> PartRecipe:
     values = inputs.mask_values
     assert values is not None
-    known = max(len(values.classes) - 1, -1 if values.ignore is None else values.ignore)
-    deep = known > 255 or (not values.classes and spec.name in inputs.deep)
+    is_deep = spec.dtype == "uint16" or spec.name in inputs.deep
+    deep = values.most > 255 or (not values.classes and is_deep)
     encode = options.mask_encode or mask_encoding(options.container, options.encode)
     return PartRecipe(replace(spec, dtype="uint16" if deep else "uint8"), values, encode)
 

@@ -227,16 +227,19 @@ class PackWriter:
         if values.dtype.name not in PIXELS or values.shape != size:
             problem = f"has a mask of {values.dtype} {values.shape}, not of uint8 or uint16 {size}"
             raise BadMask(where, problem, "give the id of each pixel's class: mask.astype(numpy.uint8)")
-        if self._masks is None:
+        spec, known = self._masks, self._mask_values
+        if spec is None:
             if self._count:
                 raise UsageError(where, "has a mask, but the first record has none", "give that one a mask, too")
-            known = self._mask_values
-            self._masks = PartSpec(MASK, "mask", values.dtype.name, known.classes, known.ignore)
+            is_deep = values.dtype.itemsize > 1 or known.most > 255
+            spec = PartSpec(MASK, "mask", "uint16" if is_deep else "uint8", known.classes, known.ignore)
         encoding = mask_encoding(self._container, self._encode if not self._is_of_files else "copy")
         try:
-            return Part(MASK, encode_mask(self._mask_values.ids_of(values, self._masks.dtype), encoding), encoding)
+            part = Part(MASK, encode_mask(known.ids_of(values, spec.dtype), encoding), encoding)
         except BadMask as error:
             raise BadMask(where, error.problem, error.next_step) from None
+        self._masks = spec
+        return part
 
     @property
     def _part_specs(self) -> tuple[PartSpec, ...]:

@@ -125,8 +125,13 @@ def with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where: 
         return BesideMasks(others, tree)
     from packer.sources.mask_files import MaskSource, find_masks, masks_at, without_masks
 
-    if where is None and is_asked:
-        where = next(spec for spec in specs if spec not in others).partition(":")[2]
+    if is_asked:
+        places = list(dict.fromkeys(spec.partition(":")[2] for spec in specs if spec not in others))
+        named = list(dict.fromkeys(filter(None, (where, *places))))
+        if len(named) > 1:
+            problem = f"masks are to be at {' and at '.join(map(printable, named))}"
+            raise UsageError(option("mask"), problem, "name one place: an image has one mask")
+        where = named[0] if named else None
     found = masks_at(tree, where) if where else find_masks(tree)
     if found is None:
         if is_asked:

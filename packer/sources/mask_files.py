@@ -6,6 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -13,12 +14,12 @@ import numpy as np
 
 from packer.errors import BadInput, UsageError, option, printable
 from packer.images.header import read_header
-from packer.images.masks import MaskValues
+from packer.images.masks import MaskValues, gray_of
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartFile, PartSpec, RawAnnotation
 from packer.sources.by_stem import ByStemSource, Matches, match_by_stem
 from packer.sources.folder import MASK_ENDING, MASK_FOLDERS, MASK_NAME
-from packer.sources.mask_values import Asked, files_of_values, values_in, with_ignored
+from packer.sources.mask_values import Asked, files_of_values, values_in, with_classes, with_ignored
 from packer.sources.paths import (
     IMAGE_FOLDERS,
     FolderSplit,
@@ -33,6 +34,7 @@ from packer.sources.paths import (
 from packer.sources.source import LOOKS, SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file
 from packer.sources.voc import SegmentationSplit
+from packer.stores import is_url
 
 MASK = "mask"
 """The name of the part."""
@@ -55,7 +57,7 @@ class MaskLayout:
     """Masks, and the images that they belong to."""
 
     where: bytes
-    """Their folder, or the ending of their names, as a note names it."""
+    """Their folder, or the ending of their names, as a note names it; several folders of a name as */masks/."""
     masks: tuple[bytes, ...]
     """All of them, with those that fit no image."""
     matches: Matches
@@ -63,6 +65,13 @@ class MaskLayout:
     """Where there are pictures that fit the images, too, and are not packed."""
     all_masks: frozenset[bytes] = frozenset()
     """Those and the masks: what is not an image of the dataset."""
+    first: bytes = b""
+    """As `where` if that is of several folders: the first of them."""
+
+    @property
+    def beside(self) -> bytes:
+        """The folder beside which files may say what the values mean."""
+        return self.first or self.where
 
 
 def mark_of(path: bytes) -> tuple[bytes, bytes]:
@@ -108,14 +117,9 @@ def find_masks(tree: Tree) -> MaskLayout | None:
 
     Of several sets that fit, such as SegmentationClass and SegmentationObject, one is chosen.
     """
-    groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
-    images: list[bytes] = []
-    for path in tree.images:
-        mark = mark_of(path)
-        (groups[mark[0].lower(), mark[1].lower()] if any(mark) else images).append(path)
-    layouts = [layout for mark, paths in groups.items() if (layout := _layout(images, mark, paths)) is not None]
+    layouts = _layouts(tree.images)
     every = frozenset(path for layout in layouts for path in layout.masks)
-    usable = [layout for layout in layouts if not _is_not_classes(layout.where) and _are_masks(tree, layout)]
+    usable = [layout for layout in layouts if not _is_not_classes(layout.beside) and _are_masks(tree, layout)]
     if not usable:
         return None
     chosen = min(usable, key=_rank)
@@ -123,14 +127,36 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     return replace(chosen, others=others, all_masks=every)
 
 
+def _layouts(paths: Iterable[bytes]) -> list[MaskLayout]:
+    """Return the sets of pictures that fit the others by their names."""
+    groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
+    images: list[bytes] = []
+    for path in paths:
+        folder, ending = mark_of(path)
+        mark = _kind_of(folder), ending.lower()
+        (groups[mark] if any(mark) else images).append(path)
+    return [layout for mark, paths in groups.items() if (layout := _layout(images, mark, paths)) is not None]
+
+
+def _kind_of(folder: bytes) -> bytes:
+    """Return what folders of one set of masks have in common: masks of train/masks and val/masks, _masks of a_masks."""
+    name = folder.rpartition(b"/")[2]
+    plain = _plain_part(name)
+    return (name if plain == name else name[len(plain) :]).lower()
+
+
 def _layout(images: Sequence[bytes], mark: tuple[bytes, bytes], masks: list[bytes]) -> MaskLayout | None:
     matches = match_masks(images, masks)
     count = len(matches.label_of)
     if count < SEVERAL or 2 * count < len(masks):
         return None
-    folder = masks[0][: len(mark[0])]
-    where = folder + b"/" * bool(folder) + (b"*" + mark[1] if mark[1] else b"")
-    return MaskLayout(where, tuple(masks), matches)
+    folders = {mark_of(path)[0] for path in masks}
+    folder = place = mark_of(masks[0])[0]
+    if len(folders) > 1:
+        place = (b"*/" if folder.rpartition(b"/")[2].lower() == mark[0] else b"*") + mark[0]
+    ending = b"*" + mark[1] if mark[1] else b""
+    first, where = (name + b"/" * bool(name) + ending for name in (folder, place))
+    return MaskLayout(where, tuple(masks), matches, first=first)
 
 
 def _is_not_classes(where: bytes) -> bool:
@@ -175,10 +201,9 @@ def _is_nearly_black_and_white(values: Image) -> bool:
 
 def _distinct(values: Image) -> list[int]:
     """Return the different values of a picture, of colors as r << 16 | g << 8 | b; gray in three channels is gray."""
+    values = gray_of(values)
     if values.ndim == 3:
-        gray = (values[..., 0] == values[..., 1]).all() and (values[..., 0] == values[..., 2]).all()
-        codes = values.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
-        values = values[..., 0] if gray else codes
+        values = values.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     found: list[int] = np.unique(values).tolist()
     return found
 
@@ -202,25 +227,38 @@ class MaskSource(ByStemSource):
     def __init__(self, tree: Tree, options: SourceOptions, found: MaskLayout, alone: bool) -> None:
         super().__init__(tree, found.matches)
         self.layout = found
-        self.label_files = {*found.masks, *files_of_values(tree, found.where, alone)}
+        self.label_files = {*found.masks, *files_of_values(tree, found.beside, alone)}
         split = SegmentationSplit.of(tree, options.split) if alone else None
         self.of_split = split or FolderSplit.of(tree, options.split)
         self._files = {image: _part_file(tree, mask) for image, mask in found.matches.label_of.items()}
         self.values = self._values(tree, Asked(options.mask_values, options.ignore_id, alone))
         self.classes: tuple[str, ...] | None = None
-        spec = PartSpec(MASK, "mask", "", self.values.classes, self.values.ignore)
+        spec = PartSpec(MASK, "mask", "uint16" if self._is_deep(tree) else "", self.values.classes, self.values.ignore)
         self.parts: Mapping[str, PartSpec] = {MASK: spec}
         if found.others:
             names = ", ".join(quoted_value(where) for where in found.others)
             self.notes.append(f"masks of {quoted_value(found.where)}; not packed: {names}")
 
+    def _is_deep(self, tree: Tree) -> bool:
+        """Return whether masks in a store have ids of 16 bits, by a few of them: the others are read by the shards."""
+        if self.values.classes or not is_url(tree.root):
+            return False
+        for path in spread(self.layout.masks, LOOKS):
+            with suppress(BadInput):  # it is rejected when it is packed
+                if read_header(read_file(tree, path, MOST_MASK_BYTES)).bit_depth > 8:
+                    return True
+        return False
+
     def _values(self, tree: Tree, asked: Asked) -> MaskValues:
         """Return what the values mean; where nothing says it, a few masks are looked at."""
-        known = values_in(tree, self.layout.where, asked)
+        known = values_in(tree, self.layout.beside, asked)
         if known is not None:
             return known
         seen: set[int] = set()
-        for path in spread(self.layout.masks, LOOKS):
+        looks = spread(self.layout.masks, LOOKS)
+        for number, path in enumerate(dict.fromkeys((*looks, *self.layout.masks))):
+            if number >= len(looks) and not (len(seen) < SEVERAL and seen <= BLACK_AND_WHITE):
+                break  # masks that are all background do not say what the others have: 1 or 255
             try:
                 data = read_file(tree, path, MOST_MASK_BYTES)
                 header = read_header(data)
@@ -237,9 +275,13 @@ class MaskSource(ByStemSource):
         return with_ignored(MaskValues(), asked.ignore)
 
     def take_classes(self, names: Sequence[str] | None) -> None:
-        """Give the classes these names, and make them those of the pack, if its images have no other labels."""
+        """Give the classes these names, and make them those of the pack, if its images have no other labels.
+
+        Raises:
+            UsageError: They are not those that the masks have.
+        """
         if names is not None:
-            self.values = replace(self.values, classes=tuple(names))
+            self.values = with_classes(self.values, tuple(names))
         self.parts = {MASK: replace(self.parts[MASK], classes=self.values.classes)}
         self.classes = self.values.classes or None
 
@@ -285,8 +327,16 @@ def masks_at(tree: Tree, where: str) -> MaskLayout:
         there = sorted({folder_of(path) + b"/" for path in tree.images if folder_of(path)})
         problem = f"has no pictures in {quoted_value(inside + b'/')}"
         raise UsageError(tree.root, problem, f"its folders with pictures are: {some_paths(there, 10)}")
-    images = [path for path in tree.images if not path.startswith(inside + b"/")]
-    return MaskLayout(inside + b"/", tuple(masks), match_masks(images, masks), (), frozenset(masks))
+    return _beside_others(inside + b"/", masks, (path for path in tree.images if not path.startswith(inside + b"/")))
+
+
+def _beside_others(where: bytes, masks: Sequence[bytes], others: Iterable[bytes]) -> MaskLayout:
+    """Return masks and the other pictures that they fit; of these, further sets of masks are no images, either."""
+    others = list(others)
+    layouts = _layouts(others)
+    every = frozenset(path for layout in layouts for path in layout.masks)
+    matches = match_masks((path for path in others if path not in every), masks)
+    return MaskLayout(where, tuple(masks), matches, tuple(layout.where for layout in layouts), every.union(masks))
 
 
 def _elsewhere(tree: Tree, folder: bytes) -> MaskLayout:
@@ -295,23 +345,27 @@ def _elsewhere(tree: Tree, folder: bytes) -> MaskLayout:
     masks = [os.path.join(other.root, path) for path in other.images]
     if not masks:
         raise UsageError(folder, "has no pictures", "name the folder of the masks")
-    return MaskLayout(other.root + b"/", tuple(masks), match_masks(tree.images, masks), (), frozenset())
+    return _beside_others(other.root + b"/", masks, tree.images)
 
 
 def _by_pattern(tree: Tree, pattern: str) -> MaskLayout:
     try:
         pattern.format(dir="", stem="", name="")
-    except (KeyError, ValueError, IndexError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         problem = f"{printable(pattern)} is not a pattern of {{dir}}, {{stem}} and {{name}}"
         raise UsageError(option("mask"), problem, 'write one such as "{dir}/{stem}_mask.png"') from None
     there = set(tree.images)
     named = {image: _formatted(pattern, image) for image in tree.images}
     masks = {mask for image, mask in named.items() if mask in there and mask != image}
-    matches = Matches({image: mask for image, mask in named.items() if mask in masks and image not in masks})
+    layouts = _layouts(path for path in tree.images if path not in masks)
+    every = masks.union(*(layout.masks for layout in layouts))
+    matches = Matches({image: mask for image, mask in named.items() if mask in masks and image not in every})
     if not masks:
-        first = next(iter(named.values()), b"")
-        raise UsageError(option("mask"), f"names no file: there is no {quoted_value(first)}", "correct the pattern")
-    return MaskLayout(as_bytes(pattern), tuple(sorted(masks)), matches, (), frozenset(masks))
+        one = next(iter(named.values()), b"")
+        raise UsageError(option("mask"), f"names no file: there is no {quoted_value(one)}", "correct the pattern")
+    first = folder_of(min(masks)) + b"/"
+    others = tuple(layout.where for layout in layouts)
+    return MaskLayout(as_bytes(pattern), tuple(sorted(masks)), matches, others, frozenset(every), first)
 
 
 def _formatted(pattern: str, image: bytes) -> bytes:
@@ -322,9 +376,26 @@ def _formatted(pattern: str, image: bytes) -> bytes:
 
 def without_masks(tree: Tree, layout: MaskLayout) -> Tree:
     """Return a tree without masks, and what only they need."""
-    own = layout.all_masks.union(files_of_values(tree, layout.where, alone=False))
+    own = layout.all_masks.union(files_of_values(tree, layout.beside, alone=False))
     left = [path for path in tree.images if path not in own]
-    return replace(tree, images=left, files=[path for path in tree.files if path not in own], image_folders=None)
+    only_masks = _folders_of(layout.all_masks) - _folders_of(left)
+    return replace(
+        tree,
+        images=left,
+        files=[path for path in tree.files if path not in own],
+        folders=[folder for folder in tree.folders if folder not in only_masks],  # a folder without images is a class
+        image_folders=None,
+    )
+
+
+def _folders_of(paths: Iterable[bytes]) -> set[bytes]:
+    """Return the folders of files, and those that these are in."""
+    found: set[bytes] = set()
+    level = {folder_of(path) for path in paths}
+    while level := level - found - {b""}:
+        found |= level
+        level = {folder_of(folder) for folder in level}
+    return found
 
 
 def _part_file(tree: Tree, path: bytes) -> PartFile:

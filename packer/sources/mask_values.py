@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packer.errors import BadLabel, UsageError, option, printable
 from packer.images.masks import LARGEST, MaskValues
@@ -67,7 +67,7 @@ def values_in(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
     if form == "binary":
         return MaskValues(("background", "foreground"), asked.ignore, binary=True)
     if form in ("colors", "map"):
-        path = file_of(tree, "mask-values", file)
+        path = file_of(tree, form, file, "mask-values")
         try:
             lines = [as_text(line) for line in lines_of(read_file(tree, path, MIB))]
             return with_ignored((_colors if form == "colors" else _map)(lines), asked.ignore)
@@ -105,6 +105,30 @@ def with_ignored(values: MaskValues, ignore: int | None) -> MaskValues:
     """Return values with the id to ignore: the one given, else 255 where it is no class."""
     chosen = ignore if ignore is not None else IGNORED if len(values.classes) <= IGNORED else None
     return MaskValues(values.classes, chosen, values.ids, values.in_colors, values.binary)
+
+
+def with_classes(values: MaskValues, names: tuple[str, ...]) -> MaskValues:
+    """Return values with the names of ``--classes``: a class that has a name keeps its pixels, whatever its id was.
+
+    Raises:
+        UsageError: Colors or values have names that are not among these, or are more than these.
+    """
+    known = {name: number for number, name in enumerate(values.classes)}
+    has_all = known.keys() <= set(names)
+    is_same = all(names[number] == name for number, name in enumerate(values.classes[: len(names)]) if name in names)
+    if is_same and (len(names) >= len(known) or not (values.ids or values.binary)):
+        return replace(values, classes=names)
+    if has_all and not values.binary:
+        of_value = values.ids or tuple((number, number) for number in range(len(known)))
+        ids = tuple(
+            (value, names.index(values.classes[number]) if number != values.ignore else number)
+            for value, number in of_value
+        )
+        return replace(values, classes=names, ids=ids)
+    if not values.ids and not values.binary:
+        return replace(values, classes=names)  # ids of a set of the user's own
+    problem = f"names other classes than the masks have: {', '.join(map(printable, values.classes[:10]))}"
+    raise UsageError(option("classes"), problem, "name all of these, or leave it out")
 
 
 def _cityscapes(train_ids: bool, ignore: int | None) -> MaskValues:

@@ -18,6 +18,7 @@ import packer
 from packer import BuildOptions, PackedDataset, PackedLoader, build_pack
 from packer.errors import UsageError
 from packer.loading.mask_rows import cut_mask, places
+from packer.loading.targets import TargetOptions, Targets
 
 RAW, JPEG, RAGGED = "raw", "jpeg", "ragged"
 
@@ -167,6 +168,15 @@ def test_masks_beside_boxes(tmp_path: Path) -> None:
     assert np.array_equal(PackedDataset(pack)[1][1]["mask"].numpy(), pack.mask(1))
     _, targets = next(iter(PackedLoader(pack, 2, parts=())))
     assert "mask" not in targets[0] and "boxes" in targets[0]
+
+
+def test_masks_beside_labels_are_widened_for_any_device(tmp_path: Path) -> None:
+    files = pairs("images/a/{}.png", "masks/a/{}.png") | {"images/b/x.png": image_of(draw_mask(9))}
+    source = write_files(tmp_path / "set", files | {"masks/b/x.png": picture(draw_mask(9))})
+    build_pack(BuildOptions(str(source), str(tmp_path / "pack.lmdb"), encode="raw", workers=1))
+    targets = Targets(packer.open_pack(tmp_path / "pack.lmdb"), TargetOptions(widen=False))
+    assert targets[0].keys() >= {"label", "mask"}  # type: ignore[union-attr]
+    assert targets[0]["mask"].dtype == torch.int64  # type: ignore[index, call-overload]
 
 
 def test_an_image_without_a_mask_is_ignored(tmp_path: Path) -> None:

@@ -160,7 +160,8 @@ def test_a_manifest_has_what_the_table_says(tmp_path: Path) -> None:
     for image in source.rglob("*.*"):  # --mask names them
         mask = source / "masks" / image.relative_to(source).with_suffix(".png")
         mask.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", Image.open(image).size).save(mask)
+        with Image.open(image) as opened:
+            Image.new("L", opened.size).save(mask)
     good("build", source, "-o", tmp_path / "q", *given)
     assert read_manifest(tmp_path / "q").options.keys() == always | {row.name for row in changed}
     words = shlex.split(good("info", tmp_path / "q", "--command").out)
