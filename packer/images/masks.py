@@ -158,6 +158,11 @@ def decode_mask(data: bytes, values: MaskValues, dtype: str, max_pixels: int = D
         BadMask: It is a JPEG, or has a value that is unknown.
     """
     header = read_mask_header(data, True, len(data), max_pixels)
+    if header.bit_depth > 8 and header.channels > 1:
+        problem = (
+            f"has {header.channels} channels of {header.bit_depth} bits, of which only the high halves can be read"
+        )
+        raise BadMask("", problem, "save ids of 16 bits as a picture in gray, and colors with 8 bits per channel")
     if header.format == "jpeg" and not values.binary:
         problem = "is a JPEG, which changes the values at the borders of areas"
         raise BadMask("", problem, "save masks as PNG; if this one is black and white, --mask-values=binary reads it")

@@ -410,6 +410,9 @@ def check_collate(collate: Any, targets: Targets) -> str:
     check_choice("collate", collate, COLLATIONS)
     if collate != "list" and not targets.has_boxes:
         raise UsageError("collate", f'is "{collate}", which needs boxes, but the pack has none', "leave it out")
+    if collate != "list" and targets.has_masks:
+        next_step = 'write collate="list", or leave the masks out with parts=()'
+        raise UsageError("collate", f'is "{collate}", which has no place for masks', next_step)
     return str(collate)
 
 

@@ -90,6 +90,7 @@ class Targets(Sequence[Target]):
         self.is_array = self.are_labels or are_tags or self.are_masks
         """Whether `of` returns an array: class ids, tags, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
+        self.has_masks = bool(self._masks)
         if self._label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
         self._points: dict[str, int] = {name: _points_each(pack, name) for name in FLIPS if name in self._fields}

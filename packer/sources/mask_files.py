@@ -227,7 +227,8 @@ class MaskSource(ByStemSource):
     def __init__(self, tree: Tree, options: SourceOptions, found: MaskLayout, alone: bool) -> None:
         super().__init__(tree, found.matches)
         self.layout = found
-        self.label_files = {*found.masks, *files_of_values(tree, found.beside, alone)}
+        lists = SegmentationSplit.lists(tree) if alone else ()
+        self.label_files = {*found.masks, *files_of_values(tree, found.beside, alone), *lists}
         split = SegmentationSplit.of(tree, options.split) if alone else None
         self.of_split = split or FolderSplit.of(tree, options.split)
         self._files = {image: _part_file(tree, mask) for image, mask in found.matches.label_of.items()}

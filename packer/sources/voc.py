@@ -338,6 +338,11 @@ class SegmentationSplit:
         stems = {stem_of(image) for image in tree.images}
         self._stems = _read_split(tree, split, stems, SEGMENTATION)
 
+    @staticmethod
+    def lists(tree: Tree) -> list[bytes]:
+        """Return the files of the lists."""
+        return [path for path in tree.files if _is_sets(folder_of(path), SEGMENTATION)]
+
     @classmethod
     def of(cls, tree: Tree, split: str | None) -> SegmentationSplit | None:
         """Return the split of ``--split``; None without it, or where there are no lists."""

@@ -161,6 +161,10 @@ def test_masks_beside_boxes(tmp_path: Path) -> None:
     files |= {f"Annotations/im{i}.xml": voc_xml(f"im{i}.png", [("cat", 3, 5, 20, 20)]).encode() for i in range(4)}
     build_pack(BuildOptions(str(write_files(tmp_path / "set", files)), str(tmp_path / "set.lmdb"), workers=1))
     pack = packer.open_pack(tmp_path / "set.lmdb")
+    for collate in ("yolo", "padded"):
+        with pytest.raises(UsageError, match=f'collate: is "{collate}", which has no place for masks'):
+            PackedLoader(pack, 2, collate=collate)
+        PackedLoader(pack, 2, collate=collate, parts=())
     for images, targets in PackedLoader(pack, 2, crop=packer.RandomResizedCrop(24), flip=True):
         for image, target in zip(images, targets, strict=True):
             assert target.keys() >= {"boxes", "labels", "mask"}

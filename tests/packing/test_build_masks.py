@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from drawn import voc_xml
@@ -298,6 +299,8 @@ BAD = {
     "cut short": (picture(draw_mask(0))[:-30], "bad-mask", "truncated PNG file"),
     "text": (b"no picture at all, but a long text" * 9, "bad-mask", "not an image"),
     "jpeg": (picture(draw_mask(0), "JPEG"), "bad-mask", "is a JPEG, which changes the values"),
+    "16 bits in colors": (cv2.imencode(".png", np.dstack([draw_mask(0).astype(np.uint16) + 256] * 3))[1].tobytes(),
+                          "bad-mask", "has 3 channels of 16 bits"),
 }  # fmt: skip
 
 
@@ -436,7 +439,6 @@ def test_the_same_bytes_for_any_workers(tmp_path: Path) -> None:
 def test_voc_splits_of_segmentation(tmp_path: Path) -> None:
     """Packed without boxes, the splits are those of ImageSets/Segmentation."""
     files = pairs("JPEGImages/{}.png", "SegmentationClass/{}.png", count=5, palette=True)
-    files |= {f"Annotations/im{i}.xml": voc_xml(f"im{i}.png", [("cat", 2, 3, 20, 20)]).encode() for i in range(5)}
     lists = {"train": (0, 2), "val": (4,), "trainval": (0, 2, 4)}
     for name, seeds in lists.items():
         files[f"ImageSets/Segmentation/{name}.txt"] = "".join(f"im{i}\n" for i in seeds).encode()
@@ -447,3 +449,5 @@ def test_voc_splits_of_segmentation(tmp_path: Path) -> None:
     assert [one.manifest.records for one in build_packs(options)] == [2, 1]
     with pytest.raises(UsageError, match=r"has no test\.txt"):
         build(source, labels=("masks",), split="test", overwrite=True)
+    found = build(source, split="val", overwrite=True).manifest.notes[0]
+    assert "0 files left unread" in found
