@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.errors import BadImage, BadMask, plural, printable
 from packer.images.header import DEFAULT_MAX_PIXELS, check_header, read_header
-from packer.images.image_headers import Header, bad_image
+from packer.images.image_headers import Header, bad_image, pixel_chunks
 from packer.images.opencv import cv2
 from packer.images.pillow import decode_values
 from packer.model.annotation import Mask
@@ -206,6 +206,14 @@ def as_picture(mask: Mask, with_palette: bool = False) -> bytes:
     return file.getvalue()
 
 
+def _decode_png(data: bytes, shape: tuple[int, int]) -> Any:
+    """Return what OpenCV decodes; None unless it is of this shape: it takes as much memory as a length asks for."""
+    height, width = shape
+    if data[12:24] != b"IHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big"):
+        return None
+    return cv2.imdecode(np.frombuffer(pixel_chunks(data), np.uint8), cv2.IMREAD_UNCHANGED)
+
+
 def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int], dtype: str) -> Mask:
     """Return a mask (height, width) from what `encode_mask` made of it; a read-only view if it is raw.
 
@@ -215,7 +223,7 @@ def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int
     kind = _STORED[dtype]
     try:
         if encoding == "png":
-            found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+            found = _decode_png(bytes(data), shape)
             if found is None or found.shape != shape or found.dtype != dtype:
                 raise bad_image(f"is not a gray PNG of {shape[1]}x{shape[0]} pixels, {dtype}")
             return np.asarray(found)

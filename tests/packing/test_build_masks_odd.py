@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from drawn_masks import COLORS, draw_mask, image_of, pairs, picture, write_files
@@ -12,9 +13,10 @@ from test_build_masks import COLOR_FILES, build, drawn, masks_of, same
 
 import packer
 from packer import BuildOptions, build_pack
-from packer.errors import BadMask, UsageError
+from packer.errors import BadImage, BadMask, UsageError
 from packer.format.content import deep_digest
 from packer.format.salvage import repair
+from packer.images.masks import decode_stored, encode_mask
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
@@ -187,3 +189,14 @@ def test_a_lost_manifest_says_that_masks_are_bytes_now(tmp_path: Path) -> None:
     (path / "pack.json").unlink()
     repair(path, str(tmp_path / "repaired.lmdb"))
     assert "unknown: whether mask are masks" in " ".join(packer.open_pack(tmp_path / "repaired.lmdb").manifest.notes)
+
+
+@pytest.mark.parametrize("place", [16, 33])
+def test_a_length_in_a_stored_mask_takes_no_memory(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV, which would take gigabytes for a width or the length of a chunk, does not see the file."""
+    data = bytearray(encode_mask(draw_mask(0), "png"))
+    assert decode_stored(bytes(data), "png", (30, 40), "uint8").shape == (30, 40)
+    data[place : place + 4] = (1 << 29).to_bytes(4, "big")
+    monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("is decoded"))
+    with pytest.raises(BadImage, match=r"truncated PNG|is not a gray PNG of 40x30"):
+        decode_stored(bytes(data), "png", (30, 40), "uint8")

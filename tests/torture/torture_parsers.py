@@ -151,6 +151,8 @@ def read_stored_mask(data: bytes) -> str:
     """Bytes of a mask in a pack, which a checksum does not protect from whoever wrote them."""
     choice, height, width, data = *(data + bytes(3))[:3], data[3:]
     dtype, encoding = ("uint8", "uint16")[choice & 1], ("raw", "zstd", "png")[(choice >> 1) % 3]
+    if encoding == "png" and not choice >> 7:
+        data = bytes(with_checksums(bytearray(data)))
     try:
         mask = decode_stored(data, encoding, (height, width), dtype)
     except BadImage as error:
