@@ -66,8 +66,7 @@ class MaskValues:
             raise BadMask("", problem, "say what they mean with --mask-values=colors:FILE")
         if self.binary:
             return (values >= HALF if values.dtype == np.uint8 else values > 0).astype(dtype)
-        found = self._of_colors(values) if self.in_colors else self._of_levels(values, dtype)
-        return found
+        return self._of_colors(values, dtype) if self.in_colors else self._of_levels(values, dtype)
 
     def _of_levels(self, values: Mask, dtype: str) -> Mask:
         table = self._table
@@ -80,21 +79,21 @@ class MaskValues:
             raise self._unknown(values, there, str)
         return table.astype(dtype)[values]
 
-    def _of_colors(self, values: Mask) -> Mask:
+    def _of_colors(self, values: Mask, dtype: str) -> Mask:
         colors, ids = self._colors
         if values.ndim == 2:
             values = np.repeat(values[..., None], 3, axis=2)
-        codes = values.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
+        wide = np.int32 if values.dtype == np.uint8 else np.int64  # a level of 16 bits is no color of 8
+        codes = values.astype(wide) @ np.array([1 << 16, 1 << 8, 1], wide)
         places = np.minimum(np.searchsorted(colors, codes), len(colors) - 1)
         if not (there := colors[places] == codes).all():
             raise self._unknown(codes, there, lambda code: f"({code >> 16}, {code >> 8 & 255}, {code & 255})")
-        return ids[places]
+        return ids.astype(dtype)[places]
 
     @cached_property
     def _colors(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        known = sorted(self.ids)
-        ids = np.array([number for _, number in known])
-        return np.array([color for color, _ in known], np.int32), ids.astype(np.uint8 if ids.max() < 256 else np.uint16)
+        colors, ids = zip(*sorted(self.ids), strict=True)
+        return np.array(colors, np.int32), np.array(ids)
 
     @cached_property
     def _table(self) -> NDArray[np.int64]:

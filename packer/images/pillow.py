@@ -265,13 +265,9 @@ def decode_jpeg(data: bytes, header: Header, channels: int, factor: int, lenient
 def _load(image: Any, header: Header, lenient: bool) -> None:
     """Decode the pixels of an opened image."""
     if header.format == "tiff":
-        if image.size != (
-            header.width,
-            header.height,
-        ):  # a tag that is there twice: Pillow takes the memory of its size
-            raise bad_image(
-                f"is {header.width}x{header.height} pixels by one tag, {image.width}x{image.height} by another"
-            )
+        if image.size != (header.width, header.height):  # Pillow takes the memory of the size that it sees
+            other = f"{image.width}x{image.height}"
+            raise bad_image(f"is {header.width}x{header.height} pixels by one tag of TIFF, {other} by another")
         core: Any = import_module("PIL.Image").core
         image.im = core.new(image.mode, image.size)  # else Pillow would check its global limit of pixels
     try:

@@ -200,3 +200,10 @@ def test_a_length_in_a_stored_mask_takes_no_memory(place: int, monkeypatch: pyte
     monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("is decoded"))
     with pytest.raises(BadImage, match=r"truncated PNG|is not a gray PNG of 40x30"):
         decode_stored(bytes(data), "png", (30, 40), "uint8")
+
+
+def test_colors_with_an_ignored_id_above_255(tmp_path: Path) -> None:
+    files = pairs() | {f"masks/{name}.png": picture(COLORS[mask]) for name, mask in drawn().items()}
+    source = write_files(tmp_path / "set", files | {"masks/label_colors.txt": COLOR_FILES["label_colors.txt"].encode()})
+    pack = build(source, ignore_id=300)
+    assert same(masks_of(pack), drawn()) and pack.mask(0).dtype == np.uint16
