@@ -254,6 +254,12 @@ class BadLabel(BadInput):
     reason = "bad-label"
 
 
+class BadMask(BadLabel):
+    """A mask of another size than its image, with values that are no class, or that cannot be read."""
+
+    reason = "bad-mask"
+
+
 class BadBox(BadLabel):
     """A box outside its image, or without area, with ``--boxes fail``."""
 

@@ -57,6 +57,7 @@ BENCHMARKS = {
     "remote": Benchmark("remote", "--photos 100 --raw 50 --records 2000"),
     "verify": Benchmark("verify", "--records 500", "--records 40000"),
     "stats": Benchmark("stats", "--images 20", "--images 1000"),
+    "masks": Benchmark("masks", "--photos 12 --regions 50"),
     "view": Benchmark("view", "--records 200 --scrolls 2", "--records 50000"),
     "check": Benchmark(
         "check", "--images 16 --seconds 0.1 --format lmdb --encode jpeg",

@@ -80,7 +80,7 @@ if [ -n "$installing" ]; then
     installing=''
     cat "$log"
     [ ! -x "$writers/bin/python" ] ||
-        "$writers/bin/python" -m pytest -rs tests/integration/test_adopted_writers.py tests/integration/test_pages.py || failed=$?
+        "$writers/bin/python" -m pytest -rs tests/integration/test_adopted_writers.py tests/integration/test_pages.py tests/integration/test_masks_elsewhere.py || failed=$?
     [ ! -x "$datumaro/bin/python" ] ||
         "$datumaro/bin/python" -m pytest -rs tests/integration/test_datumaro.py || failed=$?
 fi

@@ -126,7 +126,7 @@ def test_options_of_build_stand_in_sections_once() -> None:
     assert re.findall(r"^(\w.*):$", out, re.MULTILINE) == ["Input", "Labels", "Image", "Output", "Bad data", "Run"]
     for parameter in build.params:
         if isinstance(parameter, click.Option):
-            assert len(re.findall(rf"^  (?:-o, )?{parameter.opts[-1]}\b", out, re.MULTILINE)) == 1
+            assert len(re.findall(rf"^  (?:-o, )?{parameter.opts[-1]}(?![\w-])", out, re.MULTILINE)) == 1
     assert {name for names in SECTIONS.values() for name in names} <= {p.name for p in build.params}
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from doc_blocks import PAGES, ROOT, blocks_of, page_name, run_page
 from drawn import draw, draw_classes, draw_landmarks, draw_shots, draw_voc
+from drawn_masks import pairs, write_files
 from packs import needs_cache
 from test_rooms import FLOOR, imported, nodes
 
@@ -46,13 +47,14 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def draw_folder(home: Path) -> None:
-    """The folders that the pages name: classes, VOC, YOLO, COCO, landmarks, a list beside VOC, names with classes."""
+    """The folders that the pages name: classes, VOC, YOLO, COCO, masks, landmarks, a list beside VOC, class names."""
     draw_classes(home / "imgs", each=16)
     draw_classes(home / "photos", each=3)
     draw_classes(home / "val", each=3)
     draw_voc(home / "VOC")
     draw_shots(home / "shots")
     draw_landmarks(home / "faces", 16)
+    write_files(home / "streets", pairs() | {"masks/class_names.txt": b"rest\nroad\nhouse\ntree\n"})
     for i, size in enumerate(((500, 375), (333, 500), (640, 401))):
         draw(home / "pets" / ("cat", "dog")[i % 2] / f"{i}.jpg", i, *size)
     for i in range(6):

@@ -48,7 +48,7 @@ ONLY_IN = {
     "lmdb": ("packer/containers/", "packer/files/"),
     "h5py": ("packer/containers/", "packer/files/", "packer/repack/formats/hdf5_format.py"),
     "tarfile": ("packer/containers/",),
-    "zipfile": ("packer/files/", "packer/containers/arrays.py"),
+    "zipfile": ("packer/files/", "packer/containers/stored_zip.py"),
     "google": (),
     "tfrecord": (),
     "webdataset": (),

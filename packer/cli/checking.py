@@ -310,7 +310,8 @@ def rows(manifest: Manifest) -> list[tuple[str, str]]:
 def _fields(manifest: Manifest) -> str:
     """Return the annotation fields, those of boxes last."""
     fields = sorted(manifest.fields, key=lambda name: "." in name)
-    return ", ".join(name.removeprefix("box_fields.") for name in fields) or "none"
+    names = [name.removeprefix("box_fields.") for name in fields]
+    return ", ".join([*names, *manifest.masks]) or "none"
 
 
 def _images(manifest: Manifest) -> str:
@@ -330,6 +331,7 @@ def _classes_line(manifest: Manifest) -> str:
     more = len(manifest.classes) - INFO_CLASSES
     unit = {"label": "images", "boxes": "boxes"}
     of = " / ".join(unit.get(name, printable(name)) for name in manifest.class_counts)
+    of = of or ("masks" if manifest.masks else "")
     if more > 0:
         parts.append(f"and {more} more")
     return f"{len(manifest.classes):,}, with {of or 'none used'}: {', '.join(parts)}"

@@ -19,7 +19,7 @@ from packer.errors import UsageError, plural, printable
 
 if TYPE_CHECKING:
     from packer.format.pack import Pack
-    from packer.stats import BoxStats, ClassCounts, PackStats, SizeStats, Spread
+    from packer.stats import BoxStats, ClassCounts, MaskStats, PackStats, SizeStats, Spread
     from packer.stats.problems import Problems
 
 
@@ -33,7 +33,11 @@ TEXT_WIDTH = 96
 @click.command()
 @click.argument("pack", type=PackPath())
 @click.option("--against", type=PackPath(), help="Another pack; list the images that are in both.")
-@click.option("--pixels/--no-pixels", default=True, help="Read all images to compute the mean and std of the channels.")
+@click.option(
+    "--pixels/--no-pixels",
+    default=True,
+    help="Read all images for the mean and std of the channels, and all masks for their classes.",
+)
 @click.option("--problems", is_flag=True, help="List what is probably wrong with images and labels, instead.")
 @click.option("--plot", type=LocalPath(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
 @cache_options
@@ -150,7 +154,28 @@ def lines(found: PackStats) -> Iterator[str]:
         yield f"           mean=({_numbers(channels.mean)}), std=({_numbers(channels.std)})"
     if found.channels and found.padded:
         yield "           includes the padding of --fit pad"
+    for masks in found.masks:
+        yield ""
+        yield from _masks(masks)
+        yield ""
     yield from _duplicates(found)
+
+
+MASK_HEAD = ("id", "class", "pixels", "% of pixels", "images", "% of images")
+
+
+def _masks(found: MaskStats) -> Iterator[str]:
+    """Return the lines of the table of classes in masks."""
+    rows = [
+        (
+            str(one.id), printable(one.name), f"{one.pixels:,}", f"{100 * one.pixels / max(1, found.pixels):.2f}",
+            f"{one.images:,}", f"{100 * one.images / max(1, found.masks):.1f}",
+        )
+        for one in found.classes
+    ]  # fmt: skip
+    ignored = f", {100 * found.ignored / max(1, found.pixels):.2f} % of the pixels ignored" if found.ignored else ""
+    yield f"{found.part}: of {plural(found.masks, 'image')}{ignored}"
+    yield from table_text([MASK_HEAD, *rows], right=(0, 2, 3, 4, 5))
 
 
 HEAD = ("", "count", "lowest", "median", "mean", "highest")

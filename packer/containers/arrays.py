@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-import struct
 import tempfile
-import zipfile
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from math import prod
 from typing import IO, Any
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 
 from packer.containers.container import Entry, FileFormat, Places, ShardSpec, Writer, check_raw_size
-from packer.files.array_files import LOCAL_MAGIC, ArrayFile
+from packer.containers.stored_zip import StoredZip
+from packer.files.array_files import ArrayFile
 from packer.model.annotation import MISSING, Annotation, Record, parts_of
 from packer.model.annotation_columns import Ragged, column, present
 from packer.model.fields import LISTS, NUMERIC, Field, Lists
@@ -28,6 +25,7 @@ from packer.system.storage import storage_errors
 
 _IN_MEMORY_BYTES = 256 << 20
 _ROWS_A_CHUNK = 4096
+BYTE = np.dtype(np.uint8)
 _RAGGED = {field.name for field in LISTS if isinstance(field.kind, Lists) and not field.kind.alike}
 _IN_ARRAYS = sorted(
     (field for field in NUMERIC if field.name not in _RAGGED), key=lambda field: isinstance(field.kind, Lists)
@@ -98,6 +96,7 @@ class PartColumns:
         self._specs = spec.parts
         self.columns = {part.name: BytesColumn(path) for part in spec.parts}
         self._missing: dict[str, list[int]] = {name: [] for name in self.columns}
+        self._of_pixels: dict[str, set[tuple[int, int] | None]] = {name: set() for name in self.columns}
         self._records = 0
 
     def append(self, record: Record) -> None:
@@ -105,8 +104,21 @@ class PartColumns:
         for name, content in self.columns.items():
             if name not in found:
                 self._missing[name].append(self._records)
-            content.append(found[name].data if name in found else b"")
+            part = found.get(name)
+            content.append(b"" if part is None else part.data)
+            is_raw = part is not None and part.encoding == "raw"
+            self._of_pixels[name].add((record.height, record.width) if is_raw else None)
         self._records += 1
+
+    def form_of(self, name: str) -> tuple[tuple[int, ...], Any]:
+        """Return shape and dtype of the array of a part: masks of one size (n, height, width), others (bytes,)."""
+        spec = next(spec for spec in self._specs if spec.name == name)
+        shapes, total = self._of_pixels[name], self.columns[name].total
+        if spec.kind == "mask" and len(shapes) == 1 and (size := next(iter(shapes))) is not None:
+            dtype = np.dtype(spec.dtype)
+            if total == self._records * size[0] * size[1] * dtype.itemsize:
+                return (self._records, *size), dtype
+        return (total,), BYTE
 
     def places(self, name: str, base: int) -> Places:
         """Return the places of a part whose bytes begin here in the file."""
@@ -182,130 +194,6 @@ def _of_images(field: Field, rows: Ragged, there: Any) -> Iterator[tuple[str, An
         yield f"{field.name[:-1]}_offsets", rows.offsets.astype(np.int64)
 
 
-_BUFFER_BYTES = 1 << 20
-_LOCAL = struct.Struct("<4s2B4HL2L2H")
-_CENTRAL = struct.Struct("<4s4B4HL2L5H2L")
-_END, _END_64, _END_64_AT = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
-"""The headers of APPNOTE.TXT 6.3, 4.3.7 to 4.3.16: of an entry, of the directory, of the end."""
-_SIZES = struct.Struct("<2H2Q")
-"""The extra field with the sizes in 64 bits."""
-_IN_64_BITS, _LARGE, _MOST_ENTRIES = 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFF
-"""What stands for a number that is in 64 bits elsewhere; the largest that is not; the most entries without those."""
-_VERSION, _UNIX, _MODE, _UTF8 = 45, 3, 0o644 << 16, 0x800
-_DATE = (0, 1 << 5 | 1)
-"""1 January 1980, the first that a zip file can say."""
-_FILL = struct.Struct("<2sH")
-"""Head of the extra field with which torch.save fills up."""
-
-
-@dataclass(slots=True)
-class _Written:
-    """An entry of a file that is being written."""
-
-    name: bytes
-    flags: int
-    offset: int
-    """Where its local header begins."""
-    extra: bytes
-    size: int = 0
-    crc: int = 0
-
-    def local(self) -> bytes:
-        """Return the header before its bytes. Its sizes are in 64 bits: they are not known before."""
-        extra = self.extra + _SIZES.pack(1, _SIZES.size - 4, self.size, self.size)
-        facts = (_VERSION, 0, self.flags, zipfile.ZIP_STORED, *_DATE, self.crc, _IN_64_BITS, _IN_64_BITS)
-        return _LOCAL.pack(LOCAL_MAGIC, *facts, len(self.name), len(extra)) + self.name + extra
-
-    def central(self) -> bytes:
-        """Return its entry of the directory."""
-        size, offset, extra = self.size, self.offset, self.extra
-        large = [self.size, self.size] if self.size > _LARGE else []
-        large += [self.offset] if self.offset > _LARGE else []
-        if large:
-            extra = struct.pack(f"<2H{len(large)}Q", 1, 8 * len(large), *large) + extra
-            size = _IN_64_BITS if self.size > _LARGE else size
-            offset = _IN_64_BITS if self.offset > _LARGE else offset
-        facts = (_VERSION, _UNIX, _VERSION, 0, self.flags, zipfile.ZIP_STORED, *_DATE, self.crc, size, size)
-        lengths = (len(self.name), len(extra), 0)
-        return _CENTRAL.pack(b"PK\x01\x02", *facts, *lengths, 0, 0, _MODE, offset) + self.name + extra
-
-
-class StoredZip:
-    """Writes a zip file, entry by entry; the same entries always give the same bytes. `path` must not exist.
-
-    Python's zipfile writes other headers from one patch version to the next.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        with storage_errors(path):
-            self._file = open(path, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115
-        self._entries: list[_Written] = []
-
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):  # an abandoned writer: only its descriptor must be closed
-            with suppress(OSError):
-                self._file.close()
-
-    def begin(self, name: str, alignment: int = 1) -> int:
-        """Begin an entry, and return where its bytes begin in the file: at a multiple of `alignment`.
-
-        `append` adds to it until `end`.
-        """
-        encoded = name.encode("utf-8")
-        with storage_errors(self._path):
-            offset, extra = self._file.tell(), b""
-            if alignment > 1:
-                start = offset + _LOCAL.size + len(encoded) + _SIZES.size + _FILL.size
-                extra = _FILL.pack(b"FB", -start % alignment) + bytes(-start % alignment)
-            self._entries.append(_Written(encoded, 0 if name.isascii() else _UTF8, offset, extra))
-            self._file.write(self._entries[-1].local())
-            return self._file.tell()
-
-    def append(self, data: bytes | bytearray) -> None:
-        """Write some bytes of the entry."""
-        entry = self._entries[-1]
-        entry.size += len(data)
-        entry.crc = crc32(data, entry.crc)
-        with storage_errors(self._path):
-            self._file.write(data)
-
-    def end(self) -> None:
-        """Finish the entry."""
-        entry = self._entries[-1]
-        with storage_errors(self._path):
-            stop = self._file.tell()
-            self._file.seek(entry.offset)
-            self._file.write(entry.local())
-            self._file.seek(stop)
-
-    def add(self, name: str, *parts: bytes | bytearray) -> int:
-        """Write a whole entry, and return where its bytes begin."""
-        start = self.begin(name)
-        for part in parts:
-            self.append(part)
-        self.end()
-        return start
-
-    def close(self) -> None:
-        """Write the directory, fsync and close the file."""
-        with storage_errors(self._path), self._file:
-            self._write_directory()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
-    def _write_directory(self) -> None:
-        start, count = self._file.tell(), len(self._entries)
-        self._file.writelines(entry.central() for entry in self._entries)
-        stop = self._file.tell()
-        size = stop - start
-        if count > _MOST_ENTRIES or start > _LARGE or size > _LARGE:
-            self._file.write(_END_64.pack(b"PK\x06\x06", 44, _VERSION, _VERSION, 0, 0, count, count, size, start))
-            self._file.write(_END_64_AT.pack(b"PK\x06\x07", 0, stop, 1))
-        counts = (min(count, _MOST_ENTRIES),) * 2
-        self._file.write(_END.pack(b"PK\x05\x06", 0, 0, *counts, min(size, _IN_64_BITS), min(start, _IN_64_BITS), 0))
-
-
 _COPY_BYTES = 4 << 20
 _TEXTS = ("keys", "key_offsets", "annotations", "annotation_offsets")
 
@@ -369,18 +257,17 @@ class ArraysWriter(CollectingWriter):
 
     def _write_parts(self) -> Iterator[tuple[str, Places]]:
         for name, data in self._parts.columns.items():
-            base = self._write_bytes(name, data)
+            base = self._write_bytes(name, data, *self._parts.form_of(name))
             self._write_array(f"{name}_offsets", data.offsets())
             yield name, self._parts.places(name, base)
 
-    def _write_bytes(self, name: str, data: BytesColumn) -> int:
-        """Write an array of bytes, and return where they begin in the file."""
-        base = self._begin_bytes(name, data.total)
+    def _write_bytes(self, name: str, data: BytesColumn, shape: tuple[int, ...] = (), dtype: Any = BYTE) -> int:
+        """Write an array of this shape, by default (bytes,), and return where its bytes begin in the file."""
+        shape = shape or (data.total,)
+        base = self._begin_bytes(name, shape, dtype)
         for start in range(0, data.total, _COPY_BYTES):
             self._zip.append(data.read(start, min(start + _COPY_BYTES, data.total)))
-        if data.total:
-            self._zip.end()
-        self._end_bytes(name, data.total)
+        self._end_bytes(name, shape, dtype)
         return base
 
     def _write_images(self) -> Any:
@@ -391,12 +278,13 @@ class ArraysWriter(CollectingWriter):
         """Write an array that is not of images."""
         raise NotImplementedError
 
-    def _begin_bytes(self, name: str, total: int) -> int:
-        """Begin the entry of an array of bytes, unless it has none, and return where they begin in the file."""
+    def _begin_bytes(self, name: str, shape: tuple[int, ...], dtype: Any) -> int:
+        """Begin the entry of an array, unless it is empty, and return where its bytes begin in the file."""
         raise NotImplementedError
 
-    def _end_bytes(self, name: str, total: int) -> None:
-        """Write what describes it."""
+    def _end_bytes(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        """End it, and write what describes it."""
+        raise NotImplementedError
 
     def _write_root(self, attributes: dict[str, Any]) -> None:
         """Write the metadata of the folder."""
@@ -438,7 +326,7 @@ def scan_entries(arrays: ArrayFile) -> Iterator[Entry]:
     keys, annotations = (_strings(texts, name, len(offsets)) for name in ("key", "annotation"))
     bounds = {}
     for name in (one.removesuffix("_offsets/") for one in axes if one.endswith("_offsets/")):
-        if f"{name}/" in axes and axes[f"{name}/"] == 1:
+        if f"{name}/" in axes and name != "image":
             content, bounds_of = open_array(f"{name}/"), open_array(f"{name}_offsets/").read(data)
             _check_bounds(bounds_of, prod(content.shape) * content.dtype.itemsize, name)
             bounds[name] = content.base() + bounds_of

@@ -128,7 +128,8 @@ class Hdf5Writer(CollectingWriter):
         for name, array in self._columns.arrays().items():
             file[name] = array
         for name, column in self._parts.columns.items():
-            _fill(file, name, column, np.dtype(np.uint8), ())
+            shape, dtype = self._parts.form_of(name)
+            _fill(file, name, column, dtype, shape[1:])
             file[f"{name}_offsets"] = column.offsets()
 
     def _write_images(self, file: Any) -> None:
@@ -178,14 +179,15 @@ def _part_bounds(file: Any, file_bytes: int) -> Iterator[tuple[str, Any]]:
     """Yield the name of each part, and where each record begins in its dataset, as places in the file."""
     for name in [name.removesuffix("_offsets") for name in file if name.endswith("_offsets")]:
         content, offsets = own_dataset(file, name), own_dataset(file, f"{name}_offsets")
-        if content is not None and offsets is not None and content.dtype == np.uint8 and content.ndim == 1:
+        if content is not None and offsets is not None and content.dtype.kind == "u":
             yield name, contiguous_offset(content) + _bounds(offsets, content, file_bytes, name)
 
 
 def _bounds(offsets: Any, content: Any, file_bytes: int, name: str, covered: str = "") -> Any:
     """Return offsets in a dataset as an array. Raise ValueError if they do not divide it."""
     bounds = values_of(offsets, file_bytes)
-    if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != content.size or (np.diff(bounds) < 0).any():
+    total = content.size * content.dtype.itemsize
+    if len(bounds) < 1 or bounds[0] != 0 or bounds[-1] != total or (np.diff(bounds) < 0).any():
         raise ValueError(f"{name}_offsets do not cover {covered or name}")
     return bounds
 

@@ -7,6 +7,7 @@ are listed from the fastest: an image of shape (height, width, channels) has the
 from __future__ import annotations
 
 import json
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -78,17 +79,22 @@ class N5Writer(ArraysWriter):
             self._zip.add(f"{name}{'/0' * array.ndim}", block_head(array.shape), data)
         self._add_metadata(f"{name}/", array.shape, array.dtype.name, len(array))
 
-    def _begin_bytes(self, name: str, total: int) -> int:
+    def _begin_bytes(self, name: str, shape: tuple[int, ...], dtype: Any) -> int:
+        total = prod(shape) * dtype.itemsize
         if total > _LARGEST_BLOCK:
             problem = f"a shard holds at most {size_text(_LARGEST_BLOCK)} of {name} in N5"
             raise UsageError(option("shard-size"), problem, SMALLER)
-        base = self._zip.begin(f"{name}/0") + len(block_head((total,))) if total else 0
+        shape = _as_bytes(shape, dtype)
+        base = self._zip.begin(f"{name}{'/0' * len(shape)}") + len(block_head(shape)) if total else 0
         if total:
-            self._zip.append(block_head((total,)))
+            self._zip.append(block_head(shape))
         return base
 
-    def _end_bytes(self, name: str, total: int) -> None:
-        self._add_metadata(f"{name}/", (total,), "uint8", total)
+    def _end_bytes(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        shape = _as_bytes(shape, dtype)
+        if prod(shape):
+            self._zip.end()
+        self._add_metadata(f"{name}/", shape, "uint8", shape[0])
 
     def _write_root(self, attributes: dict[str, Any]) -> None:
         self._zip.add(N5_METADATA, json.dumps({"n5": _VERSION, **attributes}).encode("ascii"))
@@ -102,6 +108,11 @@ class N5Writer(ArraysWriter):
             "compression": {"type": "raw"},
         }
         self._zip.add(folder + N5_METADATA, json.dumps(metadata).encode("ascii"))
+
+
+def _as_bytes(shape: tuple[int, ...], dtype: Any) -> tuple[int, ...]:
+    """Return the shape of an array; as bytes if its numbers are little-endian, which those of N5 are not."""
+    return shape if dtype == np.uint8 else (prod(shape) * dtype.itemsize,)
 
 
 CONTAINER = array_format("n5", ".n5.zip", overhead_bytes=128, create=N5Writer, open_arrays=open_n5)

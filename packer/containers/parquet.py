@@ -27,7 +27,7 @@ from packer.containers.container import (
 )
 from packer.errors import DamagedPack
 from packer.files.parquet_pages import binary_places
-from packer.model.annotation import Annotation, Record, parts_of
+from packer.model.annotation import Annotation, PartSpec, Record, parts_of
 from packer.model.fields import BY_NAME, LISTS, Field
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
 from packer.system.storage import mapped, storage_errors
@@ -78,7 +78,7 @@ class ParquetWriter:
         self._path = path
         self._classes = spec.classes
         self._parts = spec.parts
-        self._schema = pa.schema([*_SCHEMA, *((part.name, pa.binary()) for part in spec.parts)])
+        self._schema = pa.schema([*_SCHEMA, *((part.name, _type_of(part)) for part in spec.parts)])
         self._headers: list[int] = []
         with storage_errors(path):
             # it stays open for the fsync, which reports write errors of any descriptor to this one
@@ -123,7 +123,7 @@ class ParquetWriter:
             self._parquet.close()
             self._sink.close()
             os.fsync(self._created.fileno())
-        columns = ["image.bytes", *(part.name for part in self._parts)]
+        columns = ["image.bytes", *(_leaf(self._schema, part.name) for part in self._parts)]
         places: dict[str, list[tuple[int, int]]] = {column: [] for column in columns}
         with mapped(self._path) as view, memoryview(view) as data, open(self._path, "rb") as source:
             metadata = pq.read_metadata(source)
@@ -168,7 +168,9 @@ class _Group:
             self._columns[name].append(value)
         self._columns["annotation"].append(text)
         for name in self._schema.names[len(_SCHEMA) :]:
-            self._columns[name].append(parts.get(name))
+            data = parts.get(name)
+            is_file = self._schema.field(name).type == _IMAGE and data is not None
+            self._columns[name].append({"bytes": data, "path": f"{record.key}.{name}.png"} if is_file else data)
         self.bytes += len(header) + len(record.data) + len(text) + sum(map(len, parts.values())) + _ROW_BYTES
 
     def table(self) -> Any:
@@ -204,7 +206,7 @@ def _entries(path: str) -> Iterator[Entry]:
             table = file.read_row_group(group, _NEEDED, use_threads=False)
             keys, encodings, annotations = (table.column(name).to_pylist() for name in _NEEDED)
             places = list(_places(data, file.metadata, group, "image.bytes"))
-            others = {name: list(_places(data, file.metadata, group, name)) for name in parts}
+            others = {name: list(_places(data, file.metadata, group, _leaf(file.schema_arrow, name))) for name in parts}
             for i, (offset, size) in enumerate(places):
                 skip = 0
                 if encodings[i] == "raw":
@@ -212,6 +214,16 @@ def _entries(path: str) -> Iterator[Entry]:
                 annotation = packer_annotation(annotations[i].encode("utf-8"))
                 its = {name: others[name][i] for name in part_sizes(annotation)}
                 yield Entry(str(keys[i]), offset + skip, size - skip, annotation, its)
+
+
+def _type_of(part: PartSpec) -> Any:
+    """Return the type of the column of a part: masks are pictures, as the images are."""
+    return _IMAGE if part.kind == "mask" else pa.binary()
+
+
+def _leaf(schema: Any, name: str) -> str:
+    """Return the path of the column with the bytes of a part."""
+    return f"{name}.bytes" if pa.types.is_struct(schema.field(name).type) else name
 
 
 def _places(data: memoryview, metadata: Any, group: int, column: str) -> Iterator[tuple[int, int]]:
@@ -247,6 +259,7 @@ def _features(spec: ShardSpec) -> str:
     height_width_channels = spec.shape or (1, 1, 3)
     if spec.encoding != "raw" or (spec.dtype == "uint8" and height_width_channels[2] in _PNM_KINDS):
         features["image"] = {"_type": "Image"}
+    features |= {part.name: {"_type": "Image"} for part in spec.parts if part.kind == "mask"}
     if spec.classes:
         features["label"] = {"names": spec.classes, "_type": "ClassLabel"}
         boxes = {"feature": {"dtype": "float32", "_type": "Value"}, "length": 4, "_type": "Sequence"}

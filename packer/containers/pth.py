@@ -48,14 +48,12 @@ class PthWriter(ArraysWriter):
         self._zip.end()
         self._tensors[name] = tensor
 
-    def _begin_bytes(self, name: str, total: int) -> int:
-        base = self._zip.begin(f"archive/data/{len(self._tensors)}", _ALIGNMENT)
-        if not total:
-            self._zip.end()
-        return base
+    def _begin_bytes(self, name: str, shape: tuple[int, ...], dtype: Any) -> int:
+        return self._zip.begin(f"archive/data/{len(self._tensors)}", _ALIGNMENT)
 
-    def _end_bytes(self, name: str, total: int) -> None:
-        self._tensors[name] = Tensor(str(len(self._tensors)), "uint8", (total,))
+    def _end_bytes(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        self._zip.end()
+        self._tensors[name] = Tensor(str(len(self._tensors)), dtype.name, shape)
 
     def _write_root(self, attributes: dict[str, Any]) -> None:
         self._zip.add(f"archive/{PICKLE}", pickled({**self._tensors, **attributes}))

@@ -6,6 +6,7 @@ Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html, with the
 from __future__ import annotations
 
 import json
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -46,18 +47,9 @@ class ZarrWriter(ArraysWriter):
         chunk = (1, *item) if item else (size,)
         if self._base is not None:
             self._zip.append(bytes(chunks * size - total))
-            index = np.zeros(chunks, _INDEX_ROW)
-            index["offset"], index["size"] = np.arange(chunks) * size, size
-            self._zip.append(index.tobytes())
-            self._zip.append(INDEX_CRC.pack(crc32c(index.tobytes())))
+            self._append_chunks(chunks, size)
             self._zip.end()
-        sharding = {
-            "chunk_shape": chunk,
-            "codecs": [_BYTES],
-            "index_codecs": [_BYTES, {"name": "crc32c"}],
-            "index_location": "end",
-        }
-        codec = {"name": "sharding_indexed", "configuration": sharding}
+        codec = _sharding(chunk)
         self._add_metadata("images/", _array((count, *item), dtype, (max(chunks, 1) * chunk[0], *item), codec))
         return (self._base or 0) + starts[:-1]
 
@@ -67,17 +59,41 @@ class ZarrWriter(ArraysWriter):
         chunk = tuple(max(1, side) for side in array.shape)
         self._add_metadata(f"{name}/", _array(array.shape, array.dtype.name, chunk, _BYTES))
 
-    def _begin_bytes(self, name: str, total: int) -> int:
-        return self._zip.begin(f"{name}/c/0") if total else 0
+    def _begin_bytes(self, name: str, shape: tuple[int, ...], dtype: Any) -> int:
+        return self._zip.begin(f"{name}/c{'/0' * len(shape)}") if prod(shape) else 0
 
-    def _end_bytes(self, name: str, total: int) -> None:
-        self._add_metadata(f"{name}/", _array((total,), "uint8", (max(1, total),), _BYTES))
+    def _end_bytes(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        chunk, codec = (max(1, shape[0]), *shape[1:]), _BYTES
+        if len(shape) > 1:  # as images: each item is a chunk
+            self._append_chunks(shape[0], prod(shape[1:]) * dtype.itemsize)
+            codec = _sharding((1, *shape[1:]))
+        if prod(shape):
+            self._zip.end()
+        self._add_metadata(f"{name}/", _array(shape, dtype.name, chunk, codec))
+
+    def _append_chunks(self, count: int, size: int) -> None:
+        """Write the index of a shard of Zarr with so many chunks of this size, which follow one another."""
+        index = np.zeros(count, _INDEX_ROW)
+        index["offset"], index["size"] = np.arange(count) * size, size
+        self._zip.append(index.tobytes())
+        self._zip.append(INDEX_CRC.pack(crc32c(index.tobytes())))
 
     def _write_root(self, attributes: dict[str, Any]) -> None:
         self._add_metadata("", {"zarr_format": 3, "node_type": "group", "attributes": attributes})
 
     def _add_metadata(self, folder: str, metadata: dict[str, Any]) -> None:
         self._zip.add(folder + ZARR_METADATA, json.dumps(metadata).encode("ascii"))
+
+
+def _sharding(chunk: tuple[int, ...]) -> dict[str, Any]:
+    """Return the codec of a shard of chunks of this shape."""
+    configuration = {
+        "chunk_shape": chunk,
+        "codecs": [_BYTES],
+        "index_codecs": [_BYTES, {"name": "crc32c"}],
+        "index_location": "end",
+    }
+    return {"name": "sharding_indexed", "configuration": configuration}
 
 
 def _array(shape: tuple[int, ...], dtype: str, chunk: tuple[int, ...], codec: dict[str, Any]) -> dict[str, Any]:

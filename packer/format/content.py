@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -83,6 +84,7 @@ def _combined_digest(manifest: Manifest, digests: dict[str, str]) -> str:
         "tags": manifest.tags,
         "columns": digests,
         **({"parts": dict(sorted(manifest.parts.items()))} if manifest.parts else {}),
+        **({"masks": {name: asdict(facts) for name, facts in manifest.masks.items()}} if manifest.masks else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
 

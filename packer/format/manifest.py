@@ -8,13 +8,13 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any, get_args, get_origin, get_type_hints
 
-from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
+from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError, printable
 from packer.model.annotation import KINDS, Annotation, PartSpec, check_names
 from packer.system import open_regular
 
@@ -132,6 +132,35 @@ class Origin:
     """Digest of the pack (`Manifest.digest`), or of the file."""
 
 
+@dataclass(frozen=True, slots=True)
+class MaskFacts:
+    """What the values of a part of the kind mask are: the fields of a `PartSpec`."""
+
+    dtype: str
+    """uint8 or uint16."""
+    classes: tuple[str, ...] = ()
+    """Their names; () if they are not known."""
+    ignore: int | None = None
+    """The value of pixels that are of no class."""
+
+    @property
+    def text(self) -> str:
+        """What they are, for a message."""
+        names = ", ".join(map(printable, self.classes[:5])) + (", ..." if len(self.classes) > 5 else "")
+        ignored = "none" if self.ignore is None else str(self.ignore)
+        return f"{self.dtype}, classes {names or 'unknown'}, {ignored} ignored"
+
+
+SAME_MASKS = "build both with the same --classes, --mask-values and --ignore-id"
+"""The next step where values of masks mean one thing in one pack, and another in the other."""
+
+
+def of_parts(specs: Iterable[PartSpec]) -> dict[str, Any]:
+    """Return what a manifest says of the parts of its records."""
+    masks = {spec.name: MaskFacts(spec.dtype, spec.classes, spec.ignore) for spec in specs if spec.kind == "mask"}
+    return {"parts": {spec.name: spec.kind for spec in specs}, "masks": masks}
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The content of pack.json. Equal inputs and options give an equal manifest, without times or absolute paths."""
@@ -168,6 +197,8 @@ class Manifest:
     """Names of the tags (multi-label classes), in the order of their flags; not in the file if there are none."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """The parts that records may have besides their image: name -> kind; not in the file if there are none."""
+    masks: Mapping[str, MaskFacts] = field(default_factory=dict)
+    """The values of those that are masks; not in the file if there are none."""
     linked: Mapping[str, str] = field(default_factory=dict)
     """Container files that were not written for this pack: name -> path of the file, absolute or relative to the pack;
     "" if the file is in the pack's folder and shared with other packs. Their records are those that the index names;
@@ -186,7 +217,13 @@ class Manifest:
     @property
     def part_specs(self) -> tuple[PartSpec, ...]:
         """The parts as a writer of shards wants them."""
-        return tuple(PartSpec(name, kind) for name, kind in self.parts.items())
+        facts = {name: asdict(masks) for name, masks in self.masks.items()}
+        return tuple(PartSpec(name, kind, **facts.get(name, {})) for name, kind in self.parts.items())
+
+    @property
+    def masks_text(self) -> str:
+        """What the values of masks are, for a message."""
+        return "; ".join(facts.text for facts in self.masks.values())
 
     @property
     def parts_text(self) -> str:
@@ -216,13 +253,13 @@ class Manifest:
         # not asdict of all, which would copy each of a million classes
         content.update(shards=shards, rejected=[asdict(row) for row in self.rejected])
         content["made_from"] = [asdict(origin) for origin in self.made_from]
-        for name in ("lists", "companions"):
+        for name in ("lists", "companions", "masks"):
             content[name] = {key: asdict(file) for key, file in content[name].items()}
         if self.flip_index is None:  # as packs of before have it, which must stay what they are
             del content["flip_index"]
         if not self.lists:
             del content["lists"]
-        for name in ("tags", "parts", "linked", "companions", "made_from"):
+        for name in ("tags", "parts", "masks", "linked", "companions", "made_from"):
             if not content[name]:
                 del content[name]
         return content
@@ -377,6 +414,7 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
     check_names(manifest.parts)
     if strange := [name for name, kind in manifest.parts.items() if kind not in KINDS]:
         raise ValueError(f"parts of an unknown kind {strange[:3]}")
+    _check_masks(manifest)
     index = manifest.flip_index
     if index is not None and sorted(index) != list(range(len(index))):
         raise ValueError(f"the flip_index is {index}")
@@ -396,6 +434,17 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
+def _check_masks(manifest: Manifest) -> None:
+    if manifest.masks.keys() != {name for name, kind in manifest.parts.items() if kind == "mask"}:
+        raise ValueError(f"values of the masks {sorted(manifest.masks)}, but it has other parts")
+    for name, facts in manifest.masks.items():
+        if facts.dtype not in ("uint8", "uint16"):
+            raise ValueError(f"the values of {name} are of the type {facts.dtype!r}")
+        most = 1 << (8 if facts.dtype == "uint8" else 16)
+        if len(facts.classes) > most or not 0 <= (facts.ignore or 0) < most:
+            raise ValueError(f"{len(facts.classes)} classes and the value {facts.ignore} do not fit into {name}")
+
+
 _CHOICES = {
     "encoding": ("raw", "jpeg", "png", "bmp", "copy"),
     "mode": ("rgb", "gray", "unchanged"),
@@ -405,7 +454,7 @@ _FIELDS = frozenset(member.name for member in fields(Annotation)) - {"box_fields
 _INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
 
 
-_NUMBERS = frozenset(("max_pixels", "pad_value", "quality", "shard_bytes", "shuffle"))
+_NUMBERS = frozenset(("ignore_id", "max_pixels", "pad_value", "quality", "shard_bytes", "shuffle"))
 _LISTS = frozenset(("columns", "label_files", "labels"))
 
 

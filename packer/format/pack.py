@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from packer.errors import AnyPath, BadImage, DamagedPack, UsageError, plural, printable
 from packer.format.annotation_table import annotation_table
-from packer.format.manifest import Manifest, Origin
+from packer.format.manifest import SAME_MASKS, Manifest, Origin
 from packer.format.pack_files import open_files
 from packer.format.records import Records
-from packer.model.annotation import Annotation, Image, Int64, Sample
+from packer.model.annotation import ENCODINGS as PART_ENCODINGS
+from packer.model.annotation import Annotation, Image, Int64, Mask, Sample
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import FLIPS, WHOLE
 
@@ -228,6 +229,31 @@ class Pack:
             raise self.reader.damage_error(i, f"has {len(data)} bytes, which is not {dtype} pixels of shape {shape}")
         return np.frombuffer(data, dtype).reshape(shape)
 
+    def mask(self, i: int, name: str = "mask") -> Mask | None:
+        """Return the mask of record `i`, uint8 or uint16 (height, width); None if it has none.
+
+        Args:
+            i: Number of the record.
+            name: One of `Manifest.masks`.
+
+        Raises:
+            DamagedPack: It does not match its checksum, or the size of the image.
+            UsageError: The pack has no such masks.
+        """
+        data = self.part(i, name)
+        if name not in self.manifest.masks:
+            raise UsageError(self.path, f"has no masks called {printable(name)}", "packer info PACK lists its parts")
+        if data is None:
+            return None
+        from packer.images.masks import decode_stored
+
+        height, width, _ = self.reader.shape_of(i)
+        code = int(self.reader.values(f"{name}_encoding", np.array([i]))[0])
+        try:
+            return decode_stored(data, PART_ENCODINGS[code], (height, width), self.manifest.masks[name].dtype)
+        except BadImage as error:
+            raise self.reader.damage_error(i, f"has a {name} that {error.problem}") from None
+
     def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
         from packer.images.decode import decode
         from packer.images.opencv import quiet_opencv
@@ -393,6 +419,11 @@ def _manifest(packs: Sequence[Pack]) -> Manifest:
         if pack.manifest.parts != first.manifest.parts:
             problem = f"has other parts than {printable(first.path)}: {pack.manifest.parts_text}"
             raise UsageError(pack.path, f"{problem}, not {first.manifest.parts_text}", "leave one of the packs out")
+        if pack.manifest.masks != first.manifest.masks:
+            problem = (
+                f"has masks of {pack.manifest.masks_text}, but {printable(first.path)} {first.manifest.masks_text}"
+            )
+            raise UsageError(pack.path, problem, SAME_MASKS)
         if pack.manifest.tags != first.manifest.tags:
             problem = f"has other tags than {printable(first.path)}, or in another order"
             raise UsageError(pack.path, problem, "build both from lists with the same columns")

@@ -240,6 +240,9 @@ def manifest_of(listed: Manifest, shards: Iterable[FoundShard]) -> tuple[Manifes
     missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
     notes = [f"{MANIFEST_NAME} was damaged or missing, and was rebuilt from the shards"]
     notes.append("unknown: the options of the build, names of classes that no record has and of tags, inputs and notes")
+    notes += (
+        [f"unknown: whether {', '.join(sorted(parts))} are masks, and of what: they are bytes now"] if parts else []
+    )
     notes += [f"shards that are missing: {', '.join(map(str, missing))}"] if missing else []
     return manifest, tuple(notes)
 

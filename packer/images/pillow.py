@@ -33,6 +33,8 @@ _READS_MAX = 1 << 22
 _BMP_RAW_MODES = {"BGR;15": 3, "BGR;16": 3, "BGR": 3, "BGRX": 3, "BGRA": 4}
 _CHANNELS = {"1": 1, "L": 1, "I;16": 1, "I": 1, "LA": 2, "P": 3, "RGB": 3, "PA": 4, "RGBA": 4, "CMYK": 4}
 _DEEP_MODES = ("I", "I;16", "I;16B")
+_LEVEL_STEPS = {2: 85, 4: 17}
+"""Bits of the gray levels of a PNG -> what Pillow multiplies them by."""
 _HEAD_BYTES = 1 << 14
 _START_OF_DATA = b"\xff\x93"
 """Of a JPEG 2000 file; OpenJPEG takes one that ends before it, as an image without data."""
@@ -198,6 +200,50 @@ def decode(data: bytes, header: Header, lenient: bool = False) -> Image:
         raise _refusal(header.format, error) from None
 
 
+def decode_values(data: bytes, header: Header) -> Image:
+    """Return the stored values of a picture whose pixels are numbers: indices of a palette, gray levels, or colors.
+
+    Args:
+        data: All bytes of the file.
+        header: Its header.
+
+    Returns:
+        uint8 or uint16 (height, width), or uint8 (height, width, 3) for a picture in colors; alpha is dropped. Gray
+        levels of 1, 2 and 4 bits are those of the file, from 0 to 1, 3 and 15.
+
+    Raises:
+        BadImage: It is truncated or damaged.
+    """
+    if header.format == "tiff":
+        from packer.images import tiff_header
+
+        data = tiff_header.without_orientation(data)
+    image = _open_lazily(header.format, io.BytesIO(data))
+    _load(image, header, lenient=False)
+    try:
+        values = _values(image)
+    except (PackerError, MemoryError):
+        raise
+    except Exception as error:
+        raise _refusal(header.format, error) from None
+    # of a PNG, Pillow spreads the levels of fewer bits over those of eight
+    spread = header.format == "png" and image.mode in ("L", "LA")
+    return values // _LEVEL_STEPS.get(data[24], 1) if spread else values
+
+
+def _values(image: Any) -> Image:
+    """Return the values of a decoded picture as `decode_values` does, but for levels of fewer than eight bits."""
+    if image.mode in ("P", "PA"):
+        return np.asarray(image.getchannel("P") if image.mode == "PA" else image)
+    if image.mode == "1":
+        return np.asarray(image).astype(np.uint8)
+    if image.mode in _DEEP_MODES:
+        return np.asarray(image).astype(np.uint16)
+    if image.mode in ("La", "RGBa"):
+        image = image.convert({"La": "LA", "RGBa": "RGBA"}[image.mode])
+    return np.asarray(image.getchannel("L") if image.mode in ("L", "LA") else image.convert("RGB"))
+
+
 def decode_jpeg(data: bytes, header: Header, channels: int, factor: int, lenient: bool = False) -> Image:
     """Return the stored image of a JPEG whose sampling libjpeg-turbo's own interface does not know, such as 4:1:0.
 
@@ -219,6 +265,9 @@ def decode_jpeg(data: bytes, header: Header, channels: int, factor: int, lenient
 def _load(image: Any, header: Header, lenient: bool) -> None:
     """Decode the pixels of an opened image."""
     if header.format == "tiff":
+        if image.size != (header.width, header.height):  # Pillow takes the memory of the size that it sees
+            other = f"{image.width}x{image.height}"
+            raise bad_image(f"is {header.width}x{header.height} pixels by one tag of TIFF, {other} by another")
         core: Any = import_module("PIL.Image").core
         image.im = core.new(image.mode, image.size)  # else Pillow would check its global limit of pixels
     try:

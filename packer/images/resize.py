@@ -15,8 +15,8 @@ from packer.images.header import DEFAULT_MAX_PIXELS
 from packer.images.image_headers import bad_image
 from packer.images.jpeg import HEADROOM, extents, reduction
 from packer.images.opencv import ANTIALIASED, Interpolation, cv2, resample
-from packer.model.annotation import Image
-from packer.model.geometry import Geometry
+from packer.model.annotation import Image, Mask
+from packer.model.geometry import Geometry, nearest
 
 Fit = Literal["stretch", "short", "long", "crop", "pad"]
 FITS: tuple[str, ...] = get_args(Fit)
@@ -128,6 +128,22 @@ class TargetSize:
             return scaled
         value = self.pad_value * (257 if image.dtype == np.uint16 else 1)
         canvas = np.full((plan.output[1], plan.output[0], image.shape[2]), value, image.dtype)
+        left, top = plan.at
+        canvas[top : top + plan.scaled[1], left : left + plan.scaled[0]] = scaled
+        return canvas
+
+    def apply_to_mask(self, mask: Mask, border: int) -> Mask:
+        """Return the mask (height, width) of an image as that of the resized image; the border of pad is `border`.
+
+        Each pixel takes the value below its center (`packer.model.geometry.nearest`): no value is made up.
+        """
+        plan = self._plan(mask.shape[1], mask.shape[0])
+        x, y, region_width, region_height = plan.region
+        rows, columns = nearest(region_height, plan.scaled[1], y), nearest(region_width, plan.scaled[0], x)
+        scaled = mask.take(rows, axis=0).take(columns, axis=1)
+        if plan.scaled == plan.output:
+            return scaled
+        canvas = np.full((plan.output[1], plan.output[0]), border, mask.dtype)
         left, top = plan.at
         canvas[top : top + plan.scaled[1], left : left + plan.scaled[0]] = scaled
         return canvas

@@ -25,7 +25,7 @@ from packer.loading.fill import ImageFiller
 from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Replacer, Workload
-from packer.loading.targets import ImageTransform, JointTransform, Targets, Transforms
+from packer.loading.targets import ImageTransform, JointTransform, TargetOptions, Targets, Transforms
 from packer.loading.to_device import BatchPostprocessor, Mixing, Normalize, Transfer
 from packer.samplers import MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.order import Records
@@ -75,6 +75,7 @@ class Form:
 
     collate: str
     label_offset: int | None
+    parts: Sequence[str] | None
     with_index: bool
     device: torch.device | str
     mean: Sequence[float] | None
@@ -128,7 +129,11 @@ class Arguments:
             self,
             data=data.pack,
             functions=functions,
-            form=replace(self.form, label_offset=data.label_offset if offset is None else offset),
+            form=replace(
+                self.form,
+                label_offset=data.label_offset if offset is None else offset,
+                parts=data.parts if self.form.parts is None else self.form.parts,
+            ),
             reading=replace(self.reading, decoder=self.reading.decoder or data.decoder),
         )
 
@@ -177,14 +182,19 @@ def assemble(given: Arguments) -> LoaderParts:
     seed = sampler.seed if order.seed is None else check_int("seed", order.seed, 0, (1 << 64) - 1)
     augmentation = Augmentation(check_crop(augment.crop), check_flip(augment.flip), seed)
     filler = ImageFiller(pack, augmentation, check_decoder(reading.decoder or "auto"), reading.verify)
-    targets = Targets(pack, augment.min_area, form.label_offset or 0, augment.flip_index, augment.hide_outside)
+    functions = Transforms(given.functions.transform, given.functions.target_transform, given.functions.transforms)
+    widen = device.type == "cpu" or bool(functions)
+    options = TargetOptions(
+        augment.min_area, form.label_offset or 0, augment.flip_index, augment.hide_outside, form.parts, widen,
+        reading.verify,
+    )  # fmt: skip
+    targets = Targets(pack, options)
     if augmentation.flip:
         targets.warn_of_flips()
     collation = check_collate(form.collate, targets)
     work = Workload(_threads(given, pack), check_int("prefetch", reading.prefetch, 1), device.type == "cuda", collation)
-    functions = Transforms(given.functions.transform, given.functions.target_transform, given.functions.transforms)
     check_choice("on_error", reading.on_error, ("raise", "replace"))
-    replacer = Replacer(filler, sampler, seed) if reading.on_error == "replace" else None
+    replacer = Replacer(filler, targets, sampler, seed) if reading.on_error == "replace" else None
     host = Pipeline(filler, targets, min(batch_size, sampler.num_samples), work, functions, replacer)
     normalize = Normalize(form.mean, form.std, form.dtype, form.memory_format or torch.channels_last)
     check_normalize(normalize, filler)
@@ -200,7 +210,9 @@ def assemble(given: Arguments) -> LoaderParts:
         ram=RamCache(pack) if reading.cache == "ram" else None,
         device=device,
         transfer=Transfer(device, reading.prefetch, Normalize() if mixing.jitters else normalize),
-        hand_over=BatchPostprocessor(mixing, normalize, form.memory_format, form.with_index),
+        hand_over=BatchPostprocessor(
+            mixing, normalize, form.memory_format, form.with_index, widen=targets.are_masks and not widen
+        ),
     )
 
 
@@ -398,6 +410,9 @@ def check_collate(collate: Any, targets: Targets) -> str:
     check_choice("collate", collate, COLLATIONS)
     if collate != "list" and not targets.has_boxes:
         raise UsageError("collate", f'is "{collate}", which needs boxes, but the pack has none', "leave it out")
+    if collate != "list" and targets.has_masks:
+        next_step = 'write collate="list", or leave the masks out with parts=()'
+        raise UsageError("collate", f'is "{collate}", which has no place for masks', next_step)
     return str(collate)
 
 

@@ -44,7 +44,7 @@ def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int,
     else:
         targets = [target for part in parts for target in part]
         if collation == "list":
-            return _stacked(targets)
+            return _stacked(targets, size)
         annotations = _annotations_of(targets, collation)
     annotations = annotations.as_tensors()
     if collation == "list":
@@ -52,16 +52,17 @@ def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int,
     return (yolo_rows if collation == "yolo" else padded_boxes)(annotations, size)
 
 
-def _stacked(targets: list[Any]) -> Any:
+def _stacked(targets: list[Any], size: tuple[int, int] | None = None) -> Any:
     """Return numbers, and tensors of one length, as one tensor of the type that torch's `default_collate` gives them.
 
-    Tensors of two and more dimensions, such as boxes, stay a list: they have one shape by chance only.
+    So are masks, tensors of the `size` of the images. Others of two and more dimensions, such as boxes, stay a list:
+    they have one shape by chance only.
     """
     if all(isinstance(target, int) for target in targets):
         return torch.tensor(targets, dtype=torch.int64, device="cpu")
     if all(isinstance(target, int | float) for target in targets):
         return torch.tensor(targets, dtype=torch.float64, device="cpu")
-    if all(type(target) is torch.Tensor and target.dim() < 2 for target in targets):
+    if all(type(target) is torch.Tensor and (target.dim() < 2 or target.shape == size) for target in targets):
         kinds = {(target.shape, target.dtype, target.device) for target in targets}
         return torch.stack(targets) if len(kinds) == 1 else targets
     return targets
@@ -371,7 +372,8 @@ def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
     Args:
         image: (channels, height, width); becomes `tv_tensors.Image`.
         target: in a dict, boxes become `BoundingBoxes` (xyxy), landmarks and each polygon `KeyPoints` (k, 2),
-            keypoints `KeyPoints` (n, k, 2) with their third column as visibility (n, k). Other values are unchanged.
+            keypoints `KeyPoints` (n, k, 2) with their third column as visibility (n, k). A mask becomes `Mask`. Other
+            values are unchanged.
 
     Raises:
         NotInstalled: if torchvision is missing.
@@ -383,7 +385,8 @@ def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
         raise NotInstalled("torchvision", "is not installed", "pip install torchvision") from None
     size = (int(image.shape[-2]), int(image.shape[-1]))
     if not isinstance(target, dict):
-        return kinds.Image(image), target
+        is_mask = isinstance(target, torch.Tensor) and target.dim() == 2
+        return kinds.Image(image), kinds.Mask(target) if is_mask else target
 
     def points(xy: torch.Tensor) -> Any:
         if not hasattr(kinds, "KeyPoints"):
@@ -401,4 +404,7 @@ def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
         else:
             target[name] = points(value[..., :2])
             target |= {"visibility": value[..., 2]} if value.shape[-1] > 2 else {}
+    for name, value in target.items():
+        if isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.shape == image.shape[1:]:
+            target[name] = kinds.Mask(value)
     return kinds.Image(image), target

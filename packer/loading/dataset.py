@@ -25,9 +25,11 @@ from packer.loading.targets import (
     ImageTransform,
     JointTransform,
     Target,
+    TargetOptions,
     Targets,
     Transforms,
     as_list,
+    check_parts,
     naming,
     record_number,
 )
@@ -46,8 +48,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     """The records of a pack: ``image, target = dataset[i]``.
 
     image: uint8 tensor (channels, height, width), channels last in memory (uint16 if a pack keeps it).
-    target: int if the pack has only class labels, float32 (k,) if only tags, else a dict
-    (`packer.loading.targets.Targets.target`).
+    target: int if the pack has only class labels, float32 (k,) if only tags, int64 (height, width) if only masks, else
+    a dict (`packer.loading.targets.Targets.target`).
 
     ``DataLoader(dataset, 256, shuffle=True)`` takes the batch that the dataset has gathered: images of one shape are
     not stacked or copied again, and dicts with boxes become a list. Raw packs without transforms need no workers. Pass
@@ -70,6 +72,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             others call `set_epoch` before each epoch, or each epoch has the same random numbers.
         classes: names or ids of classes: only the images with one of these labels are samples. Class ids, `classes` and
             random numbers stay those of the whole pack, so that a model's head fits.
+        parts: the masks to read, by name, besides other labels; default: all.
         indices: numbers of the records that are samples, each once, in this order; `pack.where` returns such. With
             `classes`, those of them that have one.
         cache_dir: as for `packer.open_pack`, if `path` is a URL.
@@ -93,6 +96,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         seed: int = 0,
         classes: Classes | None = None,
         indices: ArrayLike | None = None,
+        parts: Sequence[str] | None = None,
         cache_dir: AnyPath | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
@@ -102,6 +106,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         """Numbers in the pack of the samples' records, integers (n,); None: all, in order."""
         self.transform, self.target_transform, self.transforms = transform, target_transform, transforms
         self.label_offset = label_offset
+        self.parts = None if parts is None else check_parts(self.pack, parts)
         self.seed = check_int("seed", seed, 0, (1 << 64) - 1)
         self._functions = Transforms(transform, target_transform, transforms)
         self._epoch = torch.zeros((), dtype=torch.int64)
@@ -157,7 +162,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     def _samples(self, records: NDArray[np.int64]) -> Sequence[LoadedSample]:
         found = self._targets.of(records)
-        targets = torch.from_numpy(found) if isinstance(found, np.ndarray) else as_list(found)
+        targets: Any = torch.from_numpy(found) if isinstance(found, np.ndarray) else as_list(found)
         images: torch.Tensor | list[torch.Tensor]
         if self.pack.manifest.shape is None or self.pack.manifest.dtype is None:
             images = [self._image(i) for i in records.tolist()]
@@ -221,7 +226,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def _targets(self) -> Targets:
-        return Targets(self.pack, label_offset=self.label_offset, indices=self.indices)
+        return Targets(self.pack, TargetOptions(label_offset=self.label_offset, parts=self.parts), self.indices)
 
     def _sample(self, i: int, image: torch.Tensor, target: Target) -> LoadedSample:
         functions = self.functions

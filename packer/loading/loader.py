@@ -118,7 +118,8 @@ class PackedLoader:
     """Batches of a pack: ``for images, targets in loader``.
 
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
-    targets: int64 (n,) if the pack has only class labels, float32 (n, k) if only tags, else a list of n dicts
+    targets: int64 (n,) if the pack has only class labels, float32 (n, k) if only tags, int64 (n, height, width) if only
+    masks, as ``cross_entropy(..., ignore_index=255)`` takes them, else a list of n dicts
     (`loading.targets.Targets.target`), on `device`. The randomness of a sample depends only on (seed, epoch, record):
     batches are the same for any number of threads, and each global batch has the same samples for any number of
     ranks. No record is read before the first batch is requested.
@@ -152,6 +153,8 @@ class PackedLoader:
         collate: format of boxes: "list" of dicts; "yolo" (`loading.collate.yolo_rows`); "padded"
             (`loading.collate.padded_boxes`).
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
+        parts: the masks to read, by name, besides images and other labels; default: all. Nothing else of a record is
+            read.
         with_index: yield (images, targets, record numbers int64 (n,)).
         device: the device of the batches.
         mean: see `Normalize`; also for `std` and `dtype`.
@@ -205,6 +208,7 @@ class PackedLoader:
         color_jitter: Sequence[float] | None = None,
         collate: str = "list",
         label_offset: int | None = None,
+        parts: Sequence[str] | None = None,
         with_index: bool = False,
         device: torch.device | str = "cpu",
         mean: Sequence[float] | None = None,
@@ -229,15 +233,15 @@ class PackedLoader:
             Order(shuffle, sampler, indices, classes, seed, drop_last, samples_per_epoch),
             Augment(crop, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
             Functions(transform, target_transform, transforms),
-            Form(collate, label_offset, with_index, device, mean, std, dtype, memory_format),
+            Form(collate, label_offset, parts, with_index, device, mean, std, dtype, memory_format),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),
         )
-        parts = assemble(given)
-        self.pack, self.sampler = parts.pack, parts.sampler
-        self.batch_size, self.device = parts.batch_size, parts.device
-        self._augmentation = self._first = parts.host.filler.augmentation
-        self._host, self._batches, self._ram = parts.host, parts.batches, parts.ram
-        self._transfer, self._hand_over = parts.transfer, parts.hand_over
+        made = assemble(given)
+        self.pack, self.sampler = made.pack, made.sampler
+        self.batch_size, self.device = made.batch_size, made.device
+        self._augmentation = self._first = made.host.filler.augmentation
+        self._host, self._batches, self._ram = made.host, made.batches, made.ram
+        self._transfer, self._hand_over = made.transfer, made.hand_over
         self._settings = {**given.flat(), "data": data if isinstance(data, PackedDataset) else self.pack}
         self._settings.update(sampler=self.sampler, shuffle=False, indices=None, classes=None, drop_last=False)
         self._settings.update(samples_per_epoch=None, cache_dir=None, cache_bytes=None)

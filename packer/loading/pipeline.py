@@ -101,6 +101,8 @@ class _Pending:
     """A block of batches in progress."""
 
     rows: NDArray[Any]
+    masks: NDArray[Any] | None
+    """The targets, if they are masks."""
     results: Results
     ends: list[int]
     """Row at which each batch ends."""
@@ -159,6 +161,10 @@ class Pipeline:
         fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
         self._batches_a_block = 1 if self.transforms else max(1, min(fit, BLOCK_BATCHES))
         self._buffers = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
+        pixels, batches = height * width, self._batches_a_block * batch_size
+        self._has_masks = targets.are_masks and not self.transforms
+        self._mask_bytes = pixels * targets.mask_dtype.itemsize if self._has_masks else 0
+        self._mask_buffers = BufferPool(max(1, batches * self._mask_bytes), work.pinned)
         self._stage = "read" if filler.pack.manifest.encoding == "raw" else "decode"
 
     @property
@@ -206,6 +212,7 @@ class Pipeline:
         finally:
             threads.close(timeout_s)
             pending.clear()
+            self._mask_buffers.trim(2 * self.work.prefetch + 4)
             self._buffers.trim(2 * self.work.prefetch + 4)  # in the threads, in flight, and with the consumer
 
     def _begin(self, threads: ThreadPool, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
@@ -213,7 +220,8 @@ class Pipeline:
         size = len(records) * self._row_bytes
         if size > self._buffers.size:  # a sampler may have more samples than in the epoch before
             self._buffers = BufferPool(size, self.work.pinned)
-        rows = self._buffers.take()[:size]
+            self._mask_buffers = BufferPool(max(1, len(records) * self._mask_bytes), self.work.pinned)
+        rows, masks = self._buffers.take()[:size], self._take_masks(len(records))
         shaped = rows.view(self.filler.dtype).reshape(len(records), *self.filler.row_shape)
         size, step = self._part_size(len(records)), len(block[0])
         if len(block) > 1:
@@ -222,10 +230,17 @@ class Pipeline:
 
         def fill(part: int) -> tuple[list[_Piece], Replacements]:
             rows = slice(part * size, (part + 1) * size)
-            return self._fill(records[rows], epoch, shaped[rows], stats, step)
+            return self._fill(records[rows], epoch, shaped[rows], stats, step, None if masks is None else masks[rows])
 
         results = threads.run(-(-len(records) // size), fill)
-        return _Pending(shaped, results, list(accumulate(len(batch) for batch in block)), size)
+        return _Pending(shaped, masks, results, list(accumulate(len(batch) for batch in block)), size)
+
+    def _take_masks(self, count: int) -> NDArray[Any] | None:
+        if not self._has_masks:
+            return None
+        memory = self._mask_buffers.take()[: count * self._mask_bytes]
+        masks: NDArray[Any] = memory.view(self.targets.mask_dtype).reshape(count, *self.filler.output)
+        return masks
 
     def _part_size(self, records: int) -> int:
         if self._stage == "decode" or self.transforms:
@@ -235,28 +250,31 @@ class Pipeline:
         return -(-records // parts)
 
     def _fill(
-        self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int
+        self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int, masks: NDArray[Any] | None
     ) -> tuple[list[_Piece], Replacements]:
         """Fill rows with the images of records, and return them in pieces of `step` rows."""
-        started = time.perf_counter()
-        params = self.filler.params(records, epoch)
-        replaced: Replacements = ()
         try:
-            self.filler.fill(records, params, rows)
+            return self._pieces(records, epoch, rows, stats, step, masks), ()
         except DamagedPack:
             if self.replacer is None:
                 raise
             records, replaced = self.replacer.stand_ins(records, epoch)
-            params = self.filler.params(records, epoch)
-            self.filler.fill(records, params, rows)
+            return self._pieces(records, epoch, rows, stats, step, masks), replaced
+
+    def _pieces(
+        self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int, masks: NDArray[Any] | None
+    ) -> list[_Piece]:
+        started = time.perf_counter()
+        params = self.filler.params(records, epoch)
+        self.filler.fill(records, params, rows)
         stats.add(self._stage, time.perf_counter() - started)
         cuts = [slice(start, start + step) for start in range(0, len(records), step)]
         if not self.targets.is_array or self.transforms:
-            return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts], replaced
+            return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts]
         started = time.perf_counter()
-        labels: Any = self.targets.of(records)
+        labels: Any = self.targets.of(records, params, masks)
         stats.add("targets", time.perf_counter() - started)
-        return [_Piece(records[cut], labels[cut], None) for cut in cuts], replaced
+        return [_Piece(records[cut], labels[cut], None) for cut in cuts]
 
     def _piece(self, records: Int64, params: CropParams, epoch: int, rows: NDArray[Any], stats: Stats) -> _Piece:
         started = time.perf_counter()
@@ -276,6 +294,7 @@ class Pipeline:
         replaced = [(n * block.part_size + row, what) for n, (_, some) in enumerate(parts) for row, what in some]
         pieces = iter([piece for some, _ in parts for piece in some])
         rows, ends = block.rows, block.ends
+        masks, block.masks = block.masks, None
         block.rows = _NOTHING  # from here on only the batches refer to the memory
         for start, end in zip([0, *ends], ends, strict=False):
             mine = [next(pieces)]
@@ -291,7 +310,10 @@ class Pipeline:
             else:
                 images = torch.from_numpy(rows[start:end]).permute(0, 3, 1, 2)
             size = int(images.shape[-2]), int(images.shape[-1])
-            targets = join_targets([piece.targets for piece in mine], self.work.collation, size)
+            if masks is not None:
+                targets: Any = torch.from_numpy(masks[start:end])
+            else:
+                targets = join_targets([piece.targets for piece in mine], self.work.collation, size)
             yield images, targets, np.concatenate([piece.records for piece in mine]) if mine[1:] else mine[0].records
 
 
@@ -325,9 +347,9 @@ _warned: set[tuple[str, int]] = set()
 class Replacer(Locked):
     """Finds replacements for all threads, and keeps the reports to the consumer."""
 
-    def __init__(self, filler: ImageFiller, sampler: Sampler, seed: int) -> None:
+    def __init__(self, filler: ImageFiller, targets: Targets, sampler: Sampler, seed: int) -> None:
         super().__init__()
-        self._filler = filler
+        self._filler, self._targets = filler, targets
         self._sampler = sampler
         self._seed = seed
         self._order: tuple[int, Callable[[Int64], Records]] | None = None
@@ -336,7 +358,7 @@ class Replacer(Locked):
 
     def with_filler(self, filler: ImageFiller) -> Replacer:
         """Return one for other crops, with the same reports."""
-        other = Replacer(filler, self._sampler, self._seed)
+        other = Replacer(filler, self._targets, self._sampler, self._seed)
         other._reported = self._reported
         return other
 
@@ -393,7 +415,12 @@ class Replacer(Locked):
         """Return the problem of a record, read alone with its crop of this epoch."""
         one = np.array([record])
         row = np.empty((1, *self._filler.row_shape), self._filler.dtype)
-        return problem_of(lambda: self._filler.fill(one, self._filler.params(one, epoch), row))
+
+        def read() -> None:
+            self._filler.fill(one, self._filler.params(one, epoch), row)
+            self._targets.read_masks(one)
+
+        return problem_of(read)
 
     def report(self, replaced: Sequence[Replaced], stats: Stats) -> None:
         """Count the replaced records of a batch for the consumer, and warn about them."""

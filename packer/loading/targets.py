@@ -7,7 +7,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from packer.errors import UsageError, add_note, printable
 from packer.format.pack import Pack
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.crop import CropParams
+from packer.loading.mask_rows import MaskReader
 from packer.model.annotation import Int64
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS
@@ -35,48 +36,71 @@ STACKABLE = frozenset(("label", "tags", "landmarks", "extras"))
 _warned: set[str] = set()
 
 
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """What targets are.
+
+    Args:
+        min_area: drop boxes that a crop cuts to less than this area, in pixels.
+        label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
+        flip_index: index of the mirror image of each landmark or keypoint; default: that of the pack.
+        hide_outside: keypoints outside a crop get visibility 0.
+        parts: the masks to read; None: all.
+        widen: whether masks are int64, as losses take them; else as the pack has them, to be widened on the device.
+        verify: verify the checksum of each mask when this process first reads it.
+    """
+
+    min_area: float = 1.0
+    label_offset: int = 0
+    flip_index: Sequence[int] | None = None
+    hide_outside: bool = True
+    parts: Sequence[str] | None = None
+    widen: bool = True
+    verify: bool = True
+
+
 class Targets(Sequence[Target]):
     """The targets of a pack's records, created on access.
 
     Args:
         pack: the pack.
-        min_area: drop boxes that a crop cuts to less than this area, in pixels.
-        label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
-        flip_index: index of the mirror image of each landmark or keypoint; default: that of the pack.
-        hide_outside: keypoints outside a crop get visibility 0.
+        options: what they are.
         indices: numbers of the records that `len` and indexing mean; None: all.
 
     Raises:
-        UsageError: if the pack has no boxes for an offset, or no points for the index.
+        UsageError: if the pack has no boxes for an offset, no points for the index, or no such part.
     """
 
-    def __init__(
-        self, pack: Pack, min_area: float = 1.0, label_offset: int = 0, flip_index: Sequence[int] | None = None,
-        hide_outside: bool = True, indices: Records | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, pack: Pack, options: TargetOptions = TargetOptions(), indices: Records | None = None) -> None:
         self._indices = indices
         self._pack = pack  # not the dataset: a reference cycle would keep the map
-        self._min_area = check_area(min_area)
-        self._hide_outside = hide_outside
+        self._min_area = check_area(options.min_area)
+        self._hide_outside = options.hide_outside
         self._fields = pack.manifest.fields
         self._read = [name for name in self._fields if name != "tags"]
-        self._label_offset = check_int("label_offset", label_offset, 0)
-        self.are_labels = tuple(self._fields) == ("label",)
+        self._label_offset = check_int("label_offset", options.label_offset, 0)
+        self._masks = [MaskReader(pack, name, options.verify) for name in check_parts(pack, options.parts)]
+        self.are_labels = tuple(self._fields) == ("label",) and not self._masks
         """Whether the targets are class ids: the pack has only labels of whole images."""
         self._has_tags = "tags" in self._fields
-        self.is_array = self.are_labels or tuple(self._fields) == ("tags",)
-        """Whether `of` returns an array: class ids, or tags."""
+        self.are_masks = len(self._masks) == 1 and not self._fields
+        """Whether the targets are masks: the pack has no other labels."""
+        self._widen = options.widen or not self.are_masks  # the device widens only these
+        are_tags = tuple(self._fields) == ("tags",) and not self._masks
+        self.is_array = self.are_labels or are_tags or self.are_masks
+        """Whether `of` returns an array: class ids, tags, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
-        if label_offset and not self.has_boxes:
+        self.has_masks = bool(self._masks)
+        if self._label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
         self._points: dict[str, int] = {name: _points_each(pack, name) for name in FLIPS if name in self._fields}
-        given = pack.manifest.flip_index if flip_index is None else flip_index
+        given = pack.manifest.flip_index if options.flip_index is None else options.flip_index
         self._flip_index = None if given is None else check_flip_index(given, self._points)
 
     @cached_property
     def vary(self) -> bool:
         """Whether targets have as many rows as the image has objects, or points, so that a batch cannot be stacked."""
-        if not STACKABLE.issuperset(self._fields):
+        if not STACKABLE.issuperset(self._fields) or (self._masks and self._pack.manifest.shape is None):
             return True
         columns = self._pack.reader.shard_columns("landmarks") if "landmarks" in self._fields else ()
         return len({length for column in columns for length in np.unique(column.lengths).tolist()}) > 1
@@ -99,15 +123,25 @@ class Targets(Sequence[Target]):
             tensor per field: clone one to keep it without the others.
         """
         found = self.of(np.array([record]))
-        if isinstance(found, np.ndarray):
+        if isinstance(found, np.ndarray | list):
             return int(found[0]) if self.are_labels else torch.from_numpy(found[0])
         assert isinstance(found, BatchAnnotations)
         return found.as_tensors().as_dicts()[0]
 
-    def of(self, records: Int64, params: CropParams | None = None) -> NDArray[Any] | BatchAnnotations:
-        """Return the targets of some records after the crops and flips of `params`. `join_targets` combines them."""
+    def of(
+        self, records: Int64, params: CropParams | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any] | BatchAnnotations:
+        """Return the targets of some records after the crops and flips of `params`. `join_targets` combines them.
+
+        Masks that are all that there is are written to `out`, if it is given.
+        """
         if self.are_labels:
             return self._pack.reader.values("label", records).astype(np.int64)
+        if self.are_masks:
+            ids: NDArray[Any] = self._ids(self._masks[0], records, params) if out is None else out
+            if out is not None:
+                self._masks[0].read(records, params, out)
+            return ids
         tags = _tags(self._pack, records) if self._has_tags else None
         if tags is not None and self.is_array:
             return tags
@@ -123,7 +157,26 @@ class Targets(Sequence[Target]):
                 found = found.mirrored(params.flipped, self._flip_index)
         if params is not None and params.regions is not None:
             found = found.cut(params.output, self._min_area, self._hide_outside)
+        for masks in self._masks:
+            found.images[masks.name] = [torch.from_numpy(one) for one in self._ids(masks, records, params)]
         return found
+
+    @property
+    def mask_dtype(self) -> Any:
+        """The dtype of masks, if the targets are masks."""
+        return np.dtype(np.int64) if self._widen else self._masks[0].dtype
+
+    def read_masks(self, records: Int64) -> None:
+        """Read the masks of some records. Raise DamagedPack if one cannot be read."""
+        for masks in self._masks:
+            masks.read(records)
+
+    def _ids(self, masks: MaskReader, records: Int64, params: CropParams | None) -> Any:
+        """Return the masks of records, as losses take them; a list if they differ in size."""
+        found = masks.read(records, params)
+        if isinstance(found, list):
+            return [mask.astype(np.int64) for mask in found]
+        return found.astype(np.int64) if self._widen else found
 
     def warn_of_flips(self) -> None:
         """Warn once for each pack with points if their flip index is not known."""
@@ -135,6 +188,19 @@ class Targets(Sequence[Target]):
                 f"pass flip_index, such as {FACE}, or range({count}) if none is left or right",
                 stacklevel=4,  # the caller of PackedLoader
             )
+
+
+def check_parts(pack: Pack, parts: Sequence[str] | None) -> Sequence[str]:
+    """Return the names of the masks to read, by default all. Raise UsageError for other parts."""
+    there = list(pack.manifest.masks)
+    if parts is None:
+        return there
+    wanted = (parts,) if isinstance(parts, str) else tuple(parts)
+    for name in wanted:
+        if name not in there:
+            has = f"it has {', '.join(there)}" if there else "it has none"
+            raise UsageError("parts", f"names {printable(name)}, which is not a mask of {printable(pack.path)}", has)
+    return wanted
 
 
 def check_area(min_area: Any) -> float:
@@ -306,6 +372,8 @@ def as_list(targets: Any) -> list[Any]:
     """Return targets as a list: class ids (n,), tags (n, k), or BatchAnnotations."""
     if isinstance(targets, BatchAnnotations):
         return targets.as_tensors().as_dicts()
+    if isinstance(targets, list):  # masks of different sizes
+        return list(map(torch.from_numpy, targets))
     return targets.tolist() if targets.ndim == 1 else list(torch.from_numpy(targets))
 
 

@@ -424,15 +424,18 @@ class BatchPostprocessor:
         normalize: what is left to do to images whose colors change here.
         memory_format: of the images; None: as they come.
         with_index: whether the numbers of the records are handed out, too.
+        widen: whether targets are masks as they are stored, which become int64.
     """
 
     def __init__(
-        self, mixing: Mixing, normalize: Normalize, memory_format: torch.memory_format | None, with_index: bool
-    ) -> None:
+        self, mixing: Mixing, normalize: Normalize, memory_format: torch.memory_format | None, with_index: bool,
+        widen: bool = False,
+    ) -> None:  # fmt: skip
         self._mixing = mixing
         self._normalize = normalize
         self._memory_format = memory_format
         self._with_index = with_index
+        self._widen = widen
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -456,6 +459,8 @@ class BatchPostprocessor:
             images = images.contiguous(memory_format=self._memory_format)
         if isinstance(targets, BatchAnnotations):
             targets = targets.as_dicts()
+        elif self._widen:
+            targets = targets.to(torch.int64)  # after the way to the device: an eighth of the bytes
         if not self._with_index:
             return images, targets
         return images, targets, torch.from_numpy(records).to(images.device, non_blocking=True)

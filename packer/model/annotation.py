@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     UInt8 = NDArray[np.uint8]
     Image = NDArray[Any]
+    Mask = NDArray[Any]
 else:  # the command line needs Progress before numpy
-    Float32 = Int64 = UInt8 = Image = Any
+    Float32 = Int64 = UInt8 = Image = Mask = Any
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import fields
 from typing import Any
 
-"""uint8 (height, width, channels), RGB or gray; uint16 and 2 or 4 channels only with ``--mode unchanged``."""
+"""Image: uint8 (height, width, channels), RGB or gray; uint16 and 2 or 4 channels only with ``--mode unchanged``.
+Mask: uint8 or uint16 (height, width), a value for each pixel."""
 
 Point = tuple[float, float]
 Polygon: TypeAlias = "tuple[Point, ...] | array[float]"
@@ -63,6 +65,20 @@ def advancing(progress: Progress) -> Callable[[int, int], None]:
     return tick
 
 
+class PartFile(NamedTuple):
+    """The file of a part of an image, as a source finds it. What follows the path are the fields of its place."""
+
+    path: bytes
+    """Relative to the source, or absolute."""
+    bytes: int = -1
+    """Its size; -1 if it is not known."""
+    archive: int = -1
+    offset: int = 0
+    packed: int = -1
+    crc: int = -1
+    etag: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RawAnnotation:
     """An annotation as written in its file: class names, plain numbers, the file's own frame.
@@ -95,6 +111,8 @@ class RawAnnotation:
     """Other fields of each box, one value per box: difficult, truncated, occluded (ints), pose (text)."""
     extras: Mapping[str, Json] = field(default_factory=dict)
     """Other fields of the image, JSON values."""
+    parts: Mapping[str, PartFile] = field(default_factory=dict)
+    """The files of the parts that the image has besides its pixels: its mask."""
     relative: bool = False
     """Coordinates are fractions of the upright image's width and height (YOLO)."""
     image_size: tuple[int, int] | None = None
@@ -144,6 +162,13 @@ class PartSpec:
     name: str
     """A lower-case word (`packer.model.annotation.check_name`)."""
     kind: str = "bytes"
+    """One of `packer.model.annotation.KINDS`."""
+    dtype: str = ""
+    """Of the values of a mask, uint8 or uint16; "" for bytes."""
+    classes: tuple[str, ...] = ()
+    """Names of the values of a mask; () if they are not known."""
+    ignore: int | None = None
+    """The value of a mask that means no class, which a loss ignores."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,11 +219,12 @@ class Record:
 
 IMAGE = "image"
 """The name of the image among the parts of a record."""
-KINDS = ("bytes",)
-"""What a part can be: bytes are stored as they are."""
-ENCODINGS = ("bytes",)
-EXTENSIONS = {"bytes": "bin"}
+KINDS = ("bytes", "mask")
+"""What a part can be: bytes are stored as they are; a mask has a value for each pixel of the image."""
+EXTENSIONS = {"bytes": "bin", "raw": "raw", "zstd": "zst", "png": "png"}
 """File extension of a part by its encoding."""
+ENCODINGS = tuple(EXTENSIONS)
+"""bytes as they are; the values of a mask in C order (raw), the same compressed (zstd), or a gray picture (png)."""
 MISSING = (0, -1)
 """The place (offset, size) of a part that a record lacks."""
 COLUMNS = ("offset", "size", "crc32c", "encoding")

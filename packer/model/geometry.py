@@ -59,6 +59,19 @@ class Geometry:
         return np.stack([self.a * x + self.b * y + self.c, self.d * x + self.e * y + self.f], axis=-1)
 
 
+def nearest(extent: int, pixels: int, start: int = 0) -> NDArray[np.int64]:
+    """Return which pixel of a mask each of `pixels` new ones takes along an axis: that below its center.
+
+    In whole numbers, ``start + floor((2 i + 1) * extent / (2 * pixels))``: no rounding, on any machine.
+
+    Args:
+        extent: Number of pixels that become the new ones.
+        pixels: Number of new ones.
+        start: The first of those of the mask.
+    """
+    return start + (2 * np.arange(pixels, dtype=np.int64) + 1) * extent // (2 * pixels)
+
+
 def orientation_geometry(orientation: int, width: int, height: int) -> Geometry:
     """Return the map from a stored image to the upright one.
 

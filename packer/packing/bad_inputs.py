@@ -196,9 +196,9 @@ def check_images(job: CheckJob, report: Report, decoding: Decoding) -> dict[int,
         try:
             if number in job.refused:
                 raise job.refused[number]
-            data = read()
+            contents = read()
             with decoding(number):
-                job.recipe.record("", job.recipe.with_header(row, data), data, Annotation())
+                job.recipe.record("", job.recipe.with_header(row, contents.image), contents, Annotation())
         except BadInput as error:
             bad[number] = rejected(row.path, error)
         report(1, number in bad)

@@ -447,7 +447,7 @@ def _make_plan_of(
     if decoding:
         if failing:
             progress.note(f"note: {bad_inputs.continue_message(options, inputs.bad, asked)}")
-        bad_inputs.decode_all(inputs, recipe_of(options, inputs.archives), suspects=failing, run=check)
+        bad_inputs.decode_all(inputs, recipe_of(options, inputs), suspects=failing, run=check)
     if bad_inputs.too_many(options, inputs.bad, asked):
         raise bad_inputs.too_many_bad_error(options, inputs, asked, decoding, progress)
     plan = make_plan(options, inputs, in_a_worker)

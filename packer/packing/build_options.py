@@ -89,6 +89,12 @@ class BuildOptions:
             `build_pack` does anyway.
         include: File that lists the images to pack: one path, glob, key of the pack `like`, or name per line.
         exclude: File that lists images to skip, in the same form.
+        mask: Where the masks of the images are: a folder, or a pattern with {dir}, {stem} and {name}. None: as `labels`
+            say.
+        mask_values: What the pixels of masks mean: ids, binary, ``colors:FILE`` or ``map:FILE``. None: what the files
+            beside them say, else ids.
+        ignore_id: The value of pixels that are of no class. None: 255, unless it is a class.
+        mask_encode: How masks are stored: raw, zstd or png. None: as the images and the container want them.
         missing_labels: An image without a label: error (it is bad), empty (it has no objects) or skip.
         like: The pack whose keys `include` and `exclude` may name; `options_like` takes its options.
         resize: Size of the packed images in pixels, ``N`` or ``WxH``. None: as they are.
@@ -141,6 +147,10 @@ class BuildOptions:
     split: str | None = None
     include: str | None = None
     exclude: str | None = None
+    mask: str | None = None
+    mask_values: str | None = None
+    ignore_id: int | None = None
+    mask_encode: str | None = None
     missing_labels: str = "error"
     like: str | None = None
     resize: str | None = None

@@ -22,7 +22,10 @@ from packer.format.index import FULL_SCHEMA
 from packer.format.lists import Changed, Listing, Skipped, cell_of, path_in
 from packer.format.manifest import Rejected
 from packer.format.pack import open_pack
+from packer.images.masks import MaskValues
+from packer.model.annotation import PartSpec
 from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, OBJECTS, label_arrays
+from packer.packing.make_record import PART_COLUMN, PART_FILE
 from packer.packing.partition import (
     CLASSES,
     UNLABELED,
@@ -224,6 +227,12 @@ class Inputs:
     """Index of the mirror image of each landmark or keypoint, if a source has it."""
     suspects: list[Any] = field(default_factory=list)
     """Record batches of `base`: images that were rejected for a label that an option would let pass."""
+    parts: dict[str, PartSpec] = field(default_factory=dict)
+    """The parts that images have besides their pixels."""
+    mask_values: MaskValues | None = None
+    """What the values of mask files mean."""
+    deep: set[str] = field(default_factory=set)
+    """The parts of which a file has more than 8 bits for each pixel."""
     twice: int = 0
     """How many of `rejected` are a second entry of an image."""
 
@@ -301,6 +310,11 @@ class Inputs:
             return 0
         return sum(pc.sum(pc.list_value_length(chunk)).as_py() or 0 for chunk in table.column(name).chunks)
 
+    def count_of(self, part: str) -> int:
+        """Return the number of images to pack that have a part."""
+        table, name = self.table, f"{part}{PART_COLUMN}"
+        return len(table) - table.column(name).null_count if name in table.column_names else 0
+
     @property
     def found(self) -> int:
         """Number of inputs to pack, rejected and skipped."""
@@ -342,6 +356,7 @@ class InputTable:
         self._members |= found.members
         inputs.counts.update(found.counts)
         inputs.losses.update(found.losses)
+        inputs.deep |= found.deep
         for rejected in found.rejected:
             inputs.rejected.add(rejected)
         for skipped in found.skipped:
@@ -359,8 +374,10 @@ class InputTable:
         """
         inputs = self.inputs
         names = [name for name in FIELD_NAMES if name in self._columns]
+        parts = [(name, PART_FILE) for name in sorted(self._columns) if name.endswith(PART_COLUMN)]
         schema = pa.schema(
-            [*inputs.base, *(FULL_SCHEMA.field(name) for name in names)], metadata={CLASSES: json.dumps(classes)}
+            [*inputs.base, *(FULL_SCHEMA.field(name) for name in names), *parts],
+            metadata={CLASSES: json.dumps(classes)},
         )
         ids = {name: number for number, name in enumerate(classes)}
         files = (self.file_of(number) for number in sorted(self._rows) if self._rows[number])

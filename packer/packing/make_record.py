@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -14,14 +15,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from xxhash import xxh3_128_digest
 
-from packer.errors import BadImage, BadInput, NotAnImage, StorageError
+from packer.errors import BadImage, BadInput, BadMask, NotAnImage, StorageError
 from packer.format.manifest import Rejected
-from packer.images.decode import Decoder, decode, decode_leniently
+from packer.images.decode import Decoder, decode, decode_leniently, orient
 from packer.images.header import IncompleteHeader, Mode, check_header, decoded_shape, read_header, read_header_leniently
 from packer.images.image_headers import Header, OnAnimation
+from packer.images.masks import MaskValues, decode_mask, encode_mask
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Encoding, TargetSize, encode
-from packer.model.annotation import Annotation, Image, Record
+from packer.model.annotation import Annotation, Image, Mask, Part, PartFile, PartSpec, Record
 from packer.model.fields import FIELDS
 from packer.model.geometry import clip, move
 from packer.sources.archives import FAULT
@@ -84,7 +86,7 @@ def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decodin
             if number in job.refused:
                 raise job.refused[number]
             with decoding(number) if job.threads else unmarked_read:
-                header, size = _read_file_header(*job.place(number), archives, lenient=job.lenient)
+                header, size = read_file_header(*job.place(number), archives, lenient=job.lenient)
             check_header(header, job.max_pixels, job.on_animation)
             return size, header.width, header.height, header.code
         except BadInput as error:
@@ -100,9 +102,10 @@ def read_headers(job: HeaderJob, report: Report | None = None, decoding: Decodin
     return Headers(np.array(rows, np.int64).reshape(-1, 4), bad)
 
 
-def _read_file_header(
+def read_file_header(
     path: bytes, place: Place = OWN_FILE, archives: Sequence[Archive] = (), lenient: bool = False
 ) -> tuple[Header, int]:
+    """Return the header and the size of a file. Raise BadImage if it cannot be read."""
     try:
         with SourceFile(path, place, archives) as file:
             try:
@@ -146,6 +149,17 @@ ETAG_SCHEMA = pa.schema([("etag", pa.string())])
 """One more column if they are objects of a store."""
 
 
+PART_FILE = pa.struct(
+    [
+        ("path", pa.binary()), ("bytes", pa.int64()), ("archive", pa.int32()), ("offset", pa.int64()),
+        ("packed", pa.int64()), ("crc", pa.int64()), ("etag", pa.string()),
+    ]
+)  # fmt: skip
+"""A column NAME.file for each part: the fields of `PartFile`; null if an image lacks it."""
+PART_COLUMN = ".file"
+NO_FILES: Mapping[str, PartFile] = {}
+
+
 class InputRow(NamedTuple):
     """The columns of the table of inputs for one image, without its annotation."""
 
@@ -165,6 +179,8 @@ class InputRow(NamedTuple):
     crc: int = OWN_FILE.crc
     etag: str | None = None
     """Of an object of a store."""
+    parts: Mapping[str, PartFile] = NO_FILES
+    """The files of its parts, by name."""
 
     @property
     def place(self) -> Place:
@@ -183,12 +199,61 @@ class InputRow(NamedTuple):
 def rows_of(table: Any) -> Iterator[InputRow]:
     """Yield the rows of a table of inputs; the last columns are those of an archive or a store."""
     names = [name for name in InputRow._fields if name in table.column_names]
-    for batch in table.select(names).to_batches(max_chunksize=1024):
-        columns = [column.to_pylist() for column in batch.columns]
+    parts = [name for name in table.column_names if name.endswith(PART_COLUMN)]
+    for batch in table.select([*names, *parts]).to_batches(max_chunksize=1024):
+        columns = [column.to_pylist() for column in batch.columns[: len(names)]]
+        rows: Iterator[InputRow]
         if names[-1] == "etag":
-            yield from (InputRow(*values)._replace(etag=etag) for *values, etag in zip(*columns, strict=True))
+            rows = (InputRow(*values)._replace(etag=etag) for *values, etag in zip(*columns, strict=True))
         else:
-            yield from map(InputRow, *columns)
+            rows = map(InputRow, *columns)
+        yield from rows if not parts else map(_with_parts, rows, part_files(batch, parts))
+
+
+def part_files(batch: Any, names: Sequence[str]) -> Iterator[dict[str, PartFile]]:
+    """Yield the files of the parts of each row of a batch, from its columns of these names."""
+    columns = [batch.column(name).to_pylist() for name in names]
+    for files in zip(*columns, strict=True):
+        there = zip(names, files, strict=True)
+        yield {name.removesuffix(PART_COLUMN): PartFile(**file) for name, file in there if file is not None}
+
+
+def _with_parts(row: InputRow, parts: Mapping[str, PartFile]) -> InputRow:
+    return row._replace(parts=parts)
+
+
+class InputBytes(NamedTuple):
+    """The bytes of the files of an input."""
+
+    image: bytes
+    parts: Mapping[str, bytes] = MappingProxyType({})
+
+    @property
+    def digest(self) -> bytes:
+        """XXH3-128 of all of them: that of the image's file, if there are no others."""
+        of_image = xxh3_128_digest(self.image)
+        if not self.parts:
+            return of_image
+        return xxh3_128_digest(of_image + b"".join(xxh3_128_digest(data) for _, data in sorted(self.parts.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class PartRecipe:
+    """The conversion of a part: of masks."""
+
+    spec: PartSpec
+    values: MaskValues
+    """What the values of its files mean."""
+    encode: str
+
+    def bytes_of(self, pixels: int) -> int:
+        """Return about how many bytes so many pixels take: compressed, a few per cent."""
+        return pixels * np.dtype(self.spec.dtype).itemsize // (1 if self.encode == "raw" else 30)
+
+    @property
+    def border(self) -> int:
+        """The value of pixels beside the image."""
+        return self.values.ignore or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +269,7 @@ class Recipe:
     quality: int
     archives: tuple[Archive, ...] = ()
     on_animation: OnAnimation = "fail"
+    parts: tuple[PartRecipe, ...] = ()
 
     def with_header(self, row: InputRow, data: bytes) -> InputRow:
         """Return the row with what the header of the file's bytes says if it was not read before.
@@ -218,21 +284,32 @@ class Recipe:
         width, height = header.upright_size
         return row._replace(width=width, height=height, code=header.code)
 
-    def read(self, row: InputRow) -> bytes:
-        """Return the bytes of a source file, which must still have the planned size.
+    def read(self, row: InputRow) -> InputBytes:
+        """Return the bytes of the files of an input, which must still have the planned sizes.
 
         Raises:
-            BadImage: The file changed, vanished or cannot be read.
+            BadImage: A file changed, vanished or cannot be read.
+            BadMask: It is that of a part.
         """
-        path = self.root + b"/" + row.path
+        image = self._content(self.root + b"/" + row.path, row.bytes, row.place, row.etag)
+        return InputBytes(image, {name: self._part_content(file) for name, file in row.parts.items()})
+
+    def _content(self, path: bytes, size: int, place: Place, etag: str | None) -> bytes:
         try:
-            opened = None if row.etag is None else SourceObject(path, row.bytes, row.etag)
-            with SourceFile(path, row.place, self.archives, opened) as file:
-                return file.content(row.bytes)
+            opened = None if etag is None else SourceObject(path, size, etag)
+            with SourceFile(path, place, self.archives, opened) as file:
+                return file.content(file.size if size < 0 else size)
         except OSError as error:
             raise unreadable(error) from None
 
-    def reads(self, rows: Iterator[InputRow]) -> Iterator[tuple[InputRow, Callable[[], bytes]]]:
+    def _part_content(self, file: PartFile) -> bytes:
+        path, place = place_of_part(self.root, file)
+        try:
+            return self._content(path, file.bytes, place, file.etag)
+        except BadImage as error:
+            raise BadMask(file.path, error.problem, error.next_step) from None
+
+    def reads(self, rows: Iterator[InputRow]) -> Iterator[tuple[InputRow, Callable[[], InputBytes]]]:
         """Yield the rows, each with what returns or raises what `read` does; of a store, they are read ahead."""
         if not is_url(self.root):
             yield from ((row, partial(self.read, row)) for row in rows)
@@ -254,13 +331,14 @@ class Recipe:
             image, damage = decode(data, self.mode, self.decoder, at_least, self.max_pixels, header), ""
         return image if self.resize is None else self.resize.apply(image, size), damage
 
-    def record(self, key: str, row: InputRow, data: bytes, annotation: Annotation) -> tuple[Record, str]:
-        """Return the record of a row whose file holds `data`, and the damage that was accepted, else "".
+    def record(self, key: str, row: InputRow, contents: InputBytes, annotation: Annotation) -> tuple[Record, str]:
+        """Return the record of a row with the `contents` of its files, and the damage that was accepted, else "".
 
         Raises:
             BadImage: The image is damaged, or cannot be stored in the encoding.
+            BadMask: A mask is damaged, of another size, or has a value that is no class.
         """
-        header = row.header
+        header, data = row.header, contents.image
         image, damage = self.image(data, row, header)
         if self.resize is not None:
             annotation = resize_annotation(annotation, self.resize, (row.width, row.height))
@@ -271,8 +349,48 @@ class Recipe:
         record = Record(
             key, stored, encoding, height, width, channels, decoded_shape(header, self.mode)[3],
             annotation, row.path, xxh3_128_digest(data),
+            tuple(self._part(part, row, contents.parts) for part in self.parts if part.spec.name in contents.parts),
         )  # fmt: skip
         return record, damage
+
+    def _part(self, part: PartRecipe, row: InputRow, contents: Mapping[str, bytes]) -> Part:
+        name = part.spec.name
+        try:
+            mask = decode_mask(contents[name], part.values, part.spec.dtype, self.max_pixels)
+            mask = upright_mask(mask, row.header)
+        except BadInput as error:
+            raise BadMask(row.parts[name].path, error.problem, error.next_step) from None
+        if self.resize is not None:
+            mask = self.resize.apply_to_mask(mask, part.border)
+        return Part(name, encode_mask(mask, part.encode), part.encode)
+
+
+def place_of_part(root: bytes, file: PartFile) -> tuple[bytes, Place]:
+    """Return the absolute path of the file of a part, and its place."""
+    path = file.path if file.path.startswith(b"/") else root + b"/" + file.path
+    if file.etag is not None:
+        return path, Place(size=file.bytes)
+    return path, Place(file.archive, file.offset, file.bytes, file.packed, file.crc) if file.archive >= 0 else OWN_FILE
+
+
+def upright_mask(mask: Mask, header: Header) -> Mask:
+    """Return the mask of an image upright: as it is if it has the image's upright size, else turned like its pixels.
+
+    Raises:
+        BadMask: It has another size.
+    """
+    check_mask_size((mask.shape[1], mask.shape[0]), header)
+    if (mask.shape[1], mask.shape[0]) == header.upright_size:
+        return mask
+    return orient(mask[..., None], header.orientation)[..., 0]
+
+
+def check_mask_size(size: tuple[int, int], header: Header) -> None:
+    """Raise BadMask if a mask of this (width, height) is not of an image with this header."""
+    if size not in (header.upright_size, (header.width, header.height)):
+        width, height = header.upright_size
+        problem = f"is a mask of {size[0]}x{size[1]} pixels, but the image has {width}x{height}"
+        raise BadMask("", problem, "make it as large as its image")
 
 
 def resize_annotation(annotation: Annotation, resize: TargetSize, size: tuple[int, int]) -> Annotation:
@@ -322,7 +440,7 @@ def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[i
             continue
         assert job.recipe.encode != "copy"
         try:
-            data = job.recipe.read(row)
+            data = job.recipe.read(row).image
             with decoding(number):
                 known = job.recipe.with_header(row, data)
                 image, _ = job.recipe.image(data, known, known.header)

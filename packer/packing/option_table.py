@@ -206,8 +206,8 @@ OPTIONS = (
     Option(
         "labels", LABELS, SHAPES, ALWAYS,
         "Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], parquet[:COLUMN], list:FILE, pts, dlib[:FILE], "
-        "cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. May be repeated: "
-        "the annotations of an image are merged.  [default: auto]", takes="labels", first=True,
+        "masks[:WHERE], cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. "
+        "May be repeated: the annotations of an image are merged.  [default: auto]", takes="labels", first=True,
     ),
     Option(
         "columns", LABELS, SHAPES, ALWAYS,
@@ -224,6 +224,22 @@ OPTIONS = (
         "boxes", LABELS, SHAPES, ALWAYS,
         "Boxes outside the image or without area: fail rejects the image, clip cuts them at the edge "
         "(and drops those without area), drop drops them.", choices=("fail", "clip", "drop"),
+    ),
+    Option(
+        "mask", LABELS, SHAPES, CHANGED,
+        'Pack masks: the folder of pictures named like the images, below SRC; or a pattern: "{dir}/{stem}_mask.png".  '
+        "[default: those that --labels auto finds]", metavar="WHERE", first=True,
+    ),
+    Option(
+        "mask_values", LABELS, SHAPES, CHANGED,
+        "What the pixels of masks mean: ids of classes (also of a palette), black and white (binary), colors with the "
+        "names in FILE, or values with the ids in FILE.  [default: by the files beside them, else ids]",
+        metavar="ids|binary|colors:FILE|map:FILE",
+    ),
+    Option(
+        "ignore_id", LABELS, SHAPES, CHANGED,
+        "Value of the pixels of masks that are of no class, and of the border of --fit pad.  [default: 255]",
+        metavar="N", must={"0 to 65535": lambda n: 0 <= n <= 65535},
     ),
     Option(
         "missing_labels", LABELS, SHAPES, CHANGED,
@@ -256,6 +272,11 @@ OPTIONS = (
         "encode", IMAGE, SHAPES, ALWAYS,
         "How images are stored: as pixels (raw), encoded again, or as a copy of each file.  [default: raw if they are "
         "resized or all have one size, else copy]", choices=("raw", "jpeg", "png", "bmp", "copy"), first=True,
+    ),
+    Option(
+        "mask_encode", IMAGE, SHAPES, CHANGED,
+        "How masks are stored.  [default: raw beside raw images, else zstd; png where readers of the format expect "
+        "pictures]", choices=("raw", "zstd", "png"),
     ),
     Option(
         "quality", IMAGE, SHAPES, ALWAYS, "JPEG quality, 1 to 100.", first=True,

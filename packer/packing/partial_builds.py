@@ -346,9 +346,12 @@ def splits_in(options: BuildOptions, listed: Listed) -> tuple[str, ...]:
     """Return the splits of a source, two or more; () if all is one pack, as with ``--split`` and ``--like``."""
     if options.split is not None or options.like is not None or not listed.tree.images:
         return ()
-    of_all = SourceOptions(None, options.one_columns, None, options.labels == ("auto",))
+    of_all = SourceOptions(
+        None, options.one_columns, None, options.labels == ("auto",),
+        mask_values=options.mask_values, ignore_id=options.ignore_id,
+    )  # fmt: skip
     with suppress(PackerError):  # the build will raise it
-        return splits_of_labels(options.labels, listed.tree, of_all)
+        return splits_of_labels(options.labels, listed.tree, of_all, options.mask)
     return ()
 
 

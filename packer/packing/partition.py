@@ -14,18 +14,32 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import BadBox, BadInput, BadLabel, NoLabel
+from packer.errors import BadBox, BadInput, BadLabel, BadMask, NoLabel
 from packer.format.lists import Changed, Skipped
 from packer.format.manifest import Rejected
 from packer.images.header import Mode, decoded_shape, losses_named
 from packer.images.image_headers import Header, orientations
-from packer.model.annotation import Annotation, RawAnnotation
+from packer.model.annotation import Annotation, PartFile, RawAnnotation
 from packer.model.fields import FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members, texts_of
 from packer.packing.build_options import BuildOptions
-from packer.packing.make_record import ETAG_SCHEMA, PLACE_SCHEMA, UNREAD, HeaderJob, Headers, read_headers, rejected
+from packer.packing.make_record import (
+    ETAG_SCHEMA,
+    PART_COLUMN,
+    PART_FILE,
+    PLACE_SCHEMA,
+    UNREAD,
+    HeaderJob,
+    Headers,
+    check_mask_size,
+    place_of_part,
+    read_file_header,
+    read_headers,
+    rejected,
+)
 from packer.packing.resolve import ClassIds, Resolver
 from packer.sources.paths import as_text, is_text
 from packer.sources.source import BaseSource
+from packer.stores import is_url
 from packer.system.atomic import replacing
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.storage import storage_errors
@@ -79,7 +93,9 @@ class Partition:
     classes: list[str] = field(default_factory=list)
     """The names that were met."""
     columns: set[str] = field(default_factory=set)
-    """The FIELD_NAMES that an image has."""
+    """The FIELD_NAMES that an image has, and the columns of parts."""
+    deep: set[str] = field(default_factory=set)
+    """The parts of which a file has more than 8 bits for each pixel."""
     members: set[str] = field(default_factory=set)
     """The listed fields that are members of one: ``box_fields.pose``."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -121,6 +137,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
     unlabeled: list[bool] = []
     annotations: list[Annotation] = []
     texts: list[Texts] = []
+    files: list[Mapping[str, PartFile]] = []
     for number, (path, (_, width, height, code)) in enumerate(zip(job.paths, headers.facts.tolist(), strict=True)):
         try:
             if number in headers.bad:
@@ -135,9 +152,12 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
                     result.skipped.append(Skipped(os.fsdecode(path), "no label"))
                     continue
                 raws, is_unlabeled = _labels_there(path, sources), True
+            header = None if code == UNREAD else Header.from_code(code, width, height)
+            parts = {name: _checked_part(job, file, header, name, result) for name, file in _parts_of(raws).items()}
             annotation, encoded = resolver.of_label(raws), NO_TEXTS
             if annotation is None:
-                annotation = resolver.annotation(raws, Header.from_code(code, width, height), path)
+                assert header is not None  # it is read late only where no label needs it
+                annotation = resolver.annotation(raws, header, path)
                 encoded = checked_texts(annotation, path)
                 result.members.update(listed_members(annotation))
         except BadInput as error:
@@ -150,6 +170,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
             annotations.append(annotation)
             texts.append(encoded)
             unlabeled.append(is_unlabeled)
+            files.append(parts)
             good.append(number)
     result.counts, result.changed = resolver.counts, list(resolver.changed)
     result.found = [getattr(source, "found", None) or {} for source in sources]  # copies of other packages may lack it
@@ -165,12 +186,43 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
         batch = dict(zip(job.schema.names, _columns(job, good, headers, result.losses), strict=True))
         arrays = zip(FIELD_NAMES, annotation_arrays(annotations, texts), strict=True)
         batch |= {name: array for name, array in arrays if array.null_count < len(array)}
+        for name in sorted({name for parts in files for name in parts}):
+            rows = [file._asdict() if (file := parts.get(name)) is not None else None for parts in files]
+            batch[name + PART_COLUMN] = pa.array(rows, PART_FILE)
         result.columns = batch.keys() - job.schema.names
         if any(unlabeled):
             result.counts["missing_labels"] += sum(unlabeled)
             batch[UNLABELED] = pa.array(unlabeled)
         _write(pa.RecordBatch.from_pydict(batch, metadata={CLASSES: json.dumps(result.classes)}), job.file)
     return result
+
+
+def _parts_of(raws: Sequence[RawAnnotation]) -> dict[str, PartFile]:
+    """Return the files of the parts of an image. Raise BadLabel if two sources give the same part."""
+    found: dict[str, PartFile] = {}
+    for raw in raws:
+        if both := found.keys() & raw.parts.keys():
+            raise BadLabel(raw.origin, f"gives a {min(both)}, and so does another label", "leave one of them out")
+        found |= raw.parts
+    return found
+
+
+def _checked_part(job: PartitionJob, file: PartFile, image: Header | None, name: str, result: Partition) -> PartFile:
+    """Return the file of a part with its size. Raise BadMask if it is not one of the image.
+
+    In a store, that shows when it is packed: a request for each header takes as long as one for the whole file.
+    """
+    path, place = place_of_part(job.root, file)
+    if is_url(path) or image is None:
+        return file
+    try:
+        header, size = read_file_header(path, place, job.archives)
+        check_mask_size(header.upright_size, image)
+    except BadInput as error:
+        raise BadMask(file.path, error.problem, error.next_step) from None
+    if header.bit_depth > 8:
+        result.deep.add(name)
+    return file._replace(bytes=size)
 
 
 def read_names(

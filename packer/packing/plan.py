@@ -21,16 +21,16 @@ from packer.images.decode import Decoder
 from packer.images.header import Mode
 from packer.images.image_headers import OnAnimation
 from packer.images.resize import Encoding, TargetSize
+from packer.model.annotation import PartSpec
 from packer.model.fields import FIELD_NAMES
 from packer.packing.build_options import BY_SIZE, DEFAULT_QUALITY, NOT_IN_SPLIT, BuildOptions, not_in_split
 from packer.packing.input_table import Inputs
-from packer.packing.make_record import UNREAD, MeasureJob, Recipe, rows_of
+from packer.packing.make_record import UNREAD, MeasureJob, PartRecipe, Recipe, rows_of
 from packer.packing.partition import pieces, rows_at
 from packer.packing.publish import PACK
 from packer.packing.write_shard import ShardJob
 from packer.samplers.order import derive, permutation_function
 from packer.sources.paths import as_bytes
-from packer.sources.places import Archive
 from packer.stores import clean_url, is_url
 from packer.system import usable_cores
 from packer.system.storage import Spill
@@ -88,23 +88,26 @@ class AllFacts(NamedTuple):
     """Stored size of each image."""
     shape: tuple[tuple[int, int, int] | None, str | None]
     """As of `InputSizes.uniform`."""
+    pixels: int
+    """Of all images, as they are stored."""
 
 
 def _facts_of(table: Any, recipe: Recipe, ratio: Callable[[], float]) -> AllFacts:
     """Read a table in pieces; `ratio` estimates the encoded bytes per byte of pixels, if images are encoded."""
     estimated = ratio() if recipe.encode not in ("raw", "copy") else 1.0
-    unknown, source_bytes, sizes = False, 0, Spill()
+    unknown, source_bytes, pixels, sizes = False, 0, 0, Spill()
     uniform: set[tuple[tuple[int, int, int] | None, str | None]] = set()
     for _, piece in pieces(table):
         facts = InputSizes(piece, recipe.resize)
         unknown |= facts.unknown
         source_bytes += int(facts.source_bytes.sum())
+        pixels += int((facts.width * facts.height).sum())
         uniform.add(facts.uniform())
         stored = facts.source_bytes if recipe.encode == "copy" else facts.raw_bytes
         sizes.append((stored if estimated == 1 else np.ceil(stored * estimated).astype(np.int64)).data)
     dtypes = {dtype for _, dtype in uniform}
     shape = uniform.pop() if len(uniform) == 1 else (None, dtypes.pop() if len(dtypes) == 1 else None)
-    return AllFacts(unknown, source_bytes, np.frombuffer(sizes.finish(), np.int64), shape)
+    return AllFacts(unknown, source_bytes, np.frombuffer(sizes.finish(), np.int64), shape, pixels)
 
 
 def permuted(values: NDArray[np.int64], order: tuple[int, int]) -> NDArray[np.int64]:
@@ -317,6 +320,7 @@ class Plan:
             (inputs.count("boxes"), "box"),
             (inputs.count("landmarks"), "landmark"),
             (len(inputs.tags), "tag"),
+            *((inputs.count_of(name), name) for name in inputs.parts),
         )
         there = ", ".join(plural(count, noun) for count, noun in counts if count)
         chosen = f" ({printable(inputs.chosen)})" if inputs.chosen else ""
@@ -376,7 +380,11 @@ def shard_name(container: str, number: int, shards: int) -> str:
     return f"shard-{number:05d}{open_container(container).suffix}"
 
 
-def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
+PICTURES = frozenset(("parquet", "tfrecord", "webdataset"))
+"""Containers whose readers take a mask as a picture."""
+
+
+def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
     """Return the conversion of every image."""
     source = options.source
     return Recipe(
@@ -387,9 +395,24 @@ def recipe_of(options: BuildOptions, archives: tuple[Archive, ...]) -> Recipe:
         resize=options.target_size(),
         encode=cast(Encoding, options.encode),
         quality=options.quality,
-        archives=archives,
+        archives=inputs.archives,
         on_animation=cast(OnAnimation, options.on_animation),
+        parts=tuple(_part_recipe(spec, options, inputs) for spec in inputs.parts.values()),
     )
+
+
+def _part_recipe(spec: PartSpec, options: BuildOptions, inputs: Inputs) -> PartRecipe:
+    values = inputs.mask_values
+    assert values is not None
+    is_deep = spec.dtype == "uint16" or spec.name in inputs.deep
+    deep = values.most > 255 or (not values.classes and is_deep)
+    encode = options.mask_encode or mask_encoding(options.container, options.encode)
+    return PartRecipe(replace(spec, dtype="uint16" if deep else "uint8"), values, encode)
+
+
+def mask_encoding(container: str, encode: str | None) -> str:
+    """Return how masks are stored if nobody says it, beside images that are stored in an encoding."""
+    return "png" if container in PICTURES else "raw" if encode == "raw" else "zstd"
 
 
 def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
@@ -397,7 +420,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
 
     `measure` encodes a few images in a worker, because a decoder may crash.
     """
-    recipe = recipe_of(options, inputs.archives)
+    recipe = recipe_of(options, inputs)
     table, rows = inputs.table, inputs.rows
     order = None if options.shuffle is None or not rows else (rows, derive(options.shuffle))
     facts = _facts_of(table, recipe, lambda: _ratio(table, order, recipe, measure))
@@ -412,6 +435,7 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         dtype=dtype or "uint8",
         planned_records=rows,
         planned_bytes=int(image_bytes.sum()),
+        parts=tuple(part.spec for part in recipe.parts),
     )
     return Plan(
         options=options,
@@ -423,7 +447,8 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         shape=facts.shape,
         late_sizes=facts.unknown,
         image_bytes=image_bytes,
-        pack_bytes=stored_bytes(options.container, options.encode == "raw", image_bytes, table),
+        pack_bytes=stored_bytes(options.container, options.encode == "raw", image_bytes, table)
+        + sum(part.bytes_of(facts.pixels) for part in recipe.parts),
         source_bytes=facts.source_bytes,
         free_bytes=free_bytes(options),
     )

@@ -18,7 +18,7 @@ import packer
 from packer.errors import TooManyBad, UsageError, as_options, option, printable
 from packer.format.digests import sha256_of
 from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, selection_file
-from packer.format.manifest import FORMAT_VERSION, Manifest
+from packer.format.manifest import FORMAT_VERSION, Manifest, of_parts
 from packer.packing.build_options import DEFAULTS, BuildOptions
 from packer.packing.journal import ShardResult
 from packer.packing.make_record import UNREAD
@@ -71,6 +71,7 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         shards=shards,
         rejected=tuple(islice(inputs.rejected, MOST_IN_MANIFEST)),
         flip_index=inputs.flip_index,
+        **of_parts(plan.spec.parts),
         tags=inputs.tags,
         notes=(*inputs.all_notes, *_skipped_lines(inputs.skipped)),
         packer=packer.__version__,

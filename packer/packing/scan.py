@@ -22,10 +22,12 @@ from packer.model.annotation import Progress
 from packer.packing.build_options import BuildOptions, not_in_split
 from packer.packing.input_table import Inputs, InputTable, read_selection
 from packer.packing.make_record import UNREAD, Headers, rejected, rejected_of_path
+from packer.packing.option_table import TABLE
 from packer.packing.partition import Partition, PartitionJob, make_partition, names_of, read_names, read_partition
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
-from packer.sources import check_options, check_sources, joined, open_source, recognize
+from packer.sources import check_options, check_sources, joined, open_source, recognize, with_masks
 from packer.sources.auto import left_unread, what_was_read
+from packer.sources.mask_files import MaskSource
 from packer.sources.paths import PathWriter, as_text, extension_of, file_of, quoted_value
 from packer.sources.places import MemberPlaces, Scratch
 from packer.sources.source import BaseSource, SourceOptions, Tree, leaves_out
@@ -33,6 +35,7 @@ from packer.sources.store_tree import find_store_tree
 from packer.sources.tree import Run, find_tree, run_here
 from packer.stores import is_url
 
+MASK_OPTIONS = ("mask_values", "ignore_id", "mask_encode")
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
 VIDEOS = (b".mp4", b".avi", b".mov", b".mkv", b".webm", b".m4v", b".mpg", b".mpeg")
 JOBS = 256
@@ -114,7 +117,7 @@ def read_inputs(
             also = f", but videos: {quoted_value(video)}"
             step = f"extract frames as images first: ffmpeg -i {quoted_value(video)} FRAMES/%06d.jpg"
         raise UsageError(options.source, f"no images found{also}", step)
-    sources, siblings = _open_sources(tree, options, inputs)
+    tree, sources, siblings = _open_sources(tree, options, inputs)
     fixed = None if options.classes is None else read_classes(options.classes)
     inputs.work_in(folder)
     table = InputTable(inputs)
@@ -135,8 +138,9 @@ def read_inputs(
         inputs.notes += source.notes
         inputs.flip_index = inputs.flip_index or source.flip_index
         inputs.tags = inputs.tags or source.tags or ()
+        inputs.parts |= source.parts
     inputs.notes += similar_names(inputs.classes)
-    if options.labels == ("auto",):
+    if options.labels == ("auto",) and inputs.notes:
         unread, inputs.chosen = left_unread(tree, sources), inputs.notes[0]
         if unread and not unread.startswith("0 "):
             inputs.chosen += f"; {unread}"
@@ -161,29 +165,53 @@ def _names_in(jobs: Jobs, sources: Sequence[BaseSource], run: Run) -> dict[str, 
     return found
 
 
-def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[list[BaseSource], list[BaseSource]]:
-    """Return the sources, and those of other splits whose classes count."""
-    specs, others = list(options.labels), tuple[str, ...]()
+def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tree, list[BaseSource], list[BaseSource]]:
+    """Return the tree without its masks, the sources, and those of other splits whose classes count."""
+    base = SourceOptions(
+        options.one_split, options.one_columns, None, options.labels == ("auto",),
+        mask_values=options.mask_values, ignore_id=options.ignore_id,
+    )  # fmt: skip
+    specs, tree, masks, note = with_masks(options.labels, tree, base, options.mask)
+    others = tuple[str, ...]()
     if specs == ["auto"]:
-        choice = recognize(tree, SourceOptions(options.one_split, options.one_columns))
+        choice = recognize(tree, base)
         inputs.notes.append(f"{as_options(option('labels', printable(choice.spec)))}: {choice.why}")
         specs, others = [choice.spec], choice.others
-    check_options(specs, SourceOptions(options.one_split, options.one_columns))
+    check_options(specs, base)
     sources_of = joined(specs)
     inputs.labels = tuple(spec.partition(":")[0] for spec in specs)
     files = [spec.partition(":")[2] for spec in specs]
     inputs.label_files = tuple(_path_as_recorded(tree, file) for file in files) if any(files) else ()
     columns: Iterator[str | None] = iter(options.columns)
-    sources, by_auto = [], options.labels == ("auto",)
+    sources: list[BaseSource] = []
     for spec, more_files in sources_of:
         of_list = (options.one_columns or next(columns, None)) if spec.startswith(("list:", "parquet")) else None
-        source_options = SourceOptions(options.one_split, of_list, None, by_auto, more_files, options.rle == "polygons")
+        source_options = replace(base, columns=of_list, more_files=more_files, rle_polygons=options.rle == "polygons")
         sources.append(open_source(spec, tree, source_options))
         if others and not getattr(sources[-1], "has_splits", True):  # the list itself is the split
             sources[-1] = open_source(spec, tree, replace(source_options, split=None, by_auto=False))
+    if masks is not None:
+        _add_masks(masks, sources, options, inputs)
+    elif given := [name for name in MASK_OPTIONS if getattr(options, name) is not None]:
+        raise UsageError(
+            TABLE[given[0]].label, "is for masks, but there are none", f"name them: {option('mask', 'DIR')}"
+        )
+    inputs.notes += [note] if note else []
     check_sources(sources, None if others else options.one_split)
-    of_all = SourceOptions(None, options.one_columns, None, by_auto)
-    return sources, [open_source(spec, tree, of_all) for spec in others]
+    of_all = replace(base, split=None)
+    return tree, sources, [open_source(spec, tree, of_all) for spec in others]
+
+
+def _add_masks(masks: MaskSource, sources: list[BaseSource], options: BuildOptions, inputs: Inputs) -> None:
+    """Add masks to the other sources; alone, their classes are those of the pack."""
+    where, count = printable(masks.layout.where), len(masks.layout.matches.label_of)
+    if options.labels == ("auto",):
+        inputs.notes.insert(1 if sources else 0, f"{as_options(option('mask', where))}: {count:,} masks fit images")
+    if not sources:
+        masks.take_classes(None if options.classes is None else read_classes(options.classes))
+    inputs.labels = (*inputs.labels, "masks")
+    inputs.mask_values = masks.values
+    sources.append(masks)
 
 
 def _path_as_recorded(tree: Tree, file: str) -> str:

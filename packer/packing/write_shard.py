@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from xxhash import xxh3_128_digest
 
 from packer.containers import open_container
 from packer.containers.container import ShardSpec
@@ -29,7 +28,7 @@ from packer.images.opencv import quiet_opencv
 from packer.model.annotation import Annotation, Record
 from packer.model.annotation_columns import Annotations
 from packer.packing.journal import ShardResult, SourcesDigest, is_intact
-from packer.packing.make_record import UNREAD, InputRow, Recipe, rejected, rows_of
+from packer.packing.make_record import UNREAD, InputBytes, InputRow, Recipe, rejected, rows_of
 from packer.packing.partition import classes_of, map_table, rows_at
 from packer.samplers.order import permutation_function
 from packer.sources.places import held_open
@@ -282,7 +281,7 @@ def _is_unchanged(job: ShardJob, finished: ShardResult, rows: Any) -> bool:
     sources = SourcesDigest()
     for _, read in job.recipe.reads(rows_of(rows)):
         try:
-            sources.add(xxh3_128_digest(read()))
+            sources.add(read().digest)
         except BadInput:
             sources.add(b"")
     return sources.hexdigest() == finished.sources
@@ -309,6 +308,7 @@ def _digest_of(job: ShardJob, rows: Any) -> str:
     asked = (
         recipe.mode, recipe.decoder, recipe.max_pixels, recipe.resize, recipe.encode, recipe.quality,
         job.container, job.name, job.start, job.stop, job.spec, job.key_digits,
+        *((recipe.parts,) if recipe.parts else ()),
     )  # fmt: skip
     digest.update(repr(asked).encode("utf-8", "surrogateescape"))
     sink = pa.BufferOutputStream()
@@ -320,7 +320,7 @@ def _digest_of(job: ShardJob, rows: Any) -> str:
 
 PIXELS_A_BYTE = 4
 """Of a JPEG, roughly."""
-Input = tuple[int, InputRow, Annotation, Callable[[], bytes]]
+Input = tuple[int, InputRow, Annotation, Callable[[], InputBytes]]
 """Row number in the table of inputs, the row, its annotation before resizing, and what reads its file."""
 
 
@@ -329,23 +329,24 @@ def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Conv
     recipe = job.recipe
     results = []
     for number, row, annotation, read in chunk:
-        data = late = None
+        contents = late = None
         try:
-            data = read()
+            contents = read()
             if number in job.refused:
                 raise job.refused[number]
             with decoding(number):
-                known = recipe.with_header(row, data)
+                known = recipe.with_header(row, contents.image)
                 if known is not row:
                     late = (known.height, known.width), losses_named(known.header, recipe.mode)
-                record, damage = recipe.record(f"{number:0{job.key_digits}d}", known, data, annotation)
+                record, damage = recipe.record(f"{number:0{job.key_digits}d}", known, contents, annotation)
         except BadInput as error:
-            digest = b"" if data is None else xxh3_128_digest(data)
+            digest = b"" if contents is None else contents.digest
             results.append(ConvertedInput(None, rejected(row.path, error), digest, late=late))
         else:
             before, after = annotation.boxes, record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
-            results.append(ConvertedInput(record, None, record.source_xxh3, cropped, damage, late))
+            digest = contents.digest if contents.parts else record.source_xxh3
+            results.append(ConvertedInput(record, None, digest, cropped, damage, late))
     return results
 
 

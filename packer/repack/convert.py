@@ -32,7 +32,15 @@ from packer.packing.build_options import BuildOptions, check_extension
 from packer.packing.engines import with_threads
 from packer.packing.input_table import Selection, read_selection
 from packer.packing.journal import ShardResult
-from packer.packing.plan import SAMPLED_IMAGES, InputSizes, check_space, free_bytes, shard_name, stored_bytes
+from packer.packing.plan import (
+    SAMPLED_IMAGES,
+    InputSizes,
+    check_space,
+    free_bytes,
+    mask_encoding,
+    shard_name,
+    stored_bytes,
+)
 from packer.packing.publish import Output
 from packer.packing.resume import kept_work_note, library_versions, options_that_shape_bytes, resume_or_restart
 from packer.packing.store_output import output_of
@@ -129,6 +137,9 @@ class CopyPlan:
         )
         jobs: list[CopyJob] = []
         first = 0
+        # as readers of the new format expect them
+        moves = old.masks and (old.container, old.encoding) != (options.container, spec.encoding)
+        encode_masks = mask_encoding(options.container, spec.encoding) if moves else None
         for number, table in zip(wanted, tables, strict=True):
             entry, stop = old.shards[number], first + len(table)
             job = CopyJob(
@@ -143,6 +154,7 @@ class CopyPlan:
                 rows=rows[number],
                 first_key=first if self.new_keys else None,
                 remake=self._remake,
+                mask_encode=encode_masks,
             )
             jobs.append(job)
             first = stop

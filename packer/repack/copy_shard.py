@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from crc32c import crc32c
@@ -100,6 +100,8 @@ class CopyJob(NewShard):
     """Number of the first record, from which new keys follow. None: keys stay."""
     remake: Remake | None
     """None: the bytes of the images stay."""
+    mask_encode: str | None = None
+    """How masks are stored, if that is not as they are."""
 
     def made(self, decoding: Decoding) -> Generator[list[ConvertedInput], None, None]:
         """Yield the new records."""
@@ -115,7 +117,10 @@ class CopyJob(NewShard):
     @property
     def digest(self) -> str:
         """SHA-256 of everything that determines the new shard."""
-        asked = (self.name, self.container, self.spec, self.entry, self.rows, self.first_key, self.remake)
+        asked: tuple[Any, ...] = (
+            self.name, self.container, self.spec, self.entry, self.rows, self.first_key, self.remake,
+        )  # fmt: skip
+        asked += () if self.mask_encode is None else (self.mask_encode,)
         return hashlib.sha256(repr(asked).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -206,16 +211,33 @@ class _Source:
                 if row in job.refused:
                     raise job.refused[row]
                 with self._decoding(row):
-                    record = job.remake.record(record)
+                    parts = tuple(self._mask(part, record) for part in record.parts)
+                    record = replace(job.remake.record(record), parts=parts)
             except BadInput as error:
                 from packer.packing.make_record import rejected
 
                 return ConvertedInput(None, rejected(record.path, error), record.source_xxh3)
             after = record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
+        elif job.mask_encode is not None and record.parts:
+            record = replace(record, parts=tuple(self._mask(part, record) for part in record.parts))
         if job.first_key is not None:
             record = replace(record, key=f"{job.first_key + number:08d}")
         return ConvertedInput(record, None, record.source_xxh3, cropped, check=check)
+
+    def _mask(self, part: Part, record: Record) -> Part:
+        """Return a mask of the size of the new image, in its new encoding; another part as it is."""
+        spec = next(spec for spec in self._job.spec.parts if spec.name == part.name)
+        resize = None if self._job.remake is None else self._job.remake.resize
+        encode = self._job.mask_encode or part.encoding
+        if spec.kind != "mask" or (resize is None and encode == part.encoding):
+            return part
+        from packer.images.masks import decode_stored, encode_mask
+
+        mask = decode_stored(part.data, part.encoding, (record.height, record.width), spec.dtype)
+        if resize is not None:
+            mask = resize.apply_to_mask(mask, spec.ignore or 0)
+        return Part(part.name, encode_mask(mask, encode), encode)
 
     def _record(self, row: int) -> Record:
         facts, start = self._numbers, self._offsets[row]

@@ -249,9 +249,12 @@ def _match_items(a: Sequence[AnyStr], b: Sequence[AnyStr]) -> tuple[list[int], l
 def _parts_differ(a: Pack, b: Pack, name: str, rows_a: Any, rows_b: Any) -> Any:
     """Return which pairs of records have another part, or only one of them has it, bool (n,)."""
     sizes = [_part_column(pack, name, "size", rows) for pack, rows in ((a, rows_a), (b, rows_b))]
-    differ = sizes[0] != sizes[1]
+    are_masks = name in a.manifest.masks and name in b.manifest.masks  # which may be stored in other ways
+    differ = (sizes[0] >= 0) != (sizes[1] >= 0) if are_masks else sizes[0] != sizes[1]
     for place in np.flatnonzero(~differ & (sizes[0] >= 0)).tolist():
-        differ[place] = a.part(int(rows_a[place]), name) != b.part(int(rows_b[place]), name)
+        i, j = int(rows_a[place]), int(rows_b[place])
+        if a.part(i, name) != b.part(j, name):
+            differ[place] = not (are_masks and np.array_equal(a.mask(i, name), b.mask(j, name)))  # type: ignore[arg-type]
     return differ
 
 

@@ -104,6 +104,7 @@ def extract(
                 _write(opened, record, layout, names)
                 progress.advance(1)
             layout.close()
+            layout.write_mask_classes()
             _publish(folder, target, opened, layout)
     except OSError as error:
         if isinstance(error, PackerError):
@@ -133,7 +134,10 @@ def _write(pack: Pack, record: int, layout: Layout, names: Names) -> None:
     else:
         data = bytes(pack.record(record))
     layout.write(item.name, data)
-    for name in pack.manifest.parts:
+    for name in pack.manifest.masks:
+        if (mask := pack.mask(record, name)) is not None:
+            layout.write_mask(item.name, name, mask)
+    for name in pack.manifest.parts.keys() - pack.manifest.masks.keys():
         if (content := pack.part(record, name)) is not None:
             layout.write(b"%s.%s.bin" % (item.name.rpartition(b".")[0], name.encode("ascii")), content)
     layout.note_lost(annotation)

@@ -20,7 +20,7 @@ from packer.errors import AnyPath, DamagedPack, PackerError, StorageError, Usage
 from packer.format.digests import sha256_of
 from packer.format.index import write_index
 from packer.format.indexes import Indexes, IndexFiles
-from packer.format.manifest import INDEX_SUFFIX, FileEntry, Manifest, Origin, ShardEntry, read_manifest
+from packer.format.manifest import INDEX_SUFFIX, SAME_MASKS, FileEntry, Manifest, Origin, ShardEntry, read_manifest
 from packer.format.mmap import check_size
 from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import column
@@ -261,6 +261,9 @@ def joint_manifest(sources: Sequence[Source], classes: tuple[str, ...]) -> tuple
         if other.manifest.parts != first.parts:
             mine, its = other.manifest.parts_text, first.parts_text
             _contradict(other, f"has records of {mine}", sources[0], f"of {its}", "leave one of the packs out")
+        if other.manifest.masks != first.masks:
+            mine, its = other.manifest.masks_text, first.masks_text
+            _contradict(other, f"has masks of {mine}", sources[0], f"of {its}", SAME_MASKS)
     _check_tags(sources)
     fields = tuple(dict.fromkeys(chain.from_iterable(source.manifest.fields for source in sources)))
     notes = _check_fields(sources, fields)

@@ -17,7 +17,7 @@ from packer.format.index import read_index
 from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import KINDS, MOST_IN_MANIFEST, Listing, Skipped, read_list
 from packer.format.manifest import Manifest
-from packer.model.annotation import Int64, Progress
+from packer.model.annotation import Int64, Progress, column_of
 from packer.model.annotation_columns import Ragged, column, present
 from packer.model.fields import CLASS_IDS, NUMERIC
 from packer.packing.build_options import check_extension
@@ -90,6 +90,10 @@ def _differ(taken: Sequence[Taken], tables: Sequence[Any], first: Int64, later: 
             found |= _lists_differ(Ragged.concat(parts), first, later)
         else:
             values = np.concatenate(parts)
+            found |= values[first] != values[later]
+    for name in taken[0].source.manifest.parts:
+        for what in ("size", "crc32c"):
+            values = np.concatenate([np.asarray(column(table, column_of(name, what))) for table in tables])
             found |= values[first] != values[later]
     return found
 

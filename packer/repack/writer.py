@@ -13,23 +13,25 @@ from xxhash import xxh3_128_digest
 import packer
 from packer.containers import container_names, container_of
 from packer.containers.container import EXTENSIONS, ShardSpec
-from packer.errors import AnyPath, BadImage, BadLabel, UsageError, option, plural, printable
+from packer.errors import AnyPath, BadImage, BadLabel, BadMask, UsageError, option, plural, printable
 from packer.format.index import read_index
-from packer.format.manifest import Manifest, Origin, ShardEntry
+from packer.format.manifest import Manifest, Origin, ShardEntry, of_parts
 from packer.images.header import check_header, decoded_shape, read_header
 from packer.images.image_headers import Header
+from packer.images.masks import LARGEST, MaskValues, encode_mask
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import Encoding, encode
-from packer.model.annotation import RawAnnotation, Record
+from packer.model.annotation import Part, PartSpec, RawAnnotation, Record
 from packer.model.fields import BY_NAME, FIELDS, Field, Lists, listed_fields
 from packer.packing.build_options import DEFAULT_CONTAINER, DEFAULT_MAX_PIXELS, DEFAULT_QUALITY, check_extension
 from packer.packing.partition import checked_texts
-from packer.packing.plan import MOST_RECORDS, shard_name
+from packer.packing.plan import MOST_RECORDS, mask_encoding, shard_name
 from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import ClassIds, Resolver, similar_names
 from packer.packing.resume import library_versions
 from packer.packing.write_shard import ConvertedInput, NewShard, files_of, name_files
 from packer.repack.index_columns import recount
+from packer.sources.mask_files import MASK
 from packer.sources.paths import MOST_CLASSES
 from packer.system.atomic import make_own_folder
 from packer.system.registry import choose
@@ -57,6 +59,8 @@ class PackWriter:
         quality: JPEG quality, 1 to 100.
         shard_bytes: Approximate bytes of images per shard, as they are stored.
         overwrite: Replace an existing pack.
+        mask_classes: The names of the ids in masks. None: those of `classes`.
+        ignore_id: The id of pixels of masks that are of no class. None: there are none.
 
     Raises:
         UsageError: A value is out of range, or the pack cannot be written there.
@@ -73,6 +77,8 @@ class PackWriter:
         quality: int = DEFAULT_QUALITY,
         shard_bytes: int = SHARD_BYTES,
         overwrite: bool = False,
+        mask_classes: Sequence[str] | None = None,
+        ignore_id: int | None = 255,
     ) -> None:
         check_folder(out, "PackWriter")
         path = os.fsdecode(out)
@@ -88,6 +94,12 @@ class PackWriter:
         self._classes = None if classes is None else _names(classes)
         self._ids = _NumberedClasses() if self._classes is None else ClassIds(self._classes)
         self._resolver = Resolver(self._ids, "fail")
+        self._masks: PartSpec | None = None
+        """What masks are, if the first record has one."""
+        self._mask_values = MaskValues(
+            self._classes or () if mask_classes is None else _names(mask_classes),
+            None if ignore_id is None else check_ignored(ignore_id),
+        )
         self._paths: set[bytes] = set()
         self._waiting: list[Record] = []
         self._waiting_bytes = self._count = self._unlabelled = 0
@@ -116,7 +128,10 @@ class PackWriter:
         """The number of records written so far."""
         return self._count
 
-    def write(self, image: Any, label: int | str | None = None, *, path: AnyPath | None = None, **fields: Any) -> None:
+    def write(
+        self, image: Any, label: int | str | None = None, *, path: AnyPath | None = None, mask: Any = None,
+        **fields: Any,
+    ) -> None:  # fmt: skip
         """Add a record. If it raises, nothing is added, and others can follow.
 
         Args:
@@ -124,6 +139,8 @@ class PackWriter:
                 image file, which are stored as they are.
             label: Its class: a number, or a name of `classes`.
             path: Its name, another one for each. None: its number.
+            mask: The id of the class of each pixel, uint8 or uint16 (height, width). A pack has masks if its first
+                record has one; others may then lack theirs.
             fields: What else is known of it, in pixels, by the names of `packer.types.Annotation`: ``boxes=[[xmin,
                 ymin, xmax, ymax]], box_labels=[3]``, points, ``extras={"night": True}``.
 
@@ -131,6 +148,7 @@ class PackWriter:
             TypeError: There is no field of this name.
             BadImage: It is not an image that a pack can hold.
             BadLabel: An annotation does not fit.
+            BadMask: The mask has another size, or a value that is no class.
             UsageError: Arrays and files are mixed, or a name is given twice.
         """
         if self._output is None:
@@ -150,8 +168,9 @@ class PackWriter:
         raw = RawAnnotation(where, None if label is None else self._class(label, where), **values)
         annotation = self._resolver.annotation([raw], header, name)
         checked_texts(annotation, name)
+        parts = () if mask is None else (self._mask(mask, shape[:2], where),)
         key, digest = f"{self._count:08d}", xxh3_128_digest(data)
-        self._add(Record(key, data, encoding, *shape, dtype, annotation, name, digest), path is not None)
+        self._add(Record(key, data, encoding, *shape, dtype, annotation, name, digest, parts), path is not None)
 
     def close(self) -> None:
         """Write what is left, and publish the pack.
@@ -201,6 +220,30 @@ class PackWriter:
             raise UsageError(where, f"is an {'image file' if kind == 'file' else 'array'}, but others are not", step)
         self._is_of_files = kind == "file"
         return data, encoding, header, (height, width, channels), dtype
+
+    def _mask(self, mask: Any, size: tuple[int, int], where: str) -> Part:
+        """Return the mask of an image of this (height, width) as it is stored."""
+        values = np.asarray(mask)
+        if values.dtype.name not in PIXELS or values.shape != size:
+            problem = f"has a mask of {values.dtype} {values.shape}, not of uint8 or uint16 {size}"
+            raise BadMask(where, problem, "give the id of each pixel's class: mask.astype(numpy.uint8)")
+        spec, known = self._masks, self._mask_values
+        if spec is None:
+            if self._count:
+                raise UsageError(where, "has a mask, but the first record has none", "give that one a mask, too")
+            is_deep = values.dtype.itemsize > 1 or known.most > 255
+            spec = PartSpec(MASK, "mask", "uint16" if is_deep else "uint8", known.classes, known.ignore)
+        encoding = mask_encoding(self._container, self._encode if not self._is_of_files else "copy")
+        try:
+            part = Part(MASK, encode_mask(known.ids_of(values, spec.dtype), encoding), encoding)
+        except BadMask as error:
+            raise BadMask(where, error.problem, error.next_step) from None
+        self._masks = spec
+        return part
+
+    @property
+    def _part_specs(self) -> tuple[PartSpec, ...]:
+        return () if self._masks is None else (self._masks,)
 
     _is_of_files = False
 
@@ -263,7 +306,7 @@ class PackWriter:
         one = len(shapes) == 1 and self._encode == "raw" and not self._is_of_files
         spec = ShardSpec(
             self._names_so_far, self._encoding, records[0].shape if one else None, records[0].dtype, len(records),
-            self._waiting_bytes,
+            self._waiting_bytes, self._part_specs,
         )  # fmt: skip
         name = shard_name(self._container, number, 1 if last and not number else 2)
         shard = NewShard(folder=folder, name=name, container=self._container, spec=spec, bad_allowed=0)
@@ -300,6 +343,7 @@ class PackWriter:
             class_counts={},
             options={"encode": self._encoding, "labels": ["none"], "mode": mode, "quality": self._quality},
             shards=(),
+            **of_parts(self._part_specs),
             notes=tuple(notes),
             made_from=(Origin("PackWriter", "images in memory", ""),),
             packer=packer.__version__,
@@ -324,6 +368,13 @@ class _NumberedClasses(ClassIds):
     @property
     def names_of_all(self) -> tuple[str, ...]:
         return tuple(map(str, range(self._most + 1)))
+
+
+def check_ignored(value: Any) -> int:
+    """Return the id to ignore in masks. Raise UsageError if masks cannot have it."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
+        raise UsageError(option("ignore-id"), f"must be 0 to {LARGEST}, got {value!r}", "write ignore_id=255, or None")
+    return value
 
 
 def _names(classes: Sequence[str]) -> tuple[str, ...]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from packer.errors import UsageError, as_options, option, printable
+from packer.errors import UsageError, as_options, option, plural, printable
+from packer.sources.paths import folder_splits
 from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
 from packer.system.registry import Registry, resolve_alias, suggestion
+
+if TYPE_CHECKING:
+    from packer.sources.mask_files import MaskSource
 
 SOURCES = {
     "none": "packer.sources.folder:NoneSource",
@@ -32,7 +37,8 @@ _REGISTRY = Registry(SOURCES, "packer.sources")
 
 CHOICES = (
     "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "pts", "dlib[:FILE]",
-    "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "datumaro[:FORMAT]",
+    "masks[:WHERE]", "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]",
+    "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 
@@ -86,12 +92,76 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> BaseSource:
     return with_defaults(opener(tree, replace(options, file=file) if colon else options))
 
 
-def splits_of_labels(specs: Sequence[str], tree: Tree, options: SourceOptions) -> tuple[str, ...]:
+class BesideMasks(NamedTuple):
+    """A source divided into its masks and the rest."""
+
+    specs: list[str]
+    """The values of ``--labels`` for the rest; none if it has no other labels."""
+    tree: Tree
+    """The source, in which masks are no images."""
+    masks: MaskSource | None = None
+    note: str = ""
+    """On masks that are not packed."""
+
+
+def with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where: str | None = None) -> BesideMasks:
+    """Return a source divided into its masks and the rest.
+
+    For ``auto``, masks are looked for; where they fit fewer than half of the images, which have other labels, they are
+    left out.
+
+    Args:
+        specs: The values of ``--labels``.
+        tree: The source.
+        options: How masks are read.
+        where: The value of ``--mask``.
+
+    Raises:
+        UsageError: Masks that are asked for are not there, or it is not clear what their values mean.
+    """
+    others = [spec for spec in specs if spec.partition(":")[0] != "masks"]
+    is_auto, is_asked = others == ["auto"], where is not None or len(others) < len(specs)
+    if not is_auto and not is_asked:
+        return BesideMasks(others, tree)
+    from packer.sources.mask_files import MaskSource, find_masks, masks_at, without_masks
+
+    if is_asked:
+        places = list(dict.fromkeys(spec.partition(":")[2] for spec in specs if spec not in others))
+        named = list(dict.fromkeys(filter(None, (where, *places))))
+        if len(named) > 1:
+            problem = f"masks are to be at {' and at '.join(map(printable, named))}"
+            raise UsageError(option("mask"), problem, "name one place: an image has one mask")
+        where = named[0] if named else None
+    found = masks_at(tree, where) if where else find_masks(tree)
+    if found is None:
+        if is_asked:
+            step = f"name their folder: {option('mask', 'FOLDER')}"
+            raise UsageError(tree.root, "no masks were found that fit the images by their names", step)
+        return BesideMasks(others, tree)
+    rest, count = without_masks(tree, found), len(found.matches.label_of)
+    alone = others in (["none"], []) or (is_auto and recognize(rest, options).spec == "none")
+    if not is_asked and not alone and 2 * count < len(rest.images):
+        name = printable(found.where)
+        note = f"{plural(count, 'mask', 'masks')} in {name} not packed: {as_options(option('mask', name))} packs them"
+        return BesideMasks(others, rest, None, note)
+    return BesideMasks([] if alone else others, rest, MaskSource(tree, options, found, alone))
+
+
+def splits_of_labels(
+    specs: Sequence[str], tree: Tree, options: SourceOptions, where: str | None = None
+) -> tuple[str, ...]:
     """Return the values of ``--split`` that make one pack each, if none is given; () if all is one pack.
+
+    The arguments are those of `with_masks`.
 
     Raises:
         PackerError: The labels cannot be read.
     """
+    specs, tree, masks, _ = with_masks(specs, tree, options, where)
+    if masks is not None and not specs:
+        from packer.sources.voc import SEGMENTATION, listed_splits
+
+        return listed_splits(tree, SEGMENTATION) or folder_splits(tree)
     if tuple(specs) == ("auto",):
         from packer.sources.auto import splits_by_file
 

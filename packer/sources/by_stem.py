@@ -55,25 +55,38 @@ class Matches:
         )
 
 
-def match_by_stem(images: Iterable[bytes], labels: Iterable[bytes]) -> Matches:
+Rounds = Sequence[tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]]
+
+
+def match_by_stem(
+    images: Iterable[bytes], labels: Iterable[bytes], name: Callable[[bytes], bytes] = stem_of,
+    rounds: Rounds | None = None,
+) -> Matches:  # fmt: skip
     """Match label files to the images of the same stem, in three rounds.
 
     First those in the same folder, then those in the mirrored one (``JPEGImages/a/1.jpg`` and
     ``Annotations/a/1.xml``, ``a/1.jpg`` and ``a/Annotations/1.xml``), then those anywhere. In each round, a label
     file and an image that fit only each other are a match; if there are more, all of them are refused.
+
+    Args:
+        images: The images.
+        labels: The label files.
+        name: Returns what the names of an image and of its label file have in common.
+        rounds: What their folders have in common in each round, that of the image and that of the label file. None: as
+            above.
     """
     labels = list(labels)
     open_labels: dict[bytes, list[bytes]] = defaultdict(list)
     for label in labels:
-        open_labels[stem_of(label)].append(label)
+        open_labels[name(label)].append(label)
     open_images: dict[bytes, list[bytes]] = defaultdict(list)
     for image in images:
-        if stem_of(image) in open_labels:
-            open_images[stem_of(image)].append(image)
+        if (stem := name(image)) in open_labels:
+            open_images[stem].append(image)
     result = Matches()
     for stem, candidates in open_images.items():
         left_images, left_labels = candidates, open_labels[stem]
-        for image_key, label_key in _ROUNDS:
+        for image_key, label_key in rounds or _ROUNDS:
             images_by, labels_by = _group(left_images, image_key), _group(left_labels, label_key)
             left_images, left_labels = _round(images_by, labels_by, result)
         open_labels[stem] = left_labels
@@ -138,9 +151,12 @@ class ByStemSource(BaseSource):
         if image in self._matches.refused:
             raise BadLabel(image, self._matches.refused[image], "rename or move one of them")
         if (path := self._matches.label_of.get(image)) is None:
-            problem = f"has no label file {printable(stem_of(image) + self.ending)}"
-            raise NoLabel(image, problem, self.next_step)
+            raise NoLabel(image, f"has no {self.wanted(image)}", self.next_step)
         return path
+
+    def wanted(self, image: bytes) -> str:
+        """Return how an error names what an image lacks."""
+        return f"label file {printable(stem_of(image) + self.ending)}"
 
     def for_images(self, images: Sequence[bytes]) -> Self | None:
         """Return a copy for a worker, with the label files of these images."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from itertools import chain, combinations
 
-from packer.errors import NoLabel, UsageError, plural, printable
+from packer.errors import NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import RawAnnotation
 from packer.sources.parquet_file import parquet_files
 from packer.sources.paths import (
@@ -265,6 +265,7 @@ MASK_FOLDERS = LABEL_FOLDERS | frozenset(
     b" gtfine gtcoarse semantic semantic_rgb instance instances".split()
 )
 """Folders with a second picture of each image (compared in lower case), which are not classes."""
+OR_MASKS = f"they do not look like masks; if they are: {option('mask', 'FOLDER')}"
 MASK_NAME = re.compile(rb"[-_ ]?(?:masks?|gt|annot|annotations?|labels?|seg|segmentation)", re.IGNORECASE)
 """What follows the name of a folder of images in that of its masks: train_masks/, valannot/."""
 MASK_ENDING = re.compile(
@@ -292,7 +293,7 @@ def _masks_beside(tree: Tree) -> str | None:
     found = [image for image, name in plain.items() if name in there]
     if len(found) < SEVERAL:
         return None
-    return f"{len(found)} images are named like masks of others ({some_paths(found)}); packer has no mask field yet"
+    return f"{len(found)} images are named like masks of others ({some_paths(found)}); {OR_MASKS}"
 
 
 def _without_extension(image: bytes) -> bytes:
@@ -338,7 +339,7 @@ def _paired_folders(tree: Tree) -> str | None:
             alike = alike and (not endings[first] & endings[second] or not _is_count(one))
         if alike:
             return f"{quoted_value(first + b'/')} and {quoted_value(second + b'/')} hold images of the same names" + (
-                "; packer has no mask field yet" if is_named else ""
+                f"; {OR_MASKS}" if is_named else ""
             )
     return None
 

@@ -274,7 +274,7 @@ class ListTable:
         self._several: dict[int, bool] = {}
         self._refuse_unknown_encoding(names)
         if names and 2 * sum(extension_of(name) in IMAGE_EXTENSIONS for name in names) > len(names):
-            problem = f"its labels are names of images, such as {quoted_value(names[0])}; packer has no mask field yet"
+            problem = f"its labels are images, such as {quoted_value(names[0])}; masks in lists are not read yet"
             raise UsageError("", problem, f'{option("columns")}="path _" packs the images without them')
         self.names = [as_text(name) for name in names]
         """All labels and classes of the list, in order of appearance."""

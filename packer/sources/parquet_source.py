@@ -124,7 +124,7 @@ def layout_of(file: ParquetFile, label: str | None) -> ParquetMeaning:
     """
     if len(file.image_columns) > 1:
         others = ", ".join(map(printable, file.image_columns[1:]))
-        problem = f'has images in "{printable(file.image)}", and also in {others}: packer has no mask field yet'
+        problem = f'has images in "{printable(file.image)}", and also in {others}: masks in Parquet are not read yet'
         step = f'remove those columns, or pass --labels=none to pack "{printable(file.image)}" alone'
         raise UsageError(file.name, problem, step)
     columns = [column for column in file.schema if column.name != file.image]

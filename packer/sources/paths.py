@@ -134,8 +134,8 @@ def archive_of(path: bytes) -> tuple[bytes, bytes]:
     return (archive, inside) if os.path.isfile(archive) else (b"", b"")
 
 
-def file_of(tree: Tree, kind: str, file: str) -> bytes:
-    """Return the absolute path or URL of the FILE of ``--labels KIND:FILE``.
+def file_of(tree: Tree, kind: str, file: str, of_option: str = "labels") -> bytes:
+    """Return the absolute path or URL of the FILE of ``--labels KIND:FILE``, or of another option.
 
     It is relative to the working directory, or else to the source, which may be an archive or in a store.
 
@@ -155,7 +155,7 @@ def file_of(tree: Tree, kind: str, file: str) -> bytes:
         if inside in tree.files:
             return joined(tree.root, inside)
     step = "name the file, relative to this folder or to the source"
-    raise UsageError(option("labels", f"{kind}:{file}"), "there is no such file", step)
+    raise UsageError(option(of_option, f"{kind}:{file}"), "there is no such file", step)
 
 
 def files_beside(tree: Tree, folder: bytes) -> list[bytes]:

@@ -7,14 +7,14 @@ share, and returns the annotation of one image at a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isfunction
-from types import MethodType
+from types import MappingProxyType, MethodType
 from typing import Any, NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
-from packer.model.annotation import RawAnnotation
+from packer.model.annotation import PartSpec, RawAnnotation
 from packer.sources.places import MemberPlaces, SourceFile, decompress, most_bytes
 from packer.stores import is_url, joined
 
@@ -102,6 +102,10 @@ class SourceOptions:
     """The FILEs of further ``--labels`` of this source, if its type has ``joins_files``."""
     rle_polygons: bool = False
     """``--rle polygons``: masks of run lengths become polygons as well."""
+    mask_values: str | None = None
+    """``--mask-values``: what the pixels of mask files mean."""
+    ignore_id: int | None = None
+    """``--ignore-id``: the value of pixels of no class."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -146,6 +150,8 @@ class BaseSource:
     """Whether ``--split`` means something to this source."""
     label_files: Collection[bytes] | None = None
     """The files of the tree that are read: ``--labels auto`` counts the others. None: it is not known."""
+    parts: Mapping[str, PartSpec] = MappingProxyType({})
+    """The parts that its images have besides their pixels, by name."""
     found: dict[bytes, str] | None = None
     """What `annotate` of a copy (`for_images`) puts here is added to that of this source. None: nothing."""
     of_split: InSplit | None = None

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
-from packer.errors import BadLabel, NoImage, UsageError, plural, printable
+from packer.errors import BadLabel, NoImage, UsageError, as_options, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
 from packer.sources.by_name import Box
 from packer.sources.by_stem import ByStemSource, choice_by_stem, match_by_stem
@@ -190,6 +190,7 @@ def _tag(element: Element) -> str:
 
 MOST_XML_BYTES = MIB
 MOST_SPLIT_BYTES = 64 * MIB
+SEGMENTATION = b"Segmentation"
 
 
 class VocSource(ByStemSource):
@@ -235,16 +236,7 @@ class VocSource(ByStemSource):
     @staticmethod
     def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
         """Return the lists in ``ImageSets/Main`` that name images, else the folders of splits."""
-        if not any(map(_is_sets, tree.folders)):
-            return folder_splits(tree)
-        stems = {stem_of(image) for image in tree.images}
-        names = {as_text(stem_of(path)) for path in tree.files if _is_sets(folder_of(path))}
-        found = []
-        for name in filter(lambda name: are_splits([name]), names):
-            with suppress(UsageError):
-                if any(stems & listed.keys() for listed in _read_split(tree, name, stems).values()):
-                    found.append(name)
-        return in_order(found)
+        return listed_splits(tree, b"Main") if any(map(_is_sets, tree.folders)) else folder_splits(tree)
 
     def in_split(self, image: bytes) -> bool:
         """Return whether the stem of the image is in the split's file, or the image in a folder of its name."""
@@ -254,7 +246,8 @@ class VocSource(ByStemSource):
 
     def left_out(self, image: bytes) -> str | None:
         """Return why an image is not one of the dataset: the masks of VOC are images, too."""
-        return "VOC mask: packer has no mask field" if image in self._masks else None
+        folder = printable(folder_of(image))
+        return f"mask: {as_options(option('mask', folder))} packs it" if image in self._masks else None
 
     def annotate(self, image: bytes) -> RawAnnotation:
         """Return the boxes of the image's XML file.
@@ -318,20 +311,59 @@ def _is_mask(image: bytes) -> bool:
     return folder_of(image).rpartition(b"/")[2].lower() in MASK_FOLDERS
 
 
-def _is_sets(folder: bytes) -> bool:
-    return (b"/" + folder).endswith(b"/ImageSets/Main")
+def _is_sets(folder: bytes, task: bytes = b"Main") -> bool:
+    return (b"/" + folder).endswith(b"/ImageSets/" + task)
 
 
-def _read_split(tree: Tree, split: str, stems: set[bytes]) -> dict[bytes, dict[bytes, str]]:
+def listed_splits(tree: Tree, task: bytes) -> tuple[str, ...]:
+    """Return the lists in ``ImageSets/TASK`` that name images and are called as splits are."""
+    stems = {stem_of(image) for image in tree.images}
+    names = {as_text(stem_of(path)) for path in tree.files if _is_sets(folder_of(path), task)}
+    found = []
+    for name in filter(lambda name: are_splits([name]), names):
+        with suppress(UsageError):
+            if any(stems & listed.keys() for listed in _read_split(tree, name, stems, task).values()):
+                found.append(name)
+    return in_order(found)
+
+
+class SegmentationSplit:
+    """A split by the lists in ``ImageSets/Segmentation``.
+
+    Raises:
+        UsageError: No such list has the name.
+    """
+
+    def __init__(self, tree: Tree, split: str) -> None:
+        stems = {stem_of(image) for image in tree.images}
+        self._stems = _read_split(tree, split, stems, SEGMENTATION)
+
+    @staticmethod
+    def lists(tree: Tree) -> list[bytes]:
+        """Return the files of the lists."""
+        return [path for path in tree.files if _is_sets(folder_of(path), SEGMENTATION)]
+
+    @classmethod
+    def of(cls, tree: Tree, split: str | None) -> SegmentationSplit | None:
+        """Return the split of ``--split``; None without it, or where there are no lists."""
+        has_lists = any(_is_sets(folder, SEGMENTATION) for folder in tree.folders)
+        return cls(tree, split) if has_lists and split is not None else None
+
+    def in_split(self, image: bytes) -> bool:
+        """Return whether a list of the split names the image."""
+        return any(stem_of(image) in stems for folder, stems in self._stems.items() if image.startswith(folder))
+
+
+def _read_split(tree: Tree, split: str, stems: set[bytes], task: bytes = b"Main") -> dict[bytes, dict[bytes, str]]:
     """Return the stems of a split, for each dataset that has it: VOCdevkit holds one for each year."""
-    sets = [path for path in tree.folders if _is_sets(path)]
+    sets = [path for path in tree.folders if _is_sets(path, task)]
     files = [path for path in (folder + b"/" + as_bytes(split) + b".txt" for folder in sets) if path in tree.files]
     if not files:
         there = {stem_of(file) for file in tree.files if folder_of(file) in sets}
         next_step = f"the splits are: {some_paths(sorted(there), 10)}"
         raise UsageError(tree.root, f"{some_paths(sets)} has no {printable(split)}.txt for --split={split}", next_step)
     return {
-        path[: path.rindex(b"ImageSets/Main/")]: _stems_of(read_file(tree, path, MOST_SPLIT_BYTES), path, stems)
+        path[: path.rindex(b"ImageSets/")]: _stems_of(read_file(tree, path, MOST_SPLIT_BYTES), path, stems)
         for path in files
     }
 

@@ -28,10 +28,11 @@ from packer.stats.columns import (
     points_stats,
     size_stats,
 )
-from packer.stats.pixels import ChannelStats, channel_stats
+from packer.stats.pixels import ChannelStats, MaskStats, channel_stats, mask_stats
 from packer.system import callable_module
 
-__all__ = ["BoxStats", "ChannelStats", "ClassCounts", "KeypointStats", "PackStats", "SizeStats", "Spread", "pack_stats"]
+__all__ = ["BoxStats", "ChannelStats", "ClassCounts", "KeypointStats", "MaskStats", "PackStats", "SizeStats", "Spread"]
+__all__ += ["pack_stats"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class PackStats:
     duplicates: Duplicates
     leaks: Leaks | None
     """Records whose source files are also in the pack `against`; None without one."""
+    masks: tuple[MaskStats, ...] = ()
+    """Of each kind of mask; empty without `pixels`."""
     other_ids: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
     """Classes of both packs whose ids differ: name -> (id here, id in `against`)."""
 
@@ -66,11 +69,11 @@ def pack_stats(
     Args:
         path: The pack, or its path or URL.
         against: Another one, to look for the same source files.
-        pixels: Whether to read all images for the exact mean and std of the channels.
+        pixels: Whether to read all images for the exact mean and std of the channels, and all masks.
         progress: Receives the number of images read.
 
     Returns:
-        The statistics. All but `channels` come from the index.
+        The statistics. All but `channels` and `masks` come from the index.
 
     Raises:
         PackNotFound: If `path` is not a pack.
@@ -90,6 +93,7 @@ def pack_stats(
         padded=pack.manifest.options.get("resize") is not None and pack.manifest.options.get("fit") == "pad",
         duplicates=duplicates(pack),
         leaks=None if other is None else leaks(pack, other),
+        masks=mask_stats(pack, progress) if pixels else (),
         other_ids={} if other is None else other_ids([pack.classes, other.classes]),
     )
 

@@ -42,6 +42,35 @@ class ChannelStats:
     """Standard deviation of the population (divided by n), on the same scale."""
 
 
+@dataclass(frozen=True)
+class MaskClass:
+    """A class in the masks of a pack."""
+
+    id: int
+    name: str
+    """Empty if the pack has no names."""
+    pixels: int
+    """Of all masks."""
+    images: int
+    """Whose mask has the class."""
+
+
+@dataclass(frozen=True)
+class MaskStats:
+    """What the masks of a pack hold."""
+
+    part: str
+    """Their name: mask."""
+    masks: int
+    """Number of images that have one."""
+    pixels: int
+    """Of all masks, with those that are ignored."""
+    ignored: int
+    """Pixels of no class."""
+    classes: tuple[MaskClass, ...]
+    """Those that have a name or a pixel, in the order of their ids."""
+
+
 class Sums:
     """Sum and sum of squares of each channel, as Python integers."""
 
@@ -107,6 +136,47 @@ def channel_stats(
                 totals.setdefault(kind, Sums(kind[0])).add(sums)
             progress.advance(count)
     return tuple(totals[kind].stats(kind) for kind in sorted(totals))
+
+
+def mask_stats(pack: Pack, progress: Progress | None = None, threads: int | None = None) -> tuple[MaskStats, ...]:
+    """Return what the masks of the pack hold, pixel by pixel; empty for a pack without masks.
+
+    Args:
+        pack: The pack.
+        progress: Receives the number of masks read.
+        threads: Number of threads; one per core by default.
+
+    Raises:
+        DamagedPack: If a mask does not match its checksum, or cannot be decoded.
+    """
+    progress = progress or Progress()
+    return tuple(_mask_stats(pack, name, progress, threads or usable_cores()) for name in pack.manifest.masks)
+
+
+def _mask_stats(pack: Pack, name: str, progress: Progress, threads: int) -> MaskStats:
+    facts = pack.manifest.masks[name]
+    values = 1 << (8 * np.dtype(facts.dtype).itemsize)
+
+    def work(records: NDArray[np.int64]) -> tuple[int, int, NDArray[np.int64], NDArray[np.int64]]:
+        pixels, images, masks = np.zeros(values, np.int64), np.zeros(values, np.int64), 0
+        for record in records.tolist():
+            if (mask := pack.mask(record, name)) is not None:
+                counts = np.bincount(mask.ravel(), minlength=values)
+                pixels, images, masks = pixels + counts, images + (counts > 0), masks + 1
+        return len(records), masks, pixels, images
+
+    parts = (np.arange(start, min(start + ROUND_IMAGES, len(pack))) for start in range(0, len(pack), ROUND_IMAGES))
+    progress.stage(f"reading {name}", len(pack))
+    pixels, images, masks = np.zeros(values, np.int64), np.zeros(values, np.int64), 0
+    with closing(ahead(work, parts, threads)) as done:
+        for count, its_masks, its_pixels, its_images in done:
+            pixels, images, masks = pixels + its_pixels, images + its_images, masks + its_masks
+            progress.advance(count)
+    ignored = 0 if facts.ignore is None else int(pixels[facts.ignore])
+    names = dict(enumerate(facts.classes))
+    ids = sorted({*names, *np.flatnonzero(pixels).tolist()} - {facts.ignore})
+    classes = tuple(MaskClass(i, names.get(i, ""), int(pixels[i]), int(images[i])) for i in ids)
+    return MaskStats(name, masks, int(pixels.sum()), ignored, classes)
 
 
 def _one_size(pack: Pack) -> int | None:

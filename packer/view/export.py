@@ -110,8 +110,10 @@ def _figure(pack: Pack, pictures: Pictures, names: Sequence[str], record: int) -
         return f'<figure><div class="broken">{escape(facts["error"])}</div><figcaption>{source}</figcaption></figure>\n'
     ids = [facts["label"]] if facts["label"] is not None else []
     ids += [i for i in dict.fromkeys(facts.get("box_labels", ())) if i not in ids]
+    of_mask = [(i, name) for i, name, _ in facts.get("mask_ids", ()) if i != facts["mask_ignore"]]
     dot = '<span class="dot" style="background:{}"></span>'
-    keys = "".join(dot.format(color_of(i)) + escape(_name(names, i)) for i in ids[:8])
+    named = [(i, _name(names, i)) for i in ids] or of_mask
+    keys = "".join(dot.format(color_of(i)) + escape(name) for i, name in named[:8])
     return f"<figure>{_drawing(facts)}<figcaption>{keys}<br><small>{source}</small></figcaption></figure>\n"
 
 
@@ -124,6 +126,9 @@ def _drawing(facts: dict[str, Any]) -> str:
     parts = [
         f'<svg viewBox="0 0 {width} {height}"><image href="{facts["picture"]}" width="{width}" height="{height}"/>'
     ]
+    if "mask" in facts:
+        style = 'style="image-rendering:pixelated" preserveAspectRatio="none"'
+        parts.append(f'<image href="{facts["mask"]}" width="{width}" height="{height}" {style}/>')
     labels = facts.get("box_labels", [])
     for n, box in enumerate(facts.get("boxes", ())):
         line = _line(color_of(labels[n] if n < len(labels) else None))

@@ -20,7 +20,7 @@ from packer.model.fields import LISTS, OBJECTS, TEXTS, Field, only_boxes
 from packer.model.geometry import Geometry, move
 from packer.stats.problems import DataProblem, Example, Problems, find_problems
 from packer.view.catalog import RecordSet
-from packer.view.pictures import Pictures, data_uri, problem_of
+from packer.view.pictures import LARGEST_SIDE, Pictures, data_uri, mask_uri, problem_of
 
 DRAWN = tuple(field for field in LISTS if field.moves or field.classes)
 """What is drawn in an image: places, and the classes of boxes."""
@@ -39,6 +39,8 @@ COCO_BONES = [
     (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6),
 ]  # fmt: skip
 """The skeleton of COCO's annotation files, with points counted from 0."""
+MASK_SIDE = 256
+"""Longer side at most of the mask over a tile."""
 _MARGIN = 0.1
 """Share of a box's sides that is shown around it where it is cut out."""
 
@@ -79,7 +81,7 @@ def rejected_facts(pack: Pack) -> dict[str, Any]:
     }
 
 
-def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
+def tile_facts(pack: Pack, record: int, mask_side: int = MASK_SIDE) -> dict[str, Any]:
     """Return the content of a record's tile, without its picture; raise DamagedPack if its row is damaged."""
     height, width, _ = pack.reader.shape_of(record)
     return {
@@ -89,7 +91,24 @@ def tile_facts(pack: Pack, record: int) -> dict[str, Any]:
         "width": width,
         "height": height,
         **drawn_facts(pack.annotation(record)),
+        **_mask_facts(pack, record, mask_side),
     }
+
+
+def _mask_facts(pack: Pack, record: int, side: int) -> dict[str, Any]:
+    """Return the picture of a record's mask, and its classes: [id, name, per cent of the pixels], the largest first."""
+    for name, facts in pack.manifest.masks.items():
+        if (mask := pack.mask(record, name)) is None:
+            continue
+        ids, counts = np.unique(mask, return_counts=True)
+        found = sorted(zip(ids.tolist(), counts.tolist(), strict=True), key=lambda row: -row[1])
+        named = dict(enumerate(facts.classes)) | ({} if facts.ignore is None else {facts.ignore: "ignored"})
+        rows = [
+            [number, printable(named.get(number, str(number))), round(100 * count / mask.size, 1)]
+            for number, count in found[:MOST_DRAWN]
+        ]
+        return {"mask": mask_uri(mask, facts.ignore, side), "mask_ids": rows, "mask_ignore": facts.ignore}
+    return {}
 
 
 def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], tuple[int, int, int, int]]:
@@ -165,7 +184,7 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
         names = [name for name, has in zip(pack.manifest.tags, annotation.tags.tolist(), strict=True) if has]
         stored.append(("tags", ", ".join(names) or "none"))
     return {
-        **tile_facts(pack, record),
+        **tile_facts(pack, record, LARGEST_SIDE),
         "stored": [[name, printable(value)] for name, value in stored],
         **{field.name: _texts(field, getattr(annotation, field.name)) for field in TEXTS},
     }

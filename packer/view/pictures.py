@@ -6,6 +6,7 @@ import base64
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from colorsys import hls_to_rgb
 from contextlib import suppress
 from threading import Lock
 from typing import Any, Literal, cast
@@ -20,7 +21,7 @@ from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, read_he
 from packer.images.image_headers import Header
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import TargetSize, encode
-from packer.model.annotation import Image
+from packer.model.annotation import Image, Mask
 from packer.model.geometry import Geometry
 from packer.sources.places import SourceFile
 from packer.stores import is_url
@@ -126,6 +127,32 @@ def data_uri(image: Image, exact: int = _SHARP_PIXELS) -> str:
     kind: Literal["png", "jpeg"] = "png" if plain.shape[0] * plain.shape[1] <= exact else "jpeg"
     data = base64.b64encode(encode(plain, kind, 85 if exact == _SHARP_PIXELS else 92)).decode("ascii")
     return f"data:image/{kind};base64,{data}"
+
+
+MASK_ALPHA = 140
+HATCH = 6
+"""Pixels from one line of the hatching of ignored pixels to the next."""
+
+
+def color_of_class(number: int) -> tuple[int, int, int]:
+    """Return the color of a class id, 0 to 255 each: that of the page and of sheets (`packer.view.export.color_of`)."""
+    red, green, blue = hls_to_rgb((number * 137.508 + 205) % 360 / 360, 0.52, 0.75)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def mask_uri(mask: Mask, ignore: int | None, side: int) -> str:
+    """Return a data: URI of a picture to lay over an image: the color of each class, hatching where it is ignored."""
+    if max(mask.shape) > side:
+        mask = shrink(mask.shape[0], mask.shape[1], side).apply_to_mask(mask, 0)
+    picture = np.zeros((*mask.shape, 4), np.uint8)
+    for number in np.unique(mask).tolist():
+        if number != ignore:
+            picture[mask == number] = (*color_of_class(number), MASK_ALPHA)
+    if ignore is not None:
+        rows, columns = np.nonzero(mask == ignore)
+        lined = (rows + columns) % HATCH < HATCH // 3
+        picture[rows[lined], columns[lined]] = (255, 255, 255, 255)
+    return f"data:image/png;base64,{base64.b64encode(encode(picture, 'png')).decode('ascii')}"
 
 
 def _plain(image: Image) -> Image:

@@ -11,8 +11,8 @@ from container_records import ANNOTATIONS, records_of, write_shard
 from crc32c import crc32c
 
 from packer.containers import open_container
-from packer.containers.arrays import StoredZip, _Written
 from packer.containers.container import EXTENSIONS
+from packer.containers.stored_zip import StoredZip, _Written
 from packer.errors import DamagedPack
 from packer.format.index import ENCODINGS
 

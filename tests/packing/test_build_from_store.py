@@ -164,6 +164,6 @@ def test_images_are_read_ahead_and_in_order(tmp_path: Path) -> None:
 
     files = sorted(source.rglob("*.*"))
     rows = [InputRow(os.fsencode(file.relative_to(source)), file.stat().st_size, 1, 1, -1, etag="") for file in files]
-    assert [(row, read()) for row, read in recipe.reads(iter(rows))] == [
+    assert [(row, read().image) for row, read in recipe.reads(iter(rows))] == [
         (row, file.read_bytes()) for row, file in zip(rows, files, strict=True)
     ]

@@ -15,7 +15,7 @@ from PIL import Image
 from packer.errors import BadImage
 from packer.images.header import IncompleteHeader, read_header
 from packer.packing import make_record
-from packer.packing.make_record import _read_file_header
+from packer.packing.make_record import read_file_header
 from packer.sources import places
 from packer.sources.places import FileView
 
@@ -65,7 +65,7 @@ def large(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_as_of_the_whole_bytes(large: Path) -> None:
-    header, size = _read_file_header(os.fsencode(large))
+    header, size = read_file_header(os.fsencode(large))
     data = large.read_bytes()
     assert (header, size) == (read_header(data), len(data))
     assert header.orientation == (1 if header.format == "gif" else 6)
@@ -81,7 +81,7 @@ def test_a_file_that_shrinks_under_the_reader(large: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(FileView, "__init__", shrunk)
     with pytest.raises(BadImage, match="changed while the source was being read"):
-        _read_file_header(os.fsencode(large))
+        read_file_header(os.fsencode(large))
 
 
 def test_a_file_that_the_disk_does_not_give(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,4 +90,4 @@ def test_a_file_that_the_disk_does_not_give(large: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(places, "read_at", broken)
     with pytest.raises(BadImage, match="cannot be read: Input/output error"):
-        _read_file_header(os.fsencode(large))
+        read_file_header(os.fsencode(large))

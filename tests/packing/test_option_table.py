@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 from drawn import draw_classes
+from PIL import Image
 from running import digests, good
 
 from packer.cli.making import build
@@ -27,7 +28,8 @@ from packer.packing.resume import options_that_shape_bytes
 OTHER: dict[str, Any] = {
     "source": "other", "labels": ("folder",), "columns": ("path label",), "fit": "pad", "resize": "20x20",
     "encode": "png", "missing_labels": "skip", "format": "hdf5", "part": "1/2", "max_bad": "3", "decode_timeout": 9.0,
-    "engine": "dask", "scratch": ".", "interpolation": "bilinear",
+    "mask": "masks", "mask_values": "ids", "ignore_id": 3, "engine": "dask", "scratch": ".",
+    "interpolation": "bilinear",
 }  # fmt: skip
 """Another value than the default, where `other_value` finds none that goes."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -155,6 +157,11 @@ def test_a_manifest_has_what_the_table_says(tmp_path: Path) -> None:
         (tmp_path / row.name).write_text(texts.get(row.name, ""))
         value = tmp_path / row.name if row.takes in ("file", "names") else other_value(row)
         given.append(row.label if value is True else f"{row.label}={value}")
+    for image in source.rglob("*.*"):  # --mask names them
+        mask = source / "masks" / image.relative_to(source).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(image) as opened:
+            Image.new("L", opened.size).save(mask)
     good("build", source, "-o", tmp_path / "q", *given)
     assert read_manifest(tmp_path / "q").options.keys() == always | {row.name for row in changed}
     words = shlex.split(good("info", tmp_path / "q", "--command").out)

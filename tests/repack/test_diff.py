@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from damage import edit_index, vouch
 from drawn import draw, draw_classes, draw_voc
+from drawn_masks import draw_mask, pairs, picture, write_files
 from packs import MakePack
 from running import good, refused, run
 
@@ -44,6 +45,14 @@ def test_another_encoding_without_loss_is_no_difference(make_pack: MakePack, tmp
     convert(pack, tmp_path / "b.lmdb", encode="png")
     report = diff(pack, tmp_path / "b.lmdb")
     assert report.equal and report.other_bytes == 24 and set(report.options) == {"encoding", "encode"}
+
+
+def test_masks_that_are_stored_in_another_way_are_no_difference(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "set", pairs())
+    a, b = (build(source, f"{encode}.lmdb", mask_encode=encode) for encode in ("raw", "zstd"))
+    assert diff(a, b).equal
+    (source / "masks" / "im2.png").write_bytes(picture(draw_mask(7)))
+    assert found(diff(a, build(source, "other.lmdb", mask_encode="png"))) == {"labels": 1}
 
 
 def test_pixels(make_pack: MakePack, tmp_path: Path) -> None:

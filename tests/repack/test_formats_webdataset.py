@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import webdataset
 from drawn import image_file
+from drawn_masks import pairs, write_files
 from foreign_files import samples, write_tar
 
 from packer import BuildOptions, adopt, build_pack, open_pack
@@ -164,6 +165,15 @@ def test_packers_own_tar_without_its_pack(tmp_path: Path) -> None:
                 [p.classes[k] for k in a.box_labels] for p, a in ((pack, new.annotation), (old, before.annotation))
             ]  # type: ignore[union-attr]
             assert names[0] == names[1] and new.annotation.box_fields == before.annotation.box_fields
+
+
+@pytest.mark.parametrize("encode", ["raw", "jpeg"])
+def test_masks_in_packers_own_tar_are_no_images(encode: str, tmp_path: Path) -> None:
+    write_files(tmp_path / "source", pairs(count=3))
+    out = tmp_path / "own.webdataset"
+    build_pack(BuildOptions(str(tmp_path / "source"), str(out), encode=encode, workers=1))
+    pack, old = adopted(tmp_path, *sorted(out.glob("*.tar"))), open_pack(out)
+    assert len(pack) == len(old) == 3 and all((pack.image(i) == old.image(i)).all() for i in range(3))
 
 
 def test_a_damaged_tar_is_one_clear_error(tmp_path: Path) -> None:

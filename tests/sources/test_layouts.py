@@ -212,7 +212,7 @@ LAYOUTS = [
            "Anno/list.bin.npy lies in a folder of annotations", {"labels": ("none",)}, Found("none", 4, 0, 0)),
     # masks
     Layout("images and masks", draw.photos("images/") | draw.photos("masks/", ending=".png"),
-           "packer has no mask field yet", {"below": "images"}, Found("none", 4, 0, 0)),
+           "they do not look like masks; if they are: --mask FOLDER", {"below": "images"}, Found("none", 4, 0, 0)),
     Layout("images and masks with other names", draw.photos("images/") | {f"masks/m{i}.png": PHOTO for i in range(4)},
            '"images/" is not a class by its name, but lies beside masks/', {"below": "images"}, Found("none", 4, 0, 0)),
     Layout("masks of Carvana", draw.photos("train/") | draw.photos("train_masks/", ending="_mask.gif"),
@@ -221,7 +221,7 @@ LAYOUTS = [
            '"train/" and "trainannot/" hold images of the same names', {"below": "train"}, Found("none", 4, 0, 0)),
     Layout("masks of Cityscapes", draw.photos("leftImg8bit/train/ulm/", ending="_leftImg8bit.png")
            | draw.photos("gtFine/train/ulm/", ending="_gtFine_labelIds.png"),
-           "hold images of the same names; packer has no mask field yet", {"below": "leftImg8bit"},
+           "hold images of the same names; they do not look like masks", {"below": "leftImg8bit"},
            Found("none", 4, 0, 0)),
     Layout("masks in the class folders", draw.classes() | {
         f"{c}/{c}_{i}_mask.png": PHOTO for c in ("ant", "bee") for i in range(2)},

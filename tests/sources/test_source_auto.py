@@ -353,7 +353,7 @@ def test_a_list_of_images_and_masks_has_no_classes(make_tree):
     lines = "".join(f"/SegNet/CamVid/train/{i}.png /SegNet/CamVid/trainannot/{i}.png\n" for i in range(3))
     images = {f"{folder}/{i}.png": "" for folder in ("train", "trainannot") for i in range(3)}
     tree = make_tree(images | {"train.txt": lines})
-    with pytest.raises(UsageError, match="packer has no mask field yet"):
+    with pytest.raises(UsageError, match="they do not look like masks"):
         recognize(tree, SourceOptions())
-    with pytest.raises(UsageError, match=r"its labels are names of images, such as .*; columns=.path _. packs"):
+    with pytest.raises(UsageError, match=r"its labels are images, such as .*; columns=.path _. packs"):
         open_source(f"list:{os.fsdecode(tree.root)}/train.txt", tree, SourceOptions())

@@ -9,11 +9,12 @@ import cv2
 import numpy as np
 import pytest
 from drawn import draw, draw_classes, draw_plain, voc_xml
+from drawn_masks import draw_mask, image_of, picture, write_files
 from packs import WIDE, MakePack
 from PIL import Image
 from running import good, refused
 
-from packer import open_pack
+from packer import BuildOptions, build_pack, open_pack
 from packer.stats import pack_stats
 from packer.stats.pixels import Sums, _add_pixels, channel_stats
 
@@ -208,3 +209,32 @@ def test_paths_are_shown_as_they_were_typed(make_pack: MakePack, monkeypatch: py
     for options in (("--no-pixels",), ("--problems",), ("--no-pixels", "--against", pack.name)):
         said = good("stats", pack.name, *options).out
         assert said.startswith(f"{pack.name}: 9 records") and str(pack.parent) not in said
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_classes_in_masks(deep: bool, tmp_path: Path) -> None:
+    """Pixels and images of each class, counted again with numpy; an image without a mask counts for none."""
+    masks = [draw_mask(seed, 30 + seed, 20 + seed).astype(np.uint16 if deep else np.uint8) for seed in range(6)]
+    masks[2][:] = 0
+    masks[3][:4] = 255
+    masks[4] *= 100 if deep else 1
+    files = {} if deep else {"classes.txt": b"rest\nant\nbee\ncat\ndog\n"}
+    for seed, mask in enumerate(masks):
+        files[f"images/im{seed}.png"] = image_of(np.zeros(mask.shape, np.uint8))
+        files[f"masks/im{seed}.png"] = picture(mask)
+    del files["masks/im5.png"]
+    source = write_files(tmp_path / "set", files)
+    build_pack(BuildOptions(str(source), str(tmp_path / "p.lmdb"), mask="masks", missing_labels="empty", workers=1))
+    (found,) = pack_stats(tmp_path / "p.lmdb").masks
+    there = masks[:5]
+    assert (found.part, found.masks, found.pixels) == ("mask", 5, sum(mask.size for mask in there))
+    assert found.ignored == sum(int((mask == 255).sum()) for mask in there)
+    ids = sorted({value for mask in there for value in np.unique(mask).tolist()} - {255} | (set() if deep else {4}))
+    assert [one.id for one in found.classes] == ids
+    for one in found.classes:
+        assert one.pixels == sum(int((mask == one.id).sum()) for mask in there)
+        assert one.images == sum(bool((mask == one.id).any()) for mask in there)
+        assert one.name == ("" if deep else ("rest", "ant", "bee", "cat", "dog")[one.id])
+    out = good("stats", tmp_path / "p.lmdb").out
+    assert "mask: of 5 images, " in out and (deep or "dog" in out)
+    assert pack_stats(tmp_path / "p.lmdb", pixels=False).masks == ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import struct
 import sys
@@ -28,22 +29,25 @@ from torture_labels import (  # noqa: E402
     GOLDEN,
     LABEL_FILES,
     Target,
+    check_named,
     places_of,
     read_list,
     read_voc,
     read_yaml,
     read_yolo,
     reader_of,
+    written,
 )
 from torture_mutations import with_checksums  # noqa: E402
 from torture_seeds import BASES, SEEDS_OF  # noqa: E402
 from torture_texts import read_masks, read_options, read_pack_list, read_selected  # noqa: E402
 
-from packer.errors import BadImage, DamagedPack, UsageError  # noqa: E402
+from packer.errors import BadImage, BadMask, DamagedPack, UsageError  # noqa: E402
 from packer.format.index import SCHEMA, read_index  # noqa: E402
 from packer.format.manifest import digest_of, parse_manifest  # noqa: E402
 from packer.images.decode import DECODERS, check_available, decode  # noqa: E402
 from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
+from packer.images.masks import MaskValues, decode_mask, decode_stored, encode_mask  # noqa: E402
 from packer.images.resize import TargetSize  # noqa: E402
 from packer.model.annotation import Annotation  # noqa: E402
 from packer.model.annotation_columns import (  # noqa: E402
@@ -51,7 +55,9 @@ from packer.model.annotation_columns import (  # noqa: E402
     Ragged,
     column,
 )
-from packer.packing.make_record import InputRow, Recipe  # noqa: E402
+from packer.packing.make_record import InputBytes, InputRow, Recipe  # noqa: E402
+from packer.sources.mask_values import Asked, values_in  # noqa: E402
+from packer.sources.source import Tree  # noqa: E402
 
 # -- images
 
@@ -109,12 +115,87 @@ def read_image(data: bytes) -> str:
     resize = None if encode == "copy" or mode == "unchanged" else dice.choice(RESIZES)
     recipe = Recipe(b"/", mode, decoder, MOST_PIXELS, resize, encode, 90)
     try:
-        record, _ = recipe.record("0", InputRow(b"a", len(data), height, width, header.code), data, Annotation())
+        row = InputRow(b"a", len(data), height, width, header.code)
+        record, _ = recipe.record("0", row, InputBytes(data), Annotation())
     except BadImage:  # at a reduced size other parts of a damaged file are read
         assert resize is not None
         return "refused"
     assert record.shape == ((height, width, channels) if resize is None else (resize.height, resize.width, channels))
     return "read"
+
+
+MASK_VALUES = (
+    MaskValues(), MaskValues(("a", "b", "c"), 255), MaskValues(("a", "b"), None, ((0, 0), (255, 1), (7, 1))),
+    MaskValues(("a",), 9, ((0, 0), (0xFF0000, 0)), in_colors=True), MaskValues(("a", "b"), binary=True),
+)  # fmt: skip
+
+
+def read_mask(data: bytes) -> str:
+    """A mask file; its first byte chooses what its values mean."""
+    choice, data = data[0] if data else 0, bytes(with_checksums(bytearray(data[1:])))
+    values, dtype = MASK_VALUES[choice % len(MASK_VALUES)], ("uint8", "uint16")[choice >> 4 & 1]
+    try:
+        mask = decode_mask(data, values, dtype, MOST_PIXELS)
+    except (BadImage, BadMask) as error:
+        assert error.problem
+        return "refused"
+    assert mask.ndim == 2 and mask.size and mask.dtype == dtype
+    known = {*range(len(values.classes)), values.ignore}
+    assert not values.classes or set(np.unique(mask).tolist()) <= known
+    for encoding in ("raw", "zstd", "png"):
+        assert np.array_equal(decode_stored(encode_mask(mask, encoding), encoding, mask.shape, dtype), mask)
+    return "read"
+
+
+def read_stored_mask(data: bytes) -> str:
+    """Bytes of a mask in a pack, which a checksum does not protect from whoever wrote them."""
+    choice, height, width, data = *(data + bytes(3))[:3], data[3:]
+    dtype, encoding = ("uint8", "uint16")[choice & 1], ("raw", "zstd", "png")[(choice >> 1) % 3]
+    if encoding == "png" and not choice >> 7:
+        data = bytes(with_checksums(bytearray(data)))
+    try:
+        mask = decode_stored(data, encoding, (height, width), dtype)
+    except BadImage as error:
+        assert error.problem
+        return "refused"
+    assert mask.shape == (height, width) and mask.dtype == dtype
+    return "read"
+
+
+def read_mask_values(data: bytes) -> str:
+    """A file of colors, or of values and ids."""
+    choice, text = data[0] if data else 0, data[1:]
+    folder = written({"some.txt": text})
+    tree = Tree(os.fsencode(folder), (), (), ())
+    try:
+        found = values_in(tree, b"masks/", Asked(f"{('colors', 'map')[choice & 1]}:{folder}/some.txt"))
+    except UsageError as error:
+        check_named(error, {"some.txt"})
+        return "refused"
+    assert found is not None and found.ids and found.in_colors == (not choice & 1)
+    assert all(0 <= value <= 0xFFFFFF and 0 <= number <= 65535 for value, number in found.ids)
+    pixels = np.arange(120, dtype=np.uint8).reshape(8, 5, 3)
+    with suppress(BadMask):
+        found.ids_of(pixels if found.in_colors else pixels[..., 0], "uint16")
+    return "read"
+
+
+SMALL_MASK = np.arange(48, dtype=np.uint8).reshape(6, 8) % 4
+STORED_MASKS = [
+    bytes([code << 1 | deep, 6, 8]) + encode_mask(SMALL_MASK.astype(("uint8", "uint16")[deep]), encoding)
+    for code, encoding in enumerate(("raw", "zstd", "png")) for deep in (0, 1)
+]  # fmt: skip
+STORED_MASKS += [
+    bytes([0, 6, 9]) + bytes(48),
+    bytes([2, 5, 8]) + STORED_MASKS[2][3:],
+    bytes([4, 8, 6]) + STORED_MASKS[4][3:],
+    bytes([4, 6, 8]),
+]
+VALUE_FILES = [
+    b"\0road:128,64,128::\ncar:0,0,142::\n", b"\0name,r,g,b\na,1,2,3\nb,4,5,6\n", b"\0#804020 x\n#000000 y\n",
+    b"\0road 1 2\n", b"\x01road 7\n", b"\1{}", b"\0",
+    b"\x017 0 road\n8 1\n9 255\n", b'\1{"7": 0, "8": 1}', b"\x010:1\n1=>0\n",
+]  # fmt: skip
 
 
 # -- packs
@@ -246,6 +327,9 @@ def targets() -> dict[str, Target]:
         "archive": Target(read_archive, ARCHIVES),
         "header": Target(read_image_header, [bytes([choice]) + data[:800] for data in images for choice in (1, 0x6A)]),
         "decode": Target(read_image, [bytes([i % 256, i * 7 % 256]) + data for i, data in enumerate(images)]),
+        "mask": Target(read_mask, [bytes([i % 256]) + data for i, data in enumerate(images)]),
+        "mask-stored": Target(read_stored_mask, STORED_MASKS),
+        "mask-values": Target(read_mask_values, VALUE_FILES),
         "manifest": Target(read_manifest, [b"\0" + MANIFEST, b"\1" + MANIFEST, *edits]),
         "index": Target(read_any_index, [b"\1" + index for index in INDEXES] + patches),
     }

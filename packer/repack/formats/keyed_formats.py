@@ -13,7 +13,7 @@ from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, UsageError,
 from packer.files.record_frames import HEADER, read_varint, recordio_frames
 from packer.files.tar_segments import tar_files
 from packer.model.annotation import RawAnnotation
-from packer.model.record_json import packer_annotation
+from packer.model.record_json import packer_annotation, part_sizes
 from packer.repack.formats import (
     GET_AGAIN,
     LABEL_NAMES,
@@ -141,7 +141,9 @@ class WebDataset(Format):
         extras: dict[str, Any] = {}
         fields: dict[str, Any] = {}
         if b"json" in content:
-            said = json_label(content.pop(b"json"), origin)
+            text = content.pop(b"json")
+            without_parts(images, text)
+            said = json_label(text, origin)
             if not isinstance(said, dict):
                 return said
             fields = said
@@ -166,6 +168,16 @@ class WebDataset(Format):
                 known = number
         extras.update(fields)
         return with_extras(known, extras, origin)
+
+
+def without_parts(images: list[Image], text: bytes) -> None:
+    """Remove the parts of a sample that packer wrote, such as its mask, from its images; `text` is its JSON."""
+    try:
+        parts = part_sizes(packer_annotation(text))
+    except ValueError:
+        return  # whoever reads the label says it
+    if parts:
+        images[:] = [image for image in images if image[0].split(b".")[-2].decode("latin-1") not in parts]
 
 
 def json_label(text: bytes, origin: str) -> dict[str, Any] | Known:

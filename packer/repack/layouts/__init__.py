@@ -14,9 +14,11 @@ import numpy as np
 
 from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
-from packer.model.annotation import Annotation
+from packer.images.masks import as_picture
+from packer.model.annotation import Annotation, Mask
 from packer.model.fields import FIELDS, Number
-from packer.sources.paths import quoted_value
+from packer.sources.mask_files import MASK
+from packer.sources.paths import IMAGE_FOLDERS, quoted_value
 from packer.system.registry import Registry, choose
 
 _HOMES = {
@@ -25,6 +27,7 @@ _HOMES = {
     "yolo": "packer.repack.layouts.builtin:YoloLayout",
     "coco": "packer.repack.layouts.builtin:CocoLayout",
     "list": "packer.repack.layouts.builtin:ListLayout",
+    "masks": "packer.repack.layouts.builtin:MasksLayout",
 }
 _REGISTRY = Registry(_HOMES, "packer.layouts")
 """Entry points of this group add layouts: a name, and the subclass of `Layout`."""
@@ -62,6 +65,10 @@ class Layout:
     """What it can hold: names of FIELDS, or a member of one: ``box_fields.difficult``."""
     needs: frozenset[str] = frozenset()
     """Of these a pack must have one."""
+    mask_folder = b"masks"
+    """Where masks go."""
+    has_palette = False
+    """Whether masks have the palette of Pascal VOC, so that people see the classes."""
     stems = False
     """Whether two images in a folder must differ in more than their extension."""
 
@@ -76,13 +83,20 @@ class Layout:
         self.options: dict[str, str] = {}
         """Further options that read it again -> their values."""
 
+    @property
+    def is_of_masks(self) -> bool:
+        """Whether the pack has masks, and no other labels."""
+        return bool(self.manifest.masks) and not self.manifest.fields
+
     def check(self) -> None:
         """Raise UsageError if the pack has nothing that this layout could hold, or a class that it cannot name."""
         fields = {name for name in self.manifest.fields if name != "box_labels"}
+        fields |= {"masks"} if self.manifest.masks else set()
         if self.needs and not fields & self.needs:
             has = ", ".join(sorted(fields)) or "no labels"
             problem = f"{self.name} holds {' or '.join(sorted(self.needs))}, but the pack has {has}"
-            step = "voc, yolo, coco or list" if "boxes" in fields else "list" if fields - {"label"} else "folder"
+            step = "list" if fields - {"label"} else "folder"
+            step = "voc, yolo, coco or list" if "boxes" in fields else "masks or voc" if fields == {"masks"} else step
             raise UsageError(option("layout"), problem, f"choose {step}")
         for name in self.classes:
             if not name.isprintable() or name != name.strip() or not name:
@@ -97,11 +111,33 @@ class Layout:
     def add(self, item: Item) -> None:
         """Write the label of an image, or keep it for `close`."""
 
+    def write_mask(self, image: bytes, name: str, mask: Mask) -> None:
+        """Write the mask of an image as a PNG whose gray levels are its ids; `name` is that of the part."""
+        self.write(self.mask_file(image, name), as_picture(mask, self.has_palette))
+
+    def mask_file(self, image: bytes, name: str) -> bytes:
+        """Return where the mask of the image at this path goes."""
+        first, slash, rest = image.partition(b"/")
+        below = rest if slash and first.lower() in IMAGE_FOLDERS else image
+        folder = self.mask_folder if name == MASK else name.encode("ascii")
+        return b"%s/%s.png" % (folder, below.rpartition(b".")[0])
+
     def close(self) -> None:
         """Write what is written once: here, the class names in the order of their ids, for ``--classes``."""
-        if self.classes:
+        if self.classes and not self.is_of_masks:
             self.write(CLASSES_FILE, "".join(f"{name}\n" for name in self.classes).encode("utf-8", "surrogateescape"))
             self.options["classes"] = os.path.join("FOLDER", CLASSES_FILE)
+
+    def write_mask_classes(self) -> None:
+        """Write the names of the ids of masks beside them, and say how they are read again."""
+        if (facts := self.manifest.masks.get(MASK)) is None:
+            return
+        if facts.classes:
+            names = "".join(f"{name}\n" for name in facts.classes).encode("utf-8", "surrogateescape")
+            self.write(self.mask_folder + b"/class_names.txt", names)
+        self.options |= {"mask": os.fsdecode(self.mask_folder), "mask-values": "ids"}
+        if facts.ignore is not None:
+            self.options["ignore-id"] = str(facts.ignore)
 
     def note_lost(self, annotation: Annotation) -> None:
         """Count what the annotation has and this layout cannot hold."""

@@ -58,9 +58,22 @@ class FolderLayout(Layout):
 
     def close(self) -> None:
         """Create the folders of classes without images, too."""
-        for name in self.classes:
+        for name in () if self._plain else self.classes:
             os.makedirs(os.path.join(self.folder, name), exist_ok=True)
         super().close()
+
+
+class MasksLayout(Layout):
+    """Images and their masks in two folders, the names of the classes beside the masks."""
+
+    name = "masks"
+    needs = frozenset({"masks"})
+    stems = True
+
+    def place(self, path: bytes, annotation: Annotation) -> bytes:
+        """Return the path below images."""
+        first, slash, rest = path.partition(b"/")
+        return b"images/" + (rest if slash and first.lower() in IMAGE_FOLDERS else path)
 
 
 FILE = "labels.csv"
@@ -171,11 +184,18 @@ class VocLayout(Layout):
     """An XML file for each image that has boxes, even if they are none."""
 
     name = "voc"
-    needs = frozenset({"boxes"})
+    needs = frozenset({"boxes", "masks"})
+    mask_folder = b"SegmentationClass"
+    has_palette = True
     holds = frozenset(
         {"boxes", "box_fields.pose", "box_fields.voc_bndbox", *(f"box_fields.{name}" for name in VOC_FLAGS)}
     )
     stems = True
+
+    def __init__(self, folder: str, manifest: Manifest) -> None:
+        super().__init__(folder, manifest)
+        if self.is_of_masks:
+            self.labels = "none"
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return the path below JPEGImages."""

@@ -48,6 +48,7 @@ export class Detail {
     if (facts.landmarks?.length) parts.push(element("h3", {}, `landmarks: ${facts.landmarks.length}`), table(facts.landmarks.map((point, n) => [n + 1, point.join(", ")])));
     for (const [n, points] of (facts.keypoints ?? []).entries()) parts.push(...keypoints(points, facts.keypoints.length > 1 ? n + 1 : ""));
     if (facts.polygons?.some((p) => p.length)) parts.push(element("h3", {}, "outlines"), table(facts.polygons.map((p, n) => [n + 1, `${p.length} points`])));
+    if (facts.mask_ids) parts.push(element("h3", {}, "mask"), table(facts.mask_ids.map(([id, name, share]) => [name, `${share} %`])));
     const extras = Object.entries(facts.extras);
     if (extras.length) parts.push(element("h3", {}, "extras"), table(extras));
     parts.push(element("h3", {}, "stored"), table(facts.stored));

@@ -66,6 +66,7 @@ function pathOf({ box, outline, points, bones }) {
 // and a light casing, so that each color is seen on each picture. `chosen`: the number of an object that stands out.
 export function shapes(facts, { scale, chosen = null, width = 2 }) {
   const group = svg("g", { class: "shapes" }), all = objects(facts);
+  if (facts.mask) group.append(svg("image", { class: "mask", href: facts.mask, width: facts.width, height: facts.height, preserveAspectRatio: "none" }));
   const line = { fill: "none", "vector-effect": "non-scaling-stroke", "stroke-linejoin": "round" };
   const cased = all.filter(({ n }) => n === chosen || (chosen === null && !isFaint(facts, n))).map(pathOf).join("");
   if (cased) for (const [color, more] of [["#fff", 3], ["#000", 1.6]]) group.append(svg("path", { class: "casing", d: cased, ...line, stroke: color, "stroke-width": width + more, "stroke-opacity": color === "#fff" ? 0.55 : 0.8 }));
