@@ -113,7 +113,7 @@ def test_children_decode_while_threads_do_and_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Bits(9), lambda: BufferPool(64), lambda: Replacer(None, None, 0), lambda: remote._opening]
+    "make", [lambda: Bits(9), lambda: BufferPool(64), lambda: Replacer(None, None, None, 0), lambda: remote._opening]
 )
 def test_locks_that_any_thread_may_hold_are_free_in_a_child(make) -> None:
     """A fork waits for the threads of packer's pools only: those of a user may be reading a pack."""
