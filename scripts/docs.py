@@ -35,6 +35,7 @@ from typing import Any
 
 from torture import BLOCK, EVIDENCE, ROOT, ROWS, Row
 
+sys.path.insert(0, str(ROOT))  # the pages are of the packer beside them, not of one that is installed
 DOCS = ROOT / "docs"
 BENCHMARKS = DOCS / "benchmarks.md"
 

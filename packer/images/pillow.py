@@ -34,7 +34,7 @@ _BMP_RAW_MODES = {"BGR;15": 3, "BGR;16": 3, "BGR": 3, "BGRX": 3, "BGRA": 4}
 _CHANNELS = {"1": 1, "L": 1, "I;16": 1, "I": 1, "LA": 2, "P": 3, "RGB": 3, "PA": 4, "RGBA": 4, "CMYK": 4}
 _DEEP_MODES = ("I", "I;16", "I;16B")
 _LEVEL_STEPS = {2: 85, 4: 17}
-"""Bits of the gray levels of a PNG -> what Pillow multiplies them by."""
+"""Bits of gray levels -> what Pillow multiplies them by."""
 _HEAD_BYTES = 1 << 14
 _START_OF_DATA = b"\xff\x93"
 """Of a JPEG 2000 file; OpenJPEG takes one that ends before it, as an image without data."""
@@ -226,9 +226,14 @@ def decode_values(data: bytes, header: Header) -> Image:
         raise
     except Exception as error:
         raise _refusal(header.format, error) from None
-    # of a PNG, Pillow spreads the levels of fewer bits over those of eight
-    spread = header.format == "png" and image.mode in ("L", "LA")
-    return values // _LEVEL_STEPS.get(data[24], 1) if spread else values
+    return values // _LEVEL_STEPS.get(_bits_of(image, header, data), 1) if image.mode in ("L", "LA") else values
+
+
+def _bits_of(image: Any, header: Header, data: bytes) -> int:
+    """Return the bits of a level in a gray picture: Pillow spreads fewer than eight over eight."""
+    if header.format == "tiff":
+        return int(image.tag_v2.get(258, (8,))[0])
+    return data[24] if header.format == "png" else 8
 
 
 def _values(image: Any) -> Image:

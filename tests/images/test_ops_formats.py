@@ -58,6 +58,16 @@ def palette_bmp(bits: int, info_bytes: int, pixels: bytes, compression: int = 0)
     return b"BM" + struct.pack("<IHHI", offset + len(pixels), 0, 0, offset) + info + palette + pixels
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_gray_levels_of_tiffs_as_values(bits: int) -> None:
+    """Levels of fewer bits stay what the file has: they are ids in a mask."""
+    levels = np.arange(WIDTH * HEIGHT).reshape(HEIGHT, WIDTH) % (1 << bits)
+    each = 8 // bits
+    packed = sum(levels[:, i::each] << (8 - bits * (i + 1)) for i in range(each))
+    data = tiff(bits, 1, 1, [np.asarray(packed, np.uint8).tobytes()])
+    assert np.array_equal(pillow.decode_values(data, read_header(data)), levels)
+
+
 def palette_tiff(bits: int, pixels: bytes) -> bytes:
     colors = [value * 257 for channel in range(3) for value in [color[channel] for color in COLORS[: 1 << bits]]]
     return tiff(bits, 3, 1, [pixels], ((320, 3, colors),))
