@@ -13,7 +13,7 @@ from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, UsageError,
 from packer.files.record_frames import HEADER, read_varint, recordio_frames
 from packer.files.tar_segments import tar_files
 from packer.model.annotation import RawAnnotation
-from packer.model.record_json import packer_annotation, part_sizes
+from packer.model.record_json import packer_annotation
 from packer.repack.formats import (
     GET_AGAIN,
     LABEL_NAMES,
@@ -32,6 +32,7 @@ from packer.repack.formats import (
     packer_rows,
     whole_number,
 )
+from packer.sources.folder import MASK_ENDING
 from packer.sources.paths import MOST_CLASSES
 
 IMAGES = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
@@ -68,6 +69,8 @@ class WebDataset(Format):
         self._images = frozenset((image.lower().lstrip(".").encode(),)) if image else IMAGES
         self._texts = TEXTS | ({self._label} if self._label else set())
         self._captions = 0
+        self._left_out: set[bytes] = set()
+        """The extensions of masks beside images."""
         self._kinds: dict[bytes, bytes] = {}
         self._plain: dict[bytes, Known] = {}
         """The classes of small files: they have few spellings."""
@@ -89,7 +92,7 @@ class WebDataset(Format):
             if key != last:
                 if images:
                     known = self._class(file, images, texts) if texts else None
-                    for path, at, count in images:
+                    for path, at, count in self._without_masks(images):
                         yield path, at, count, known, None
                     images = []
                 last, texts = key, {}
@@ -98,10 +101,23 @@ class WebDataset(Format):
             elif kind is not OTHER:
                 texts[kind] = start, size
         known = self._class(file, images, texts) if texts and images else None
-        for path, at, count in images:
+        for path, at, count in self._without_masks(images):
             yield path, at, count, known, None
+        if self._left_out:
+            names = ", ".join(sorted(printable(name) for name in self._left_out))
+            self.notes.append(f"left out: {names} of the samples; packer build packs masks")
         if self._captions:
             self.notes.append("texts are kept as fields of the images; --columns label=txt makes them classes")
+
+    def _without_masks(self, images: list[Image]) -> list[Image]:
+        """Return the images of a sample but those that are masks of another."""
+        if len(images) < 2:
+            return images
+        found = [image for image in images if MASK_ENDING.search(image[0].rpartition(b".")[0]) is None]
+        if not found or len(found) == len(images):
+            return images
+        self._left_out.update(image[0].rpartition(b"/")[2].partition(b".")[2] for image in images if image not in found)
+        return found
 
     def _kind(self, extension: bytes) -> bytes:
         """Return what the extension of a member says of it: IMAGE, OTHER, or the extension in `_texts`."""
@@ -142,7 +158,6 @@ class WebDataset(Format):
         fields: dict[str, Any] = {}
         if b"json" in content:
             text = content.pop(b"json")
-            without_parts(images, text)
             said = json_label(text, origin)
             if not isinstance(said, dict):
                 return said
@@ -168,16 +183,6 @@ class WebDataset(Format):
                 known = number
         extras.update(fields)
         return with_extras(known, extras, origin)
-
-
-def without_parts(images: list[Image], text: bytes) -> None:
-    """Remove the parts of a sample that packer wrote, such as its mask, from its images; `text` is its JSON."""
-    try:
-        parts = part_sizes(packer_annotation(text))
-    except ValueError:
-        return  # whoever reads the label says it
-    if parts:
-        images[:] = [image for image in images if image[0].split(b".")[-2].decode("latin-1") not in parts]
 
 
 def json_label(text: bytes, origin: str) -> dict[str, Any] | Known:
