@@ -68,6 +68,17 @@ def test_gray_levels_of_tiffs_as_values(bits: int) -> None:
     assert np.array_equal(pillow.decode_values(data, read_header(data)), levels)
 
 
+def test_a_tiff_of_two_heights_is_refused_before_it_takes_memory() -> None:
+    data = bytearray(tiff(2, 1, 1, [bytes(WIDTH * HEIGHT)]))
+    for tag, height in ((257, 60_000_000), (278, HEIGHT)):  # Pillow takes the first
+        at = data.rfind(struct.pack(">HHI", tag, 3, 1))
+        data[at : at + 12] = struct.pack(">HHII", 257, 4, 1, height)
+    header = read_header(bytes(data))
+    assert (header.width, header.height, header.pillow) == (WIDTH, HEIGHT, True)
+    with pytest.raises(BadImage, match="is 32x24 pixels by one tag of TIFF, 32x60000000 by another"):
+        decode(bytes(data), header, "unchanged")
+
+
 def palette_tiff(bits: int, pixels: bytes) -> bytes:
     colors = [value * 257 for channel in range(3) for value in [color[channel] for color in COLORS[: 1 << bits]]]
     return tiff(bits, 3, 1, [pixels], ((320, 3, colors),))
