@@ -36,6 +36,10 @@ from packer.sources.tree import Run, find_tree, run_here
 from packer.stores import is_url
 
 MASK_OPTIONS = ("mask_values", "ignore_id", "mask_encode")
+NO_NAMES = (
+    "the masks have no names of classes: their values are taken as ids, and class_names.txt beside them would name "
+    "them; numbers of the objects in an image are no classes"
+)
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
 VIDEOS = (b".mp4", b".avi", b".mov", b".mkv", b".webm", b".m4v", b".mpg", b".mpeg")
 JOBS = 256
@@ -209,6 +213,8 @@ def _add_masks(masks: MaskSource, sources: list[BaseSource], options: BuildOptio
         inputs.notes.insert(1 if sources else 0, f"{as_options(option('mask', where))}: {count:,} masks fit images")
     if not sources:
         masks.take_classes(None if options.classes is None else read_classes(options.classes))
+    if not masks.values.classes and options.mask_values is None:
+        masks.notes.append(NO_NAMES)
     inputs.labels = (*inputs.labels, "masks")
     inputs.mask_values = masks.values
     sources.append(masks)

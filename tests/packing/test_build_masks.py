@@ -232,10 +232,19 @@ def test_unknown_values_are_refused(values: str, tmp_path: Path) -> None:
         build(write_files(tmp_path / "set", pairs()), mask_values=values or "x")
 
 
+def test_masks_without_names_are_said_to_have_none(tmp_path: Path) -> None:
+    """Numbers of objects look like ids of classes: only the user knows."""
+    source = write_files(tmp_path / "set", pairs())
+    for asked in (None, "ids"):
+        pack = build(source, mask_values=asked, overwrite=True)
+        assert any("no names of classes" in note for note in pack.manifest.notes) == (asked is None)
+
+
 def test_names_beside_the_masks(tmp_path: Path) -> None:
     pack = build(write_files(tmp_path / "set", pairs() | {"classes.txt": NAMES.encode()}))
     assert pack.classes == NAMES.split() == list(pack.manifest.masks["mask"].classes)
     assert "left unread" not in pack.manifest.notes[0] or "0 files left unread" in pack.manifest.notes[0]
+    assert not any("no names of classes" in note for note in pack.manifest.notes)
 
 
 def test_cityscapes(tmp_path: Path) -> None:
