@@ -148,12 +148,14 @@ class Pack:
             path: The path of its source file is like this: ``night/*.jpg``, in which ``*`` also stands for folders.
 
         Raises:
-            UsageError: The pack has no such class.
+            UsageError: The pack has no such class, or no such labels.
         """
         chosen = np.ones(len(self), np.bool_)
         if label is not None:
+            self._check_has("label", "labels of images")
             chosen &= np.isin(np.asarray(self.column("label")), self._ids_of(label))
         if box_label is not None:
+            self._check_has("box_labels", "boxes with classes")
             boxes = cast(Ragged, self.column("box_labels"))
             of_box = np.repeat(np.arange(len(self)), boxes.lengths)
             found = of_box[np.isin(np.asarray(boxes.flat()), self._ids_of(box_label))]
@@ -162,6 +164,12 @@ class Pack:
             like = re.compile(fnmatch.translate(path)).match
             chosen &= np.array([like(one) is not None for one in self.paths], np.bool_)
         return np.flatnonzero(chosen)
+
+    def _check_has(self, field: str, what: str) -> None:
+        """Raise UsageError if no image has what is asked for: an empty answer would look like one."""
+        if len(self) and field not in self.manifest.fields:
+            has = ", ".join([*self.manifest.fields, *self.manifest.parts]) or "none"
+            raise UsageError(self.path, f"has no {what}", f"its labels are: {has}")
 
     def _ids_of(self, classes: int | str | Sequence[int | str]) -> list[int]:
         """Return the ids of classes. Raise UsageError for one that the pack does not have."""

@@ -244,6 +244,9 @@ def test_names_beside_the_masks(tmp_path: Path) -> None:
     pack = build(write_files(tmp_path / "set", pairs() | {"classes.txt": NAMES.encode()}))
     assert pack.classes == NAMES.split() == list(pack.manifest.masks["mask"].classes)
     assert "left unread" not in pack.manifest.notes[0] or "0 files left unread" in pack.manifest.notes[0]
+    for asked, what in (("label", "labels of images"), ("box_label", "boxes with classes")):
+        with pytest.raises(UsageError, match=f"has no {what}; its labels are: mask"):
+            pack.where(**{asked: 0})
     assert not any("no names of classes" in note for note in pack.manifest.notes)
 
 
