@@ -38,7 +38,7 @@ from packer.stores import is_url
 MASK_OPTIONS = ("mask_values", "ignore_id", "mask_encode")
 NO_NAMES = (
     "the masks have no names of classes: their values are taken as ids, and class_names.txt beside them would name "
-    "them; numbers of the objects in an image are no classes"
+    "them; numbers of the objects in an image are not classes"
 )
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
 VIDEOS = (b".mp4", b".avi", b".mov", b".mkv", b".webm", b".m4v", b".mpg", b".mpeg")
