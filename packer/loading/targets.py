@@ -138,10 +138,11 @@ class Targets(Sequence[Target]):
         if self.are_labels:
             return self._pack.reader.values("label", records).astype(np.int64)
         if self.are_masks:
-            ids: NDArray[Any] = self._ids(self._masks[0], records, params) if out is None else out
-            if out is not None:
-                self._masks[0].read(records, params, out)
-            return ids
+            if out is None:
+                ids: NDArray[Any] = self._ids(self._masks[0], records, params)
+                return ids
+            self._masks[0].read(records, params, out)
+            return out
         tags = _tags(self._pack, records) if self._has_tags else None
         if tags is not None and self.is_array:
             return tags
