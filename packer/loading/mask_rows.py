@@ -16,6 +16,7 @@ from packer.loading.crop import CropParams
 from packer.loading.decoding import sizes_of
 from packer.loading.fill import Gather
 from packer.model.annotation import ENCODINGS, Int64, Mask
+from packer.model.geometry import nearest
 from packer.samplers.order import Float64
 
 AT_ONCE = 16
@@ -131,11 +132,10 @@ def places(start: Float64, extent: Float64, pixels: int) -> Int64:
     That below the center of each (`packer.model.geometry.nearest`), in whole numbers for crops of whole pixels.
     """
     whole = (start == np.rint(start)) & (extent == np.rint(extent))
-    odd = 2 * np.arange(pixels, dtype=np.int64) + 1
-    found: Int64 = start.astype(np.int64)[:, None] + odd * extent.astype(np.int64)[:, None] // (2 * pixels)
+    found = nearest(extent.astype(np.int64)[:, None], pixels, start.astype(np.int64)[:, None])
     if not whole.all():
         within = ~whole
-        exact = start[within, None] + odd * extent[within, None] / (2 * pixels)
+        exact = start[within, None] + (2 * np.arange(pixels) + 1) * extent[within, None] / (2 * pixels)
         found[within] = np.floor(exact).astype(np.int64)
     return found
 

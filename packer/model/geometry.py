@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.model.annotation import Annotation, Float32
+from packer.model.annotation import Annotation, Float32, Int64
 from packer.model.fields import moved, with_boxes
 
 Float64 = NDArray[np.float64]
@@ -59,13 +59,13 @@ class Geometry:
         return np.stack([self.a * x + self.b * y + self.c, self.d * x + self.e * y + self.f], axis=-1)
 
 
-def nearest(extent: int, pixels: int, start: int = 0) -> NDArray[np.int64]:
+def nearest(extent: int | Int64, pixels: int, start: int | Int64 = 0) -> Int64:
     """Return which pixel of a mask each of `pixels` new ones takes along an axis: that below its center.
 
     In whole numbers, ``start + floor((2 i + 1) * extent / (2 * pixels))``: no rounding, on any machine.
 
     Args:
-        extent: Number of pixels that become the new ones.
+        extent: Number of pixels that become the new ones; or many such numbers, (n, 1), for a result of (n, pixels).
         pixels: Number of new ones.
         start: The first of those of the mask.
     """
