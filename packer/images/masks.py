@@ -83,8 +83,7 @@ class MaskValues:
         colors, ids = self._colors
         if values.ndim == 2:
             values = np.repeat(values[..., None], 3, axis=2)
-        wide = np.int32 if values.dtype == np.uint8 else np.int64  # a level of 16 bits is no color of 8
-        codes = values.astype(wide) @ np.array([1 << 16, 1 << 8, 1], wide)
+        codes = color_codes(values)
         places = np.minimum(np.searchsorted(colors, codes), len(colors) - 1)
         if not (there := colors[places] == codes).all():
             raise self._unknown(codes, there, lambda code: f"({code >> 16}, {code >> 8 & 255}, {code & 255})")
@@ -134,6 +133,12 @@ def gray_of(values: Mask, most: int = 0) -> Mask:
     if values.ndim == 3 and int(np.ptp(values, axis=2).max(initial=0)) <= most:
         return values[..., 1]
     return values
+
+
+def color_codes(values: Mask) -> Mask:
+    """Return the colors (height, width, 3) of a picture as numbers (height, width): r << 16 | g << 8 | b."""
+    wide = np.int32 if values.dtype == np.uint8 else np.int64  # a level of 16 bits is not a color of 8
+    return values.astype(wide) @ np.array([1 << 16, 1 << 8, 1], wide)
 
 
 def read_mask_header(data: bytes, complete: bool, size: int, max_pixels: int = DEFAULT_MAX_PIXELS) -> Header:

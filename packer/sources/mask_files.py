@@ -14,7 +14,7 @@ import numpy as np
 
 from packer.errors import BadInput, UsageError, option, printable
 from packer.images.header import read_header
-from packer.images.masks import MaskValues, gray_of
+from packer.images.masks import MaskValues, color_codes, gray_of
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartFile, PartSpec, RawAnnotation
 from packer.sources.by_stem import ByStemSource, Matches, match_by_stem
@@ -203,7 +203,7 @@ def _distinct(values: Image) -> list[int]:
     """Return the different values of a picture, of colors as r << 16 | g << 8 | b; gray in three channels is gray."""
     values = gray_of(values)
     if values.ndim == 3:
-        values = values.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
+        values = color_codes(values)
     found: list[int] = np.unique(values).tolist()
     return found
 
