@@ -14,7 +14,7 @@ from packer.format.pack import Pack
 from packer.stats.html import one_file_page
 from packer.system.atomic import replacing
 from packer.view.facts import pack_facts, tile_facts
-from packer.view.pictures import Pictures, problem_of
+from packer.view.pictures import Pictures, hue_of, problem_of
 
 MOST = 10_000
 NOT_LABELED, HIDDEN = 0, 1
@@ -156,10 +156,10 @@ def _point(x: float | None, y: float | None, radius: float, color: str, is_fille
 
 
 def color_of(class_id: int | None) -> str:
-    """Return the CSS color of a class id, gray for none. Neighbors get hues far apart (static/draw.js has the same)."""
+    """Return the CSS color of a class id, gray for none."""
     if class_id is None or class_id < 0:
         return "hsl(0 0% 60%)"
-    return f"hsl({(class_id * 137.508 + 205) % 360:.0f} 75% 52%)"
+    return f"hsl({hue_of(class_id):.0f} 75% 52%)"
 
 
 def _line(color: str) -> str:

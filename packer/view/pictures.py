@@ -134,9 +134,14 @@ HATCH = 6
 """Pixels from one line of the hatching of ignored pixels to the next."""
 
 
+def hue_of(class_id: int) -> float:
+    """Return the hue of a class id in degrees. Neighbors get hues far apart (static/draw.js has the same)."""
+    return (class_id * 137.508 + 205) % 360
+
+
 def color_of_class(number: int) -> tuple[int, int, int]:
     """Return the color of a class id, 0 to 255 each: that of the page and of sheets (`packer.view.export.color_of`)."""
-    red, green, blue = hls_to_rgb((number * 137.508 + 205) % 360 / 360, 0.52, 0.75)
+    red, green, blue = hls_to_rgb(hue_of(number) / 360, 0.52, 0.75)
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
