@@ -157,8 +157,7 @@ class WebDataset(Format):
         extras: dict[str, Any] = {}
         fields: dict[str, Any] = {}
         if b"json" in content:
-            text = content.pop(b"json")
-            said = json_label(text, origin)
+            said = json_label(content.pop(b"json"), origin)
             if not isinstance(said, dict):
                 return said
             fields = said
