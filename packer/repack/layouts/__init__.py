@@ -52,6 +52,12 @@ class Item:
         return [] if labels is None else [classes[i] for i in labels.tolist()]
 
 
+def below_images(path: bytes) -> bytes:
+    """Return the path of an image without the folder of all images that it may begin with, such as images/."""
+    first, slash, rest = path.partition(b"/")
+    return rest if slash and first.lower() in IMAGE_FOLDERS else path
+
+
 class Layout:
     """Writes the labels of images to a folder. Subclasses are in `builtin`, and in other packages.
 
@@ -117,10 +123,8 @@ class Layout:
 
     def mask_file(self, image: bytes, name: str) -> bytes:
         """Return where the mask of the image at this path goes."""
-        first, slash, rest = image.partition(b"/")
-        below = rest if slash and first.lower() in IMAGE_FOLDERS else image
         folder = self.mask_folder if name == MASK else name.encode("ascii")
-        return b"%s/%s.png" % (folder, below.rpartition(b".")[0])
+        return b"%s/%s.png" % (folder, below_images(image).rpartition(b".")[0])
 
     def close(self) -> None:
         """Write what is written once: here, the class names in the order of their ids, for ``--classes``."""

@@ -13,7 +13,7 @@ import numpy as np
 from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.model.annotation import Annotation
-from packer.repack.layouts import Item, Layout, plain
+from packer.repack.layouts import Item, Layout, below_images, plain
 from packer.sources.coco_objects import PIXEL_CENTER
 from packer.sources.list_columns import FLAGS
 from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, as_text, quoted_value, stem_of
@@ -72,8 +72,7 @@ class MasksLayout(Layout):
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return the path below images."""
-        first, slash, rest = path.partition(b"/")
-        return b"images/" + (rest if slash and first.lower() in IMAGE_FOLDERS else path)
+        return b"images/" + below_images(path)
 
 
 FILE = "labels.csv"
