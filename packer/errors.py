@@ -254,8 +254,14 @@ class BadLabel(BadInput):
     reason = "bad-label"
 
 
-class BadMask(BadLabel):
-    """A mask of another size than its image, with values that are no class, or that cannot be read."""
+class BadPart(BadLabel):
+    """A part of another size than its image, or that cannot be read."""
+
+    reason = "bad-part"
+
+
+class BadMask(BadPart):
+    """A mask that is such a part, or that has values that are no class."""
 
     reason = "bad-mask"
 

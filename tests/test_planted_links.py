@@ -49,12 +49,12 @@ def _unlist(w: Path) -> None:
 
 
 def _first_part(w: Path) -> None:
-    good(*_words([*BUILD, "--part", "1/2"], w))
+    good(*_words([*BUILD, "--job", "1/2"], w))
 
 
 def _parts(w: Path) -> None:
     _first_part(w)
-    good(*_words([*BUILD, "--part", "2/2"], w))
+    good(*_words([*BUILD, "--job", "2/2"], w))
 
 
 def _indexed(w: Path) -> None:
@@ -94,7 +94,7 @@ CASES: dict[str, tuple[list[str], Callable[[Path], None] | None]] = {
     "build, jpeg index": ([*BUILD, "--jpeg-index", "row"], None),
     "build, quarantine": ([*BUILD, "--on-bad", "skip", "--quarantine", "{w}/q"], _one_bad),
     "build, archive": (["build", "{w}/src.tar.gz", "-o", "{w}/out", "--labels", "none", *SHARD], _archive),
-    "build, a part": ([*BUILD, "--part", "2/2"], _first_part),
+    "build, a part": ([*BUILD, "--job", "2/2"], _first_part),
     "build, finish": ([*BUILD, "--finish"], _parts),
     "build, to a store": (["build", "{w}/src", "-o", "file://{w}/store/out", *SHARD, "--scratch", "{w}/scratch"], None),
     "index": (["index", "{w}/p"], None),

@@ -212,7 +212,7 @@ def build(context: click.Context, /, dry_run: bool, deep: bool, progress: Progre
     if dry_run:
         plans = plan_packs(options, progress, deep)
         found = [(plan_facts(plan), plan_lines(plan, deep)) for plan in plans]
-    elif options.part is not None:
+    elif options.job is not None:
         parts = build_parts(options, progress)
         found = [({**asdict(part), "part": str(part.part)}, [part.line]) for part in parts]
     else:

@@ -69,7 +69,7 @@ def deep_digest(pack: Pack, progress: Progress | None = None) -> str:
     for number in range(len(pack)):
         images.update(pack.record(number))
         for name, digest in parts.items():
-            digest.update(pack.part(number, name) or b"")
+            digest.update(pack.reader.part(number, name) or b"")
         if number % RECORDS_A_REPORT == 0:
             progress.advance(min(RECORDS_A_REPORT, len(pack) - number))
     of_bytes = {name: digest.hexdigest() for name, digest in parts.items()}
@@ -85,6 +85,7 @@ def _combined_digest(manifest: Manifest, digests: dict[str, str]) -> str:
         "columns": digests,
         **({"parts": dict(sorted(manifest.parts.items()))} if manifest.parts else {}),
         **({"masks": {name: asdict(facts) for name, facts in manifest.masks.items()}} if manifest.masks else {}),
+        **({"pixels": {name: asdict(facts) for name, facts in manifest.pixels.items()}} if manifest.pixels else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
 

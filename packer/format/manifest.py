@@ -14,8 +14,18 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any, get_args, get_origin, get_type_hints
 
-from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError, printable
-from packer.model.annotation import KINDS, Annotation, PartSpec, check_names
+from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
+from packer.model.annotation import (
+    KINDS,
+    MAP_DTYPES,
+    MOST_CHANNELS,
+    OF_PIXELS,
+    Annotation,
+    MaskFacts,
+    PartSpec,
+    PixelFacts,
+    check_names,
+)
 from packer.system import open_regular
 
 _hints = cache(get_type_hints)
@@ -132,33 +142,17 @@ class Origin:
     """Digest of the pack (`Manifest.digest`), or of the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class MaskFacts:
-    """What the values of a part of the kind mask are: the fields of a `PartSpec`."""
-
-    dtype: str
-    """uint8 or uint16."""
-    classes: tuple[str, ...] = ()
-    """Their names; () if they are not known."""
-    ignore: int | None = None
-    """The value of pixels that are of no class."""
-
-    @property
-    def text(self) -> str:
-        """What they are, for a message."""
-        names = ", ".join(map(printable, self.classes[:5])) + (", ..." if len(self.classes) > 5 else "")
-        ignored = "none" if self.ignore is None else str(self.ignore)
-        return f"{self.dtype}, classes {names or 'unknown'}, {ignored} ignored"
-
-
 SAME_MASKS = "build both with the same --classes, --mask-values and --ignore-id"
 """The next step where values of masks mean one thing in one pack, and another in the other."""
 
 
 def of_parts(specs: Iterable[PartSpec]) -> dict[str, Any]:
     """Return what a manifest says of the parts of its records."""
+    specs = list(specs)
     masks = {spec.name: MaskFacts(spec.dtype, spec.classes, spec.ignore) for spec in specs if spec.kind == "mask"}
-    return {"parts": {spec.name: spec.kind for spec in specs}, "masks": masks}
+    others = [spec for spec in specs if spec.kind in OF_PIXELS and spec.kind != "mask"]
+    pixels = {spec.name: PixelFacts(spec.dtype, spec.channels, spec.ignore) for spec in others}
+    return {"parts": {spec.name: spec.kind for spec in specs}, "masks": masks, "pixels": pixels}
 
 
 @dataclass(frozen=True)
@@ -199,6 +193,8 @@ class Manifest:
     """The parts that records may have besides their image: name -> kind; not in the file if there are none."""
     masks: Mapping[str, MaskFacts] = field(default_factory=dict)
     """The values of those that are masks; not in the file if there are none."""
+    pixels: Mapping[str, PixelFacts] = field(default_factory=dict)
+    """The values of those that are maps and images; not in the file if there are none."""
     linked: Mapping[str, str] = field(default_factory=dict)
     """Container files that were not written for this pack: name -> path of the file, absolute or relative to the pack;
     "" if the file is in the pack's folder and shared with other packs. Their records are those that the index names;
@@ -217,7 +213,8 @@ class Manifest:
     @property
     def part_specs(self) -> tuple[PartSpec, ...]:
         """The parts as a writer of shards wants them."""
-        facts = {name: asdict(masks) for name, masks in self.masks.items()}
+        facts = {name: asdict(one) for name, one in self.masks.items()}
+        facts |= {name: asdict(one) for name, one in self.pixels.items()}
         return tuple(PartSpec(name, kind, **facts.get(name, {})) for name, kind in self.parts.items())
 
     @property
@@ -227,8 +224,11 @@ class Manifest:
 
     @property
     def parts_text(self) -> str:
-        """What a record consists of: ``image, aux (bytes)``."""
-        return ", ".join(["image", *(f"{name} ({kind})" for name, kind in self.parts.items())])
+        """What a record consists of: ``image, aux (bytes), depth (map, uint16)``."""
+        facts = {
+            name: f", {one.dtype}" + f" x {one.channels}" * (one.channels > 1) for name, one in self.pixels.items()
+        }
+        return ", ".join(["image", *(f"{name} ({kind}{facts.get(name, '')})" for name, kind in self.parts.items())])
 
     @property
     def lenient(self) -> bool:
@@ -253,13 +253,13 @@ class Manifest:
         # not asdict of all, which would copy each of a million classes
         content.update(shards=shards, rejected=[asdict(row) for row in self.rejected])
         content["made_from"] = [asdict(origin) for origin in self.made_from]
-        for name in ("lists", "companions", "masks"):
+        for name in ("lists", "companions", "masks", "pixels"):
             content[name] = {key: asdict(file) for key, file in content[name].items()}
         if self.flip_index is None:  # as packs of before have it, which must stay what they are
             del content["flip_index"]
         if not self.lists:
             del content["lists"]
-        for name in ("tags", "parts", "masks", "linked", "companions", "made_from"):
+        for name in ("tags", "parts", "masks", "pixels", "linked", "companions", "made_from"):
             if not content[name]:
                 del content[name]
         return content
@@ -435,14 +435,19 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
 
 
 def _check_masks(manifest: Manifest) -> None:
-    if manifest.masks.keys() != {name for name, kind in manifest.parts.items() if kind == "mask"}:
-        raise ValueError(f"values of the masks {sorted(manifest.masks)}, but it has other parts")
-    for name, facts in manifest.masks.items():
-        if facts.dtype not in ("uint8", "uint16"):
+    of_pixels = {name for name, kind in manifest.parts.items() if kind in OF_PIXELS}
+    masks = {name for name, kind in manifest.parts.items() if kind == "mask"}
+    if manifest.masks.keys() != masks or manifest.pixels.keys() != of_pixels - masks:
+        raise ValueError(f"values of {sorted({*manifest.masks, *manifest.pixels})}, but other parts have pixels")
+    every: dict[str, Any] = {**manifest.masks, **manifest.pixels}
+    for name, facts in every.items():
+        if facts.dtype not in (("uint8", "uint16") if name in masks else MAP_DTYPES):
             raise ValueError(f"the values of {name} are of the type {facts.dtype!r}")
         most = 1 << (8 if facts.dtype == "uint8" else 16)
-        if len(facts.classes) > most or not 0 <= (facts.ignore or 0) < most:
-            raise ValueError(f"{len(facts.classes)} classes and the value {facts.ignore} do not fit into {name}")
+        if len(getattr(facts, "classes", ())) > most or not 0 <= (facts.ignore or 0) < most:
+            raise ValueError(f"the classes and the value {facts.ignore} do not fit into {name}")
+        if not 1 <= getattr(facts, "channels", 1) <= MOST_CHANNELS:
+            raise ValueError(f"{name} has a strange number of channels")
 
 
 _CHOICES = {
@@ -455,7 +460,7 @@ _INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
 
 
 _NUMBERS = frozenset(("ignore_id", "max_pixels", "pad_value", "quality", "shard_bytes", "shuffle"))
-_LISTS = frozenset(("columns", "label_files", "labels"))
+_LISTS = frozenset(("columns", "label_files", "labels", "part"))
 
 
 def _check_option(name: str, value: object) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
 
@@ -24,7 +24,6 @@ from packer.format.annotation_table import annotation_table
 from packer.format.manifest import SAME_MASKS, Manifest, Origin
 from packer.format.pack_files import open_files
 from packer.format.records import Records
-from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation import Annotation, Image, Int64, Mask, Sample
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import FLIPS, WHOLE
@@ -202,19 +201,6 @@ class Pack:
         """
         return self.reader.record(i)
 
-    def part(self, i: int, name: str) -> bytes | None:
-        """Return the bytes of a part of record `i`; None if it lacks that part.
-
-        Args:
-            i: Number of the record.
-            name: One of `Manifest.parts`.
-
-        Raises:
-            DamagedPack: They do not match their checksum, which is verified when this process first reads them.
-            UsageError: The pack has no such part.
-        """
-        return self.reader.part(i, name)
-
     def key(self, i: int) -> str:
         """Return the key of record `i`: ``00000042``."""
         return self.reader.key(i)
@@ -248,19 +234,36 @@ class Pack:
             DamagedPack: It does not match its checksum, or the size of the image.
             UsageError: The pack has no such masks.
         """
-        data = self.part(i, name)
         if name not in self.manifest.masks:
             raise UsageError(self.path, f"has no masks called {printable(name)}", "packer info PACK lists its parts")
+        found: Mask | None = self.part(i, name)
+        return found
+
+    def part(self, i: int, name: str) -> Any:
+        """Return a part of record `i` as what it is; None if it has none.
+
+        Args:
+            i: Number of the record.
+            name: One of `Manifest.parts`.
+
+        Returns:
+            A mask or a map as an array (height, width), a map of several channels and an image (height, width,
+            channels), an array of its own shape, a text, a value of JSON, or bytes.
+
+        Raises:
+            DamagedPack: It does not match its checksum, which is verified when this process first reads it, or is not
+                what the pack says.
+            UsageError: The pack has no such part.
+        """
+        data = self.reader.part(i, name)
         if data is None:
             return None
-        from packer.images.masks import decode_stored
+        from packer.images.parts import decode_part
 
-        height, width, _ = self.reader.shape_of(i)
-        code = int(self.reader.values(f"{name}_encoding", np.array([i]))[0])
-        try:
-            return decode_stored(data, PART_ENCODINGS[code], (height, width), self.manifest.masks[name].dtype)
-        except BadImage as error:
-            raise self.reader.damage_error(i, f"has a {name} that {error.problem}") from None
+        encoding = self.reader.encoding_of(i, name)
+        spec = next(spec for spec in self.manifest.part_specs if spec.name == name)
+        damaged = partial(self.reader.damage_error, i)
+        return decode_part(data, encoding, self.reader.shape_of(i)[:2], spec, self.manifest.mode, damaged)
 
     def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
         from packer.images.decode import decode
@@ -424,7 +427,7 @@ def _manifest(packs: Sequence[Pack]) -> Manifest:
             has = next(one for one in packs if without in one.manifest.fields)
             problem = f"has no {without}, but {printable(has.path)} has: its images would count as without any"
             raise UsageError(pack.path, problem, "build it with labels, or with --missing-labels=empty")
-        if pack.manifest.parts != first.manifest.parts:
+        if (pack.manifest.parts, pack.manifest.pixels) != (first.manifest.parts, first.manifest.pixels):
             problem = f"has other parts than {printable(first.path)}: {pack.manifest.parts_text}"
             raise UsageError(pack.path, f"{problem}, not {first.manifest.parts_text}", "leave one of the packs out")
         if pack.manifest.masks != first.manifest.masks:

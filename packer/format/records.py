@@ -15,6 +15,7 @@ from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import RESTORE
 from packer.format.manifest import Manifest
 from packer.format.pack_files import PackFiles, PackPlaces
+from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation import IMAGE, Annotation, Int64, column_of, key_of
 from packer.model.fields import CLASS_IDS, with_class_ids
 from packer.system.locks import Locked
@@ -92,7 +93,7 @@ class Records(PackPlaces):
         return self._record(i)
 
     def part(self, i: int, name: str) -> bytes | None:
-        """Return the bytes of a part of record `i` (`Pack.part`)."""
+        """Return the bytes of a part of record `i` as they are stored; None if it lacks that part."""
         self._require(i)
         if name not in self.manifest.parts:
             has = ", ".join(self.manifest.parts) or "nothing but images"
@@ -277,9 +278,11 @@ class Records(PackPlaces):
         self._require(i)
         return self.manifest.dtype or self._named("dtype", DTYPES, i)
 
-    def encoding_of(self, i: int) -> str:
-        """Return the encoding of record `i`: raw, or the format of an image file."""
+    def encoding_of(self, i: int, name: str = IMAGE) -> str:
+        """Return the encoding of record `i`: raw, or the format of an image file; or that of one of its parts."""
         self._require(i)
+        if name != IMAGE:
+            return self._named(column_of(name, "encoding"), PART_ENCODINGS, i)
         encoding = self.manifest.encoding
         return encoding if encoding != "copy" else self._named("encoding", ENCODINGS, i)
 

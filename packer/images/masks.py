@@ -174,7 +174,8 @@ def decode_mask(data: bytes, values: MaskValues, dtype: str, max_pixels: int = D
 
 
 @cache
-def _codec() -> Any:
+def codec() -> Any:
+    """Return what compresses values of pixels."""
     return pa.Codec("zstd", compression_level=ZSTD_LEVEL)
 
 
@@ -186,7 +187,7 @@ def encode_mask(mask: Mask, encoding: str) -> bytes:
             raise BadImage("", f"OpenCV cannot encode a mask of shape {mask.shape} as PNG", "use --mask-encode=zstd")
         return bytes(file)
     data = mask.astype(mask.dtype.newbyteorder("<"), copy=False).tobytes()
-    return data if encoding == "raw" else bytes(_codec().compress(data))
+    return data if encoding == "raw" else bytes(codec().compress(data))
 
 
 def as_picture(mask: Mask, with_palette: bool = False) -> bytes:
@@ -232,7 +233,7 @@ def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int
                 raise bad_image(f"is not a gray PNG of {shape[1]}x{shape[0]} pixels, {dtype}")
             return np.asarray(found)
         if encoding == "zstd":
-            data = _codec().decompress(data, decompressed_size=shape[0] * shape[1] * kind.itemsize)
+            data = codec().decompress(data, decompressed_size=shape[0] * shape[1] * kind.itemsize)
         values: Mask = np.frombuffer(data, kind).reshape(shape)
         return values
     except (OSError, ValueError, cv2.error) as error:  # of Arrow, numpy and OpenCV

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
@@ -20,6 +21,8 @@ from packer.model.geometry import Geometry, nearest
 
 Fit = Literal["stretch", "short", "long", "crop", "pad"]
 FITS: tuple[str, ...] = get_args(Fit)
+Scale = Callable[[Mask, tuple[float, float, float, float], tuple[int, int]], Mask]
+"""Makes (width, height) pixels of the part (x, y, width, height) of values of pixels."""
 _SIDE_MAX = 65535
 """Maximum side of the image formats that packer writes."""
 
@@ -137,13 +140,21 @@ class TargetSize:
 
         Each pixel takes the value below its center (`packer.model.geometry.nearest`): no value is made up.
         """
-        plan = self._plan(mask.shape[1], mask.shape[0])
-        x, y, region_width, region_height = plan.region
-        rows, columns = nearest(region_height, plan.scaled[1], y), nearest(region_width, plan.scaled[0], x)
-        scaled = mask.take(rows, axis=0).take(columns, axis=1)
+
+        def scale(mask: Mask, region: tuple[float, float, float, float], size: tuple[int, int]) -> Mask:
+            x, y, width, height = map(int, region)
+            rows, columns = nearest(height, size[1], y), nearest(width, size[0], x)
+            return mask.take(rows, axis=0).take(columns, axis=1)
+
+        return self.place(mask, border, scale)
+
+    def place(self, values: Mask, border: int, scale: Scale) -> Mask:
+        """Return values of pixels (height, width, ...) as those of the resized image; that of pad is `border`."""
+        plan = self._plan(values.shape[1], values.shape[0])
+        scaled = scale(values, plan.region, plan.scaled)
         if plan.scaled == plan.output:
             return scaled
-        canvas = np.full((plan.output[1], plan.output[0]), border, mask.dtype)
+        canvas = np.full((plan.output[1], plan.output[0], *values.shape[2:]), border, values.dtype)
         left, top = plan.at
         canvas[top : top + plan.scaled[1], left : left + plan.scaled[0]] = scaled
         return canvas

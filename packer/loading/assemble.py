@@ -186,7 +186,7 @@ def assemble(given: Arguments) -> LoaderParts:
     widen = device.type == "cpu" or bool(functions)
     options = TargetOptions(
         augment.min_area, form.label_offset or 0, augment.flip_index, augment.hide_outside, form.parts, widen,
-        reading.verify,
+        reading.verify, filler.interpolation,
     )  # fmt: skip
     targets = Targets(pack, options)
     if augmentation.flip:
@@ -408,11 +408,13 @@ def check_mixing(
 def check_collate(collate: Any, targets: Targets) -> str:
     """Return what becomes of boxes."""
     check_choice("collate", collate, COLLATIONS)
-    if collate != "list" and not targets.has_boxes:
+    if collate in ("list", "dict"):
+        return str(collate)
+    if not targets.has_boxes:
         raise UsageError("collate", f'is "{collate}", which needs boxes, but the pack has none', "leave it out")
-    if collate != "list" and targets.has_masks:
-        next_step = 'write collate="list", or leave the masks out with parts=()'
-        raise UsageError("collate", f'is "{collate}", which has no place for masks', next_step)
+    if targets.has_parts:
+        next_step = 'write collate="list", or leave the parts out with parts=()'
+        raise UsageError("collate", f'is "{collate}", which has no place for parts', next_step)
     return str(collate)
 
 

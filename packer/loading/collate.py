@@ -16,7 +16,7 @@ from packer.loading.annotations import BatchAnnotations, Column, in_lists
 from packer.loading.memory import SentTensor, is_in_worker, shared_memory, shared_pool
 from packer.model.fields import LISTS
 
-COLLATIONS = ("list", "yolo", "padded")
+COLLATIONS = ("list", "dict", "yolo", "padded")
 NUMPY_HAS = (torch.float32, torch.int64, torch.uint8, torch.bool, torch.int32, torch.float64, torch.float16)
 PLAIN = frozenset((dtype, True, torch.strided, False) for dtype in NUMPY_HAS)
 """What `_kind` returns for tensors that can be joined with others of their kind and sent as an array."""
@@ -45,10 +45,14 @@ def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int,
         targets = [target for part in parts for target in part]
         if collation == "list":
             return _stacked(targets, size)
+        if collation == "dict":
+            return joined_dict(targets)
         annotations = _annotations_of(targets, collation)
     annotations = annotations.as_tensors()
     if collation == "list":
         return annotations
+    if collation == "dict":
+        return joined_dict(annotations.as_dicts())
     return (yolo_rows if collation == "yolo" else padded_boxes)(annotations, size)
 
 
@@ -66,6 +70,18 @@ def _stacked(targets: list[Any], size: tuple[int, int] | None = None) -> Any:
         kinds = {(target.shape, target.dtype, target.device) for target in targets}
         return torch.stack(targets) if len(kinds) == 1 else targets
     return targets
+
+
+def joined_dict(targets: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one dict for a batch: numbers, and tensors of one shape, as one tensor each, others as a list."""
+
+    def joined(values: list[Any]) -> Any:
+        if all(type(value) is int for value in values):
+            return torch.tensor(values, dtype=torch.int64, device="cpu")
+        alike = {(value.shape, value.dtype) if isinstance(value, torch.Tensor) else None for value in values}
+        return torch.stack(values) if len(alike) == 1 and None not in alike else values
+
+    return {name: joined([target[name] for target in targets]) for name in (targets[0] if targets else ())}
 
 
 def _annotations_of(targets: list[Any], collation: str) -> BatchAnnotations:

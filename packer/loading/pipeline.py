@@ -418,7 +418,7 @@ class Replacer(Locked):
 
         def read() -> None:
             self._filler.fill(one, self._filler.params(one, epoch), row)
-            self._targets.read_masks(one)
+            self._targets.read_parts(one)
 
         return problem_of(read)
 

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError, add_note, printable
 from packer.format.pack import Pack
+from packer.images.opencv import Interpolation
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.crop import CropParams
-from packer.loading.mask_rows import MaskReader
+from packer.loading.part_rows import PartReader
 from packer.model.annotation import Int64
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS
@@ -45,7 +46,7 @@ class TargetOptions:
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
         flip_index: index of the mirror image of each landmark or keypoint; default: that of the pack.
         hide_outside: keypoints outside a crop get visibility 0.
-        parts: the masks to read; None: all.
+        parts: the parts to read; None: all.
         widen: whether masks are int64, as losses take them; else as the pack has them, to be widened on the device.
         verify: verify the checksum of each mask when this process first reads it.
     """
@@ -57,6 +58,8 @@ class TargetOptions:
     parts: Sequence[str] | None = None
     widen: bool = True
     verify: bool = True
+    interpolation: Interpolation = "area"
+    """The filter of crops of parts that are images."""
 
 
 class Targets(Sequence[Target]):
@@ -79,18 +82,22 @@ class Targets(Sequence[Target]):
         self._fields = pack.manifest.fields
         self._read = [name for name in self._fields if name != "tags"]
         self._label_offset = check_int("label_offset", options.label_offset, 0)
-        self._masks = [MaskReader(pack, name, options.verify) for name in check_parts(pack, options.parts)]
-        self.are_labels = tuple(self._fields) == ("label",) and not self._masks
+        specs = {spec.name: spec for spec in pack.manifest.part_specs}
+        self._parts = [
+            PartReader(pack, specs[name], options.verify, options.interpolation)
+            for name in check_parts(pack, options.parts)
+        ]
+        self.are_labels = tuple(self._fields) == ("label",) and not self._parts
         """Whether the targets are class ids: the pack has only labels of whole images."""
         self._has_tags = "tags" in self._fields
-        self.are_masks = len(self._masks) == 1 and not self._fields
+        self.are_masks = len(self._parts) == 1 and self._parts[0].spec.kind == "mask" and not self._fields
         """Whether the targets are masks: the pack has no other labels."""
         self._widen = options.widen or not self.are_masks  # the device widens only these
-        are_tags = tuple(self._fields) == ("tags",) and not self._masks
+        are_tags = tuple(self._fields) == ("tags",) and not self._parts
         self.is_array = self.are_labels or are_tags or self.are_masks
         """Whether `of` returns an array: class ids, tags, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
-        self.has_masks = bool(self._masks)
+        self.has_parts = bool(self._parts)
         if self._label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
         self._points: dict[str, int] = {name: _points_each(pack, name) for name in FLIPS if name in self._fields}
@@ -100,7 +107,7 @@ class Targets(Sequence[Target]):
     @cached_property
     def vary(self) -> bool:
         """Whether targets have as many rows as the image has objects, or points, so that a batch cannot be stacked."""
-        if not STACKABLE.issuperset(self._fields) or (self._masks and self._pack.manifest.shape is None):
+        if not STACKABLE.issuperset(self._fields) or (self._parts and self._pack.manifest.shape is None):
             return True
         columns = self._pack.reader.shard_columns("landmarks") if "landmarks" in self._fields else ()
         return len({length for column in columns for length in np.unique(column.lengths).tolist()}) > 1
@@ -139,9 +146,9 @@ class Targets(Sequence[Target]):
             return self._pack.reader.values("label", records).astype(np.int64)
         if self.are_masks:
             if out is None:
-                ids: NDArray[Any] = self._ids(self._masks[0], records, params)
+                ids: NDArray[Any] = self._ids(self._parts[0].read(records, params))
                 return ids
-            self._masks[0].read(records, params, out)
+            self._parts[0].read(records, params, out)
             return out
         tags = _tags(self._pack, records) if self._has_tags else None
         if tags is not None and self.is_array:
@@ -158,23 +165,31 @@ class Targets(Sequence[Target]):
                 found = found.mirrored(params.flipped, self._flip_index)
         if params is not None and params.regions is not None:
             found = found.cut(params.output, self._min_area, self._hide_outside)
-        for masks in self._masks:
-            found.images[masks.name] = [torch.from_numpy(one) for one in self._ids(masks, records, params)]
+        for part in self._parts:
+            found.images[part.name] = self._values(part, records, params)
         return found
 
     @property
     def mask_dtype(self) -> Any:
         """The dtype of masks, if the targets are masks."""
-        return np.dtype(np.int64) if self._widen else self._masks[0].dtype
+        return np.dtype(np.int64) if self._widen else self._parts[0].dtype
 
-    def read_masks(self, records: Int64) -> None:
-        """Read the masks of some records. Raise DamagedPack if one cannot be read."""
-        for masks in self._masks:
-            masks.read(records)
+    def read_parts(self, records: Int64) -> None:
+        """Read the parts of some records. Raise DamagedPack if one cannot be read."""
+        for part in self._parts:
+            part.read(records)
 
-    def _ids(self, masks: MaskReader, records: Int64, params: CropParams | None) -> Any:
-        """Return the masks of records, as losses take them; a list if they differ in size."""
-        found = masks.read(records, params)
+    def _values(self, part: PartReader, records: Int64, params: CropParams | None) -> list[Any]:
+        """Return a part of each record as a target has it: pixels (channels, height, width), masks (height, width)."""
+        found = part.read(records, params)
+        if part.spec.kind == "mask":
+            found = self._ids(found)
+        elif part.spec.kind in ("image", "map"):
+            found = [value[None] if value.ndim == 2 else value.transpose(2, 0, 1) for value in found]
+        return [torch.from_numpy(np.array(one)) if isinstance(one, np.ndarray) else one for one in found]
+
+    def _ids(self, found: Any) -> Any:
+        """Return masks as losses take them; a list if they differ in size."""
         if isinstance(found, list):
             return [mask.astype(np.int64) for mask in found]
         return found.astype(np.int64) if self._widen else found
@@ -192,15 +207,15 @@ class Targets(Sequence[Target]):
 
 
 def check_parts(pack: Pack, parts: Sequence[str] | None) -> Sequence[str]:
-    """Return the names of the masks to read, by default all. Raise UsageError for other parts."""
-    there = list(pack.manifest.masks)
+    """Return the names of the parts to read, by default all. Raise UsageError for others."""
+    there = list(pack.manifest.parts)
     if parts is None:
         return there
     wanted = (parts,) if isinstance(parts, str) else tuple(parts)
     for name in wanted:
         if name not in there:
             has = f"it has {', '.join(there)}" if there else "it has none"
-            raise UsageError("parts", f"names {printable(name)}, which is not a mask of {printable(pack.path)}", has)
+            raise UsageError("parts", f"names {printable(name)}, which is not a part of {printable(pack.path)}", has)
     return wanted
 
 

@@ -28,6 +28,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import fields
 from typing import Any
 
+from packer.errors import printable
+
 """Image: uint8 (height, width, channels), RGB or gray; uint16 and 2 or 4 channels only with ``--mode unchanged``.
 Mask: uint8 or uint16 (height, width), a value for each pixel."""
 
@@ -164,11 +166,41 @@ class PartSpec:
     kind: str = "bytes"
     """One of `packer.model.annotation.KINDS`."""
     dtype: str = ""
-    """Of the values of a mask, uint8 or uint16; "" for bytes."""
+    """Of the values of pixels; "" for a kind without pixels."""
     classes: tuple[str, ...] = ()
     """Names of the values of a mask; () if they are not known."""
     ignore: int | None = None
-    """The value of a mask that means no class, which a loss ignores."""
+    """The value of a mask that means no class, which a loss ignores; that of a map where nothing is known."""
+    channels: int = 1
+    """Numbers for each pixel of a map."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskFacts:
+    """What the values of a part of the kind mask are: the fields of a `PartSpec`."""
+
+    dtype: str
+    """uint8 or uint16."""
+    classes: tuple[str, ...] = ()
+    """Their names; () if they are not known."""
+    ignore: int | None = None
+    """The value of pixels that are of no class."""
+
+    @property
+    def text(self) -> str:
+        """What they are, for a message."""
+        names = ", ".join(map(printable, self.classes[:5])) + (", ..." if len(self.classes) > 5 else "")
+        ignored = "none" if self.ignore is None else str(self.ignore)
+        return f"{self.dtype}, classes {names or 'unknown'}, {ignored} ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class PixelFacts:
+    """What the values of another part with pixels are, a map or an image: the fields of a `PartSpec`."""
+
+    dtype: str
+    channels: int = 1
+    ignore: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,18 +251,28 @@ class Record:
 
 IMAGE = "image"
 """The name of the image among the parts of a record."""
-KINDS = ("bytes", "mask")
-"""What a part can be: bytes are stored as they are; a mask has a value for each pixel of the image."""
-EXTENSIONS = {"bytes": "bin", "raw": "raw", "zstd": "zst", "png": "png"}
+KINDS = ("bytes", "mask", "map", "image", "array", "text", "json")
+"""What a part can be; `packer.images.parts` has a row for each."""
+OF_PIXELS = ("mask", "map", "image")
+"""Those with a row for each row of the image's pixels."""
+EXTENSIONS = {
+    "bytes": "bin", "raw": "raw", "zstd": "zst", "png": "png", "npy": "npy", "txt": "txt", "json": "json",
+    "jpeg": "jpg", "bmp": "bmp", "gif": "gif", "webp": "webp", "tiff": "tiff", "avif": "avif", "jp2": "jp2",
+    "pnm": "pnm",
+}  # fmt: skip
 """File extension of a part by its encoding."""
 ENCODINGS = tuple(EXTENSIONS)
-"""bytes as they are; the values of a mask in C order (raw), the same compressed (zstd), or a gray picture (png)."""
+"""bytes as they are; values of pixels in C order (raw), the same compressed (zstd), an array (npy), or a file."""
 MISSING = (0, -1)
 """The place (offset, size) of a part that a record lacks."""
 COLUMNS = ("offset", "size", "crc32c", "encoding")
 """Columns of an index for each part: ``NAME_offset``, ..."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 MOST_PARTS = 32
+MOST_CHANNELS = 1024
+"""Of a map."""
+MAP_DTYPES = ("uint8", "uint16", "float16", "float32")
+"""Of the values of a map."""
 _FIELDS = [field.name for field in fields(Annotation)]
 RESERVED = {
     *_FIELDS,

@@ -6,7 +6,9 @@ x' = width - x, and a resize x' = x * scale, without any half pixel.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +72,51 @@ def nearest(extent: int | Int64, pixels: int, start: int | Int64 = 0) -> Int64:
         start: The first of those of the mask.
     """
     return start + (2 * np.arange(pixels, dtype=np.int64) + 1) * extent // (2 * pixels)
+
+
+def interpolate(
+    values: NDArray[Any], region: tuple[float, float, float, float], size: tuple[int, int], ignore: int | None = None
+) -> NDArray[Any]:
+    """Return values of pixels linearly interpolated, (height, width, ...) of the same dtype, whole numbers rounded.
+
+    A pixel next to one that is unknown takes the value below its center: what is unknown never becomes a value.
+
+    Args:
+        values: (height, width, ...).
+        region: x, y, width, height of the part that is shown; no value from outside it is used.
+        size: (width, height) of the result.
+        ignore: What stands for an unknown value, besides NaN and infinity.
+    """
+    x, y, across, down = region
+    (top, bottom, low), (left, right, far) = (
+        _taps(y, down, size[1], len(values)),
+        _taps(x, across, size[0], values.shape[1]),
+    )
+    corners = [values.take(rows, axis=0).take(columns, axis=1) for rows in (top, bottom) for columns in (left, right)]
+    more = (1,) * (values.ndim - 2)
+    low, far = low.reshape(-1, 1, *more), far.reshape(1, -1, *more)
+    upper, lower = (corners[i].astype(np.float32) * (1 - far) + corners[i + 1].astype(np.float32) * far for i in (0, 2))
+    found = upper * (1 - low) + lower * low
+    if values.dtype.kind != "f":
+        found = np.rint(found)
+    unknown = np.zeros(found.shape, np.bool_)
+    for corner in corners:
+        unknown |= (corner == ignore) if ignore is not None else False
+        unknown |= ~np.isfinite(corner) if values.dtype.kind == "f" else False
+    result: NDArray[Any] = np.where(unknown, 0, found).astype(values.dtype)
+    if unknown.any():
+        below = values.take(np.where(low.ravel() < 0.5, top, bottom), axis=0)
+        result[unknown] = below.take(np.where(far.ravel() < 0.5, left, right), axis=1)[unknown]
+    return result
+
+
+def _taps(start: float, extent: float, pixels: int, side: int) -> tuple[Int64, Int64, NDArray[np.float32]]:
+    """Return the two pixels on both sides of the center of each new one along an axis, and the weight of the second."""
+    first, last = max(math.floor(start), 0), min(math.ceil(start + extent), side) - 1
+    centers = start + (2 * np.arange(pixels) + 1) * extent / (2 * pixels) - 0.5
+    before = np.floor(centers)
+    low, high = (np.clip(edge, first, max(first, last)).astype(np.int64) for edge in (before, before + 1))
+    return low, high, (centers - before).astype(np.float32)
 
 
 def orientation_geometry(orientation: int, width: int, height: int) -> Geometry:

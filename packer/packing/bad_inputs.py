@@ -64,7 +64,7 @@ def list_path(options: BuildOptions) -> str | None:
     if options.quarantine is None:
         return None
     name, dot, extension = LIST_NAME.partition(".")
-    part = f"-{options.part.strip().replace('/', '-of-')}" if options.part is not None else ""
+    part = f"-{options.job.strip().replace('/', '-of-')}" if options.job is not None else ""
     return os.path.join(options.quarantine, f"{name}{part}{dot}{extension}")
 
 

@@ -184,7 +184,7 @@ def build_packs(options: BuildOptions, progress: Progress | None = None) -> list
 
 
 def build_part(options: BuildOptions, progress: Progress | None = None) -> PartSummary:
-    """Pack the shards of one part of a pack, ``--part``; `build_pack` with `finish` publishes it when all are there.
+    """Pack the shards of one part of a pack, ``--job``; `build_pack` with `finish` publishes it when all are there.
 
     Args:
         options: What to build, with `part`.
@@ -225,7 +225,7 @@ def _of_each_split(
         listed, splits = partial_builds.list_with_splits(options, _run_in(pool))
     if not splits:
         try:
-            return make([options], _Reading(listed=listed, detects=listed is None and options.part is None))
+            return make([options], _Reading(listed=listed, detects=listed is None and options.job is None))
         except HasSplits as found:
             splits = found.splits
     progress.note(f"note: a pack for each split: {printable(', '.join(splits))} (--split packs one)")
@@ -243,9 +243,9 @@ def _run_in(pool: Engine) -> Run:
 
 def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[BuildSummary]:
     """Pack all packs, and then publish them."""
-    if every[0].part is not None:
+    if every[0].job is not None:
         step = "call build_part for each part, then build_pack with finish=True"
-        raise UsageError(option("part"), "is for build_part", step)
+        raise UsageError(option("job"), "is for build_part", step)
     started = time.monotonic()
     before = partial_builds.published_before(every)
     left = [options for options in every if options.split not in before]
@@ -271,7 +271,7 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
 
 
 def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[PartSummary]:
-    started, part = time.monotonic(), BuildPart.of(every[0].part or "")
+    started, part = time.monotonic(), BuildPart.of(every[0].job or "")
     summaries = []
     for options in every:
         with _pack_all([options], progress, reading) as ((output, plan, results, _),):
@@ -332,7 +332,7 @@ def _index_jpegs(
 
     A part of a build has no index: it is made when all are published.
     """
-    if options.jpeg_index is None or options.part is not None:
+    if options.jpeg_index is None or options.job is not None:
         return
     interval = interval_of(JPEG_INDEX, options.jpeg_index)
     shards = [result.entry for result in results if result.entry is not None]
@@ -442,7 +442,7 @@ def _make_plan_of(
     options = options.with_encoding(inputs.same_size)  # before bad images leave the table: a dry run decodes them first
     asked = inputs.asked
     failing = bad_inputs.too_many(options, inputs.bad, asked)
-    in_parts = options.part is not None or options.finish  # each would decode the images of all
+    in_parts = options.job is not None or options.finish  # each would decode the images of all
     decoding = failing and not options.fail_fast and not in_parts if deep is None else deep
     if decoding:
         if failing:
@@ -460,8 +460,8 @@ def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[
     """Pack all shards and return their results in order."""
     before = dict(output.journal.finished)
     jobs = plan.jobs(output.folder)
-    if plan.options.part is not None:
-        mine = BuildPart.of(plan.options.part).shards(len(jobs))
+    if plan.options.job is not None:
+        mine = BuildPart.of(plan.options.job).shards(len(jobs))
         jobs = jobs[mine.start : mine.stop]
     jobs = [replace(job, finished=before.get(job.name), checked=output.checked) for job in jobs]
     jobs = with_threads(jobs, pool.size)

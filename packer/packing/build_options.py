@@ -91,6 +91,8 @@ class BuildOptions:
         exclude: File that lists images to skip, in the same form.
         mask: Where the masks of the images are: a folder, or a pattern with {dir}, {stem} and {name}. None: as `labels`
             say.
+        part: What else images have, each as ``NAME=WHERE:KIND``: where its files are, as for `mask`, and what they
+            are: mask, map, image, array, text or json.
         mask_values: What the pixels of masks mean: ids, binary, ``colors:FILE`` or ``map:FILE``. None: what the files
             beside them say, else ids.
         ignore_id: The value of pixels that are of no class. None: 255, unless it is a class.
@@ -115,7 +117,7 @@ class BuildOptions:
         shuffle: Seed of a random packing order. None: by path.
         workers: Number of worker processes. None: the number of usable cores.
         engine: Where they run: local, ray[:ADDRESS], dask[:SCHEDULER], or MODULE:FUNCTION, which returns an executor.
-        part: Pack only the shards of one part, ``K/N`` from ``1/N`` to ``N/N``.
+        job: Pack only the shards of one part, ``K/N`` from ``1/N`` to ``N/N``.
         finish: Publish the pack whose parts are packed.
         max_bad: Maximum number (``5``) or share (``0.5%``) of bad inputs to skip.
         on_bad: fail follows `max_bad`; skip skips every bad input.
@@ -148,6 +150,7 @@ class BuildOptions:
     include: str | None = None
     exclude: str | None = None
     mask: str | None = None
+    part: tuple[str, ...] = ()
     mask_values: str | None = None
     ignore_id: int | None = None
     mask_encode: str | None = None
@@ -167,7 +170,7 @@ class BuildOptions:
     shuffle: int | None = None
     workers: int | None = None
     engine: str = "local"
-    part: str | None = None
+    job: str | None = None
     finish: bool = False
     max_bad: str = NO_BAD
     on_bad: str = "fail"
@@ -378,11 +381,11 @@ def _labels_go_together(options: BuildOptions) -> None:
 
 
 def _parts_are_built_in_a_folder(options: BuildOptions) -> None:
-    if options.part is not None and options.finish:
-        raise UsageError(option("part"), "excludes --finish", "leave out one of them")
-    if (options.part is not None or options.finish) and options.to_store:
+    if options.job is not None and options.finish:
+        raise UsageError(option("job"), "excludes --finish", "leave out one of them")
+    if (options.job is not None or options.finish) and options.to_store:
         step = "build to a folder that the machines share, and packer push the pack"
-        raise UsageError(option("finish" if options.finish else "part"), "is not for --out=URL", step)
+        raise UsageError(option("finish" if options.finish else "job"), "is not for --out=URL", step)
 
 
 def _bad_inputs_are_counted_once(options: BuildOptions) -> None:

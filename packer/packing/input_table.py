@@ -229,10 +229,10 @@ class Inputs:
     """Record batches of `base`: images that were rejected for a label that an option would let pass."""
     parts: dict[str, PartSpec] = field(default_factory=dict)
     """The parts that images have besides their pixels."""
-    mask_values: MaskValues | None = None
-    """What the values of mask files mean."""
-    deep: set[str] = field(default_factory=set)
-    """The parts of which a file has more than 8 bits for each pixel."""
+    mask_values: dict[str, MaskValues] = field(default_factory=dict)
+    """What the values of the files of each mask mean."""
+    part_facts: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
+    """The dtypes and channels that the files of each part have."""
     twice: int = 0
     """How many of `rejected` are a second entry of an image."""
 
@@ -356,7 +356,8 @@ class InputTable:
         self._members |= found.members
         inputs.counts.update(found.counts)
         inputs.losses.update(found.losses)
-        inputs.deep |= found.deep
+        for name, facts in found.part_facts.items():
+            inputs.part_facts.setdefault(name, set()).update(facts)
         for rejected in found.rejected:
             inputs.rejected.add(rejected)
         for skipped in found.skipped:

@@ -15,15 +15,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from xxhash import xxh3_128_digest
 
-from packer.errors import BadImage, BadInput, BadMask, NotAnImage, StorageError
+from packer.errors import BadImage, BadInput, NotAnImage, StorageError
 from packer.format.manifest import Rejected
-from packer.images.decode import Decoder, decode, decode_leniently, orient
+from packer.images.decode import Decoder, decode, decode_leniently
 from packer.images.header import IncompleteHeader, Mode, check_header, decoded_shape, read_header, read_header_leniently
 from packer.images.image_headers import Header, OnAnimation
-from packer.images.masks import MaskValues, decode_mask, encode_mask
 from packer.images.opencv import quiet_opencv
+from packer.images.parts import BY_KIND, FileFacts, PartKind, PartRecipe
 from packer.images.resize import Encoding, TargetSize, encode
-from packer.model.annotation import Annotation, Image, Mask, Part, PartFile, PartSpec, Record
+from packer.model.annotation import Annotation, Image, Part, PartFile, Record
 from packer.model.fields import FIELDS
 from packer.model.geometry import clip, move
 from packer.sources.archives import FAULT
@@ -128,6 +128,22 @@ def _header_of(file: SourceFile) -> Header:
             return read_header(file.read(size))
         # a PNG's orientation may follow its pixels, which are not read from the disk
         return read_header(cast(bytes, file.view()))
+
+
+def read_part_facts(
+    path: bytes, place: Place, archives: Sequence[Archive], kind: PartKind, max_pixels: int
+) -> tuple[FileFacts, int]:
+    """Return what the first bytes of the file of a part say, and its size. Raise BadInput if it cannot be read."""
+    try:
+        with SourceFile(path, place, archives) as file:
+            size = file.size
+            head = file.read(min(HEAD_BYTES, size))
+            try:
+                return kind.facts(head, size <= len(head), size, max_pixels), size
+            except IncompleteHeader:
+                return kind.facts(file.read(size), True, size, max_pixels), size
+    except OSError as error:
+        raise unreadable(error) from None
 
 
 def unreadable(error: OSError) -> BadImage:
@@ -238,25 +254,6 @@ class InputBytes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PartRecipe:
-    """The conversion of a part: of masks."""
-
-    spec: PartSpec
-    values: MaskValues
-    """What the values of its files mean."""
-    encode: str
-
-    def bytes_of(self, pixels: int) -> int:
-        """Return about how many bytes so many pixels take: compressed, a few per cent."""
-        return pixels * np.dtype(self.spec.dtype).itemsize // (1 if self.encode == "raw" else 30)
-
-    @property
-    def border(self) -> int:
-        """The value of pixels beside the image."""
-        return self.values.ignore or 0
-
-
-@dataclass(frozen=True, slots=True)
 class Recipe:
     """The conversion of every image of a build."""
 
@@ -289,10 +286,11 @@ class Recipe:
 
         Raises:
             BadImage: A file changed, vanished or cannot be read.
-            BadMask: It is that of a part.
+            BadPart: It is that of a part.
         """
         image = self._content(self.root + b"/" + row.path, row.bytes, row.place, row.etag)
-        return InputBytes(image, {name: self._part_content(file) for name, file in row.parts.items()})
+        kinds = {part.spec.name: BY_KIND[part.spec.kind] for part in self.parts}
+        return InputBytes(image, {name: self._part_content(file, kinds[name]) for name, file in row.parts.items()})
 
     def _content(self, path: bytes, size: int, place: Place, etag: str | None) -> bytes:
         try:
@@ -302,12 +300,12 @@ class Recipe:
         except OSError as error:
             raise unreadable(error) from None
 
-    def _part_content(self, file: PartFile) -> bytes:
+    def _part_content(self, file: PartFile, kind: PartKind) -> bytes:
         path, place = place_of_part(self.root, file)
         try:
             return self._content(path, file.bytes, place, file.etag)
         except BadImage as error:
-            raise BadMask(file.path, error.problem, error.next_step) from None
+            raise kind.error(file.path, error.problem, error.next_step) from None
 
     def reads(self, rows: Iterator[InputRow]) -> Iterator[tuple[InputRow, Callable[[], InputBytes]]]:
         """Yield the rows, each with what returns or raises what `read` does; of a store, they are read ahead."""
@@ -336,7 +334,7 @@ class Recipe:
 
         Raises:
             BadImage: The image is damaged, or cannot be stored in the encoding.
-            BadMask: A mask is damaged, of another size, or has a value that is no class.
+            BadPart: A part is damaged, or of another size; a mask has a value that is no class.
         """
         header, data = row.header, contents.image
         image, damage = self.image(data, row, header)
@@ -354,15 +352,11 @@ class Recipe:
         return record, damage
 
     def _part(self, part: PartRecipe, row: InputRow, contents: Mapping[str, bytes]) -> Part:
-        name = part.spec.name
+        kind = BY_KIND[part.spec.kind]
         try:
-            mask = decode_mask(contents[name], part.values, part.spec.dtype, self.max_pixels)
-            mask = upright_mask(mask, row.header)
+            return kind.part(contents[part.spec.name], part, row.header, self.resize)
         except BadInput as error:
-            raise BadMask(row.parts[name].path, error.problem, error.next_step) from None
-        if self.resize is not None:
-            mask = self.resize.apply_to_mask(mask, part.border)
-        return Part(name, encode_mask(mask, part.encode), part.encode)
+            raise kind.error(row.parts[part.spec.name].path, error.problem, error.next_step) from None
 
 
 def place_of_part(root: bytes, file: PartFile) -> tuple[bytes, Place]:
@@ -371,26 +365,6 @@ def place_of_part(root: bytes, file: PartFile) -> tuple[bytes, Place]:
     if file.etag is not None:
         return path, Place(size=file.bytes)
     return path, Place(file.archive, file.offset, file.bytes, file.packed, file.crc) if file.archive >= 0 else OWN_FILE
-
-
-def upright_mask(mask: Mask, header: Header) -> Mask:
-    """Return the mask of an image upright: as it is if it has the image's upright size, else turned like its pixels.
-
-    Raises:
-        BadMask: It has another size.
-    """
-    check_mask_size((mask.shape[1], mask.shape[0]), header)
-    if (mask.shape[1], mask.shape[0]) == header.upright_size:
-        return mask
-    return orient(mask[..., None], header.orientation)[..., 0]
-
-
-def check_mask_size(size: tuple[int, int], header: Header) -> None:
-    """Raise BadMask if a mask of this (width, height) is not of an image with this header."""
-    if size not in (header.upright_size, (header.width, header.height)):
-        width, height = header.upright_size
-        problem = f"is a mask of {size[0]}x{size[1]} pixels, but the image has {width}x{height}"
-        raise BadMask("", problem, "make it as large as its image")
 
 
 def resize_annotation(annotation: Annotation, resize: TargetSize, size: tuple[int, int]) -> Annotation:

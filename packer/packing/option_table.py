@@ -231,6 +231,12 @@ OPTIONS = (
         "[default: those that --labels auto finds]", metavar="WHERE", first=True,
     ),
     Option(
+        "part", LABELS, SHAPES, CHANGED,
+        "Pack what else images have, from files named like them: masks, maps (depth), a second image, arrays, texts, "
+        "json. WHERE is as for --mask: depth=depth:map. May be repeated.",
+        metavar="NAME=WHERE:KIND",
+    ),
+    Option(
         "mask_values", LABELS, SHAPES, CHANGED,
         "What the pixels of masks mean: ids of classes (also of a palette), black and white (binary), colors with the "
         "names in FILE, or values with the ids in FILE.  [default: by the files beside them, else ids]",
@@ -356,11 +362,11 @@ OPTIONS = (
         "that FUNCTION returns; see docs/cluster.md.", metavar="local|ray[:ADDRESS]|dask[:SCHEDULER]|MODULE:FUNCTION",
     ),
     Option(
-        "part", RUN, FREE, NEVER,
-        "Pack only part K of N (1/N to N/N), as on N machines; when all are packed, --finish publishes the pack.",
+        "job", RUN, FREE, NEVER,
+        "Pack only part K of N (1/N to N/N), as one of N jobs does; when all have, --finish publishes the pack.",
         metavar="K/N",
     ),
-    Option("finish", RUN, FREE, NEVER, "Publish the pack whose parts were packed with --part."),
+    Option("finish", RUN, FREE, NEVER, "Publish the pack whose parts were packed with --job."),
     Option("like", RUN, FREE, NEVER, "Take every option that is not given from PACK.", takes="pack"),
 )  # fmt: skip
 """In the order of the help."""

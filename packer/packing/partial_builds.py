@@ -22,7 +22,8 @@ from packer.packing.resume import differences, options_that_shape_bytes, version
 from packer.packing.scan import Listed, list_source
 from packer.packing.store_journal import StoreJournal
 from packer.packing.write_shard import Check, ShardJob, digest_of_inputs, has_intact_files, is_unchanged
-from packer.sources import splits_of_labels
+from packer.sources import open_parts, splits_of_labels
+from packer.sources.part_files import mask_asked
 from packer.sources.paths import as_bytes
 from packer.sources.paths import splits_in as named_in
 from packer.sources.source import SourceOptions
@@ -55,12 +56,12 @@ class BuildPart:
 
     @classmethod
     def of(cls, text: str) -> BuildPart:
-        """Return the part that ``--part`` names: ``3/16``. Raise UsageError if there is none."""
+        """Return the part that ``--job`` names: ``3/16``. Raise UsageError if there is none."""
         match = FORM.fullmatch(text.strip())
         part = cls(int(match[1]), int(match[2])) if match else cls(0, 0)
         if not 1 <= part.number <= part.parts:
             problem = f"must be K/N, with K from 1 to N, got {printable(text)}"
-            raise UsageError(option("part"), problem, "of 16 parts, the first is 1/16 and the last 16/16")
+            raise UsageError(option("job"), problem, "of 16 parts, the first is 1/16 and the last 16/16")
         return part
 
     def __str__(self) -> str:
@@ -121,7 +122,7 @@ class PartOutput(Output):
         self._check_free()  # what was waited for may have published the pack
         if os.path.lexists(os.path.join(self._whole, JOURNAL)):
             problem = "holds an unfinished build that is not in parts"
-            raise UsageError(self._whole, problem, "finish it with the same command without --part, or remove it")
+            raise UsageError(self._whole, problem, "finish it with the same command without --job, or remove it")
         super()._open()
 
     def _leave(self) -> None:
@@ -155,7 +156,7 @@ class FinishedParts(Output):
 
     def _open(self) -> None:
         if not parts_in(self._whole):
-            step = "run packer build with --part for each part first"
+            step = "run packer build with --job for each part first"
             raise UsageError(self._whole, "holds no parts of a build", step)
         super()._open()
         self._check_names(self._whole, {LOCK, TAKEN, *(part.folder for part in parts_in(self._whole))})
@@ -182,7 +183,7 @@ class FinishedParts(Output):
             journal = Journal(os.path.join(folder, JOURNAL))
             if journal.head != head:
                 problem = f"part {part} differs from this build: {differences(journal.head, head)}"
-                step = f"use the same options, or run --part={part} again with --overwrite"
+                step = f"use the same options, or run --job={part} again with --overwrite"
                 raise UsageError(self.path, problem, step)
             self._finished.update(journal.finished)
         return []
@@ -280,7 +281,7 @@ class FinishedParts(Output):
         more = f", and {len(named) - MOST_NAMED} others" if len(named) > MOST_NAMED else ""
         named = named[:MOST_NAMED]
         problem = (one if len(named) == 1 else several).format(", ".join(named) + more)
-        return UsageError(self.path, problem, f"run --part={' and --part='.join(named)}{more}")
+        return UsageError(self.path, problem, f"run --job={' and --job='.join(named)}{more}")
 
 
 def _has_size(path: str, file: FileEntry) -> bool:
@@ -306,7 +307,7 @@ class PartSummary:
         """The same in words."""
         return (
             f"part {self.part}: {plural(self.records, 'image')} in {self.shards} of {plural(self.of_shards, 'shard')}; "
-            "when all parts are there, publish the pack with the same command and --finish in place of --part"
+            "when all parts are there, publish the pack with the same command and --finish in place of --job"
         )
 
 
@@ -351,7 +352,8 @@ def splits_in(options: BuildOptions, listed: Listed) -> tuple[str, ...]:
         mask_values=options.mask_values, ignore_id=options.ignore_id,
     )  # fmt: skip
     with suppress(PackerError):  # the build will raise it
-        return splits_of_labels(options.labels, listed.tree, of_all, options.mask)
+        tree, _ = open_parts(options.part, listed.tree, of_all)
+        return splits_of_labels(options.labels, tree, of_all, mask_asked(options.mask, options.part))
     return ()
 
 

@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import BadBox, BadInput, BadLabel, BadMask, NoLabel
+from packer.errors import BadBox, BadInput, BadLabel, NoLabel
 from packer.format.lists import Changed, Skipped
 from packer.format.manifest import Rejected
 from packer.images.header import Mode, decoded_shape, losses_named
 from packer.images.image_headers import Header, orientations
+from packer.images.parts import BY_KIND, PartKind, check_size
 from packer.model.annotation import Annotation, PartFile, RawAnnotation
 from packer.model.fields import FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members, texts_of
 from packer.packing.build_options import BuildOptions
@@ -30,10 +31,9 @@ from packer.packing.make_record import (
     UNREAD,
     HeaderJob,
     Headers,
-    check_mask_size,
     place_of_part,
-    read_file_header,
     read_headers,
+    read_part_facts,
     rejected,
 )
 from packer.packing.resolve import ClassIds, Resolver
@@ -94,8 +94,8 @@ class Partition:
     """The names that were met."""
     columns: set[str] = field(default_factory=set)
     """The FIELD_NAMES that an image has, and the columns of parts."""
-    deep: set[str] = field(default_factory=set)
-    """The parts of which a file has more than 8 bits for each pixel."""
+    part_facts: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
+    """The dtypes and channels that the files of each part have."""
     members: set[str] = field(default_factory=set)
     """The listed fields that are members of one: ``box_fields.pose``."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -131,6 +131,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
     result = Partition()
     classes = ClassIds(job.classes)
     resolver = Resolver(classes, job.options.boxes)
+    kinds = {name: BY_KIND[spec.kind] for source in sources for name, spec in source.parts.items()}
     of_all_splits, more_names = job.options.one_split is not None and job.classes is None, dict[str, None]()
     good: list[int] = []
     suspects: list[int] = []
@@ -153,7 +154,10 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
                     continue
                 raws, is_unlabeled = _labels_there(path, sources), True
             header = None if code == UNREAD else Header.from_code(code, width, height)
-            parts = {name: _checked_part(job, file, header, name, result) for name, file in _parts_of(raws).items()}
+            parts = {
+                name: _checked_part(job, file, header, kinds[name], result.part_facts.setdefault(name, set()))
+                for name, file in _parts_of(raws).items()
+            }
             annotation, encoded = resolver.of_label(raws), NO_TEXTS
             if annotation is None:
                 assert header is not None  # it is read late only where no label needs it
@@ -207,21 +211,23 @@ def _parts_of(raws: Sequence[RawAnnotation]) -> dict[str, PartFile]:
     return found
 
 
-def _checked_part(job: PartitionJob, file: PartFile, image: Header | None, name: str, result: Partition) -> PartFile:
-    """Return the file of a part with its size. Raise BadMask if it is not one of the image.
+def _checked_part(
+    job: PartitionJob, file: PartFile, image: Header | None, kind: PartKind, found: set[tuple[str, int]]
+) -> PartFile:
+    """Return the file of a part with its size. Raise BadPart if it is not one of the image.
 
     In a store, that shows when it is packed: a request for each header takes as long as one for the whole file.
     """
     path, place = place_of_part(job.root, file)
-    if is_url(path) or image is None:
+    if is_url(path) or (image is None and kind.of_pixels):
         return file
     try:
-        header, size = read_file_header(path, place, job.archives)
-        check_mask_size(header.upright_size, image)
+        facts, size = read_part_facts(path, place, job.archives, kind, job.max_pixels)
+        if facts.size is not None and image is not None:
+            check_size(facts.size, image)
+            found.add((facts.dtype, facts.channels))
     except BadInput as error:
-        raise BadMask(file.path, error.problem, error.next_step) from None
-    if header.bit_depth > 8:
-        result.deep.add(name)
+        raise kind.error(file.path, error.problem, error.next_step) from None
     return file._replace(bytes=size)
 
 

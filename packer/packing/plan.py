@@ -20,12 +20,14 @@ from packer.format.manifest import PARTIAL_SUFFIX
 from packer.images.decode import Decoder
 from packer.images.header import Mode
 from packer.images.image_headers import OnAnimation
+from packer.images.masks import MaskValues
+from packer.images.parts import BY_KIND, PartRecipe
 from packer.images.resize import Encoding, TargetSize
 from packer.model.annotation import PartSpec
 from packer.model.fields import FIELD_NAMES
 from packer.packing.build_options import BY_SIZE, DEFAULT_QUALITY, NOT_IN_SPLIT, BuildOptions, not_in_split
 from packer.packing.input_table import Inputs
-from packer.packing.make_record import UNREAD, MeasureJob, PartRecipe, Recipe, rows_of
+from packer.packing.make_record import UNREAD, MeasureJob, Recipe, rows_of
 from packer.packing.partition import pieces, rows_at
 from packer.packing.publish import PACK
 from packer.packing.write_shard import ShardJob
@@ -380,10 +382,6 @@ def shard_name(container: str, number: int, shards: int) -> str:
     return f"shard-{number:05d}{open_container(container).suffix}"
 
 
-PICTURES = frozenset(("parquet", "tfrecord", "webdataset"))
-"""Containers whose readers take a mask as a picture."""
-
-
 def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
     """Return the conversion of every image."""
     source = options.source
@@ -402,17 +400,14 @@ def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
 
 
 def _part_recipe(spec: PartSpec, options: BuildOptions, inputs: Inputs) -> PartRecipe:
-    values = inputs.mask_values
-    assert values is not None
-    is_deep = spec.dtype == "uint16" or spec.name in inputs.deep
-    deep = values.most > 255 or (not values.classes and is_deep)
-    encode = options.mask_encode or mask_encoding(options.container, options.encode)
-    return PartRecipe(replace(spec, dtype="uint16" if deep else "uint8"), values, encode)
-
-
-def mask_encoding(container: str, encode: str | None) -> str:
-    """Return how masks are stored if nobody says it, beside images that are stored in an encoding."""
-    return "png" if container in PICTURES else "raw" if encode == "raw" else "zstd"
+    kind = BY_KIND[spec.kind]
+    recipe = PartRecipe(
+        spec, "", inputs.mask_values.get(spec.name, MaskValues()), cast(Mode, options.mode),
+        cast(Decoder, options.decoder), options.quality, options.max_pixels,
+    )  # fmt: skip
+    spec = kind.spec(inputs.part_facts.get(spec.name, ()), recipe)
+    asked = options.mask_encode if spec.kind == "mask" else None
+    return replace(recipe, spec=spec, encode=asked or kind.encoding(options.container, options.encode, spec))
 
 
 def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:

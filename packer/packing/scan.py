@@ -25,9 +25,10 @@ from packer.packing.make_record import UNREAD, Headers, rejected, rejected_of_pa
 from packer.packing.option_table import TABLE
 from packer.packing.partition import Partition, PartitionJob, make_partition, names_of, read_names, read_partition
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
-from packer.sources import check_options, check_sources, joined, open_source, recognize, with_masks
+from packer.sources import check_options, check_sources, joined, open_parts, open_source, recognize, with_masks
 from packer.sources.auto import left_unread, what_was_read
 from packer.sources.mask_files import MaskSource
+from packer.sources.part_files import mask_asked
 from packer.sources.paths import PathWriter, as_text, extension_of, file_of, quoted_value
 from packer.sources.places import MemberPlaces, Scratch
 from packer.sources.source import BaseSource, SourceOptions, Tree, leaves_out
@@ -175,7 +176,8 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
         options.one_split, options.one_columns, None, options.labels == ("auto",),
         mask_values=options.mask_values, ignore_id=options.ignore_id,
     )  # fmt: skip
-    specs, tree, masks, note = with_masks(options.labels, tree, base, options.mask)
+    tree, parts = open_parts(options.part, tree, base)
+    specs, tree, masks, note = with_masks(options.labels, tree, base, mask_asked(options.mask, options.part))
     others = tuple[str, ...]()
     if specs == ["auto"]:
         choice = recognize(tree, base)
@@ -196,7 +198,11 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
             sources[-1] = open_source(spec, tree, replace(source_options, split=None, by_auto=False))
     if masks is not None:
         _add_masks(masks, sources, options, inputs)
-    elif given := [name for name in MASK_OPTIONS if getattr(options, name) is not None]:
+    sources += parts
+    inputs.mask_values = {name: one.values for one in sources if isinstance(one, MaskSource) for name in one.parts}
+    has_values = inputs.mask_values or any(spec.kind == "map" for one in parts for spec in one.parts.values())
+    given = [] if has_values else [name for name in MASK_OPTIONS if getattr(options, name) is not None]
+    if given:
         raise UsageError(
             TABLE[given[0]].label, "is for masks, but there are none", f"name them: {option('mask', 'DIR')}"
         )
@@ -216,7 +222,6 @@ def _add_masks(masks: MaskSource, sources: list[BaseSource], options: BuildOptio
     if not masks.values.classes and options.mask_values is None:
         masks.notes.append(NO_NAMES)
     inputs.labels = (*inputs.labels, "masks")
-    inputs.mask_values = masks.values
     sources.append(masks)
 
 

@@ -62,8 +62,8 @@ def output_of(options: BuildOptions, progress: Progress, indexes: bool = False) 
     """
     if options.to_store:
         return StoreOutput(options, progress, indexes)
-    if options.part is not None:
-        return PartOutput(options.output, options.source, options.overwrite, BuildPart.of(options.part))
+    if options.job is not None:
+        return PartOutput(options.output, options.source, options.overwrite, BuildPart.of(options.job))
     if options.finish:
         return FinishedParts(options.output, options.source, options.overwrite, options.recheck)
     return Output(options.output, options.source, options.overwrite)

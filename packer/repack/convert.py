@@ -25,8 +25,9 @@ from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, lists_of, se
 from packer.format.manifest import Manifest, Origin, Rejected, read_manifest
 from packer.images.decode import Decoder
 from packer.images.header import Mode
+from packer.images.parts import BY_KIND
 from packer.images.resize import Encoding
-from packer.model.annotation import Progress, advancing
+from packer.model.annotation import OF_PIXELS, Progress, advancing
 from packer.model.fields import FIELD_NAMES
 from packer.packing.build_options import BuildOptions, check_extension
 from packer.packing.engines import with_threads
@@ -37,7 +38,6 @@ from packer.packing.plan import (
     InputSizes,
     check_space,
     free_bytes,
-    mask_encoding,
     shard_name,
     stored_bytes,
 )
@@ -138,8 +138,11 @@ class CopyPlan:
         jobs: list[CopyJob] = []
         first = 0
         # as readers of the new format expect them
-        moves = old.masks and (old.container, old.encoding) != (options.container, spec.encoding)
-        encode_masks = mask_encoding(options.container, spec.encoding) if moves else None
+        moves = (old.container, old.encoding) != (options.container, spec.encoding)
+        kinds = {part: BY_KIND[part.kind] for part in old.part_specs if moves and part.kind in OF_PIXELS}
+        encode_parts = {
+            part.name: kind.encoding(options.container, spec.encoding, part) for part, kind in kinds.items()
+        }
         for number, table in zip(wanted, tables, strict=True):
             entry, stop = old.shards[number], first + len(table)
             job = CopyJob(
@@ -154,7 +157,8 @@ class CopyPlan:
                 rows=rows[number],
                 first_key=first if self.new_keys else None,
                 remake=self._remake,
-                mask_encode=encode_masks,
+                encode_parts=encode_parts,
+                mode=old.mode,
             )
             jobs.append(job)
             first = stop

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from packer.format.indexes import Indexes, IndexFiles
 from packer.format.manifest import ShardEntry
 from packer.format.mmap import map_files
 from packer.format.verify_records import ALTERED, text_of, texts
-from packer.model.annotation import COLUMNS, Annotation, Image, Part, Record, column_of, key_of, names_in
+from packer.model.annotation import COLUMNS, OF_PIXELS, Annotation, Image, Part, Record, column_of, key_of, names_in
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation_columns import Annotations, column, present
 from packer.model.fields import FIELD_NAMES
@@ -100,8 +100,10 @@ class CopyJob(NewShard):
     """Number of the first record, from which new keys follow. None: keys stay."""
     remake: Remake | None
     """None: the bytes of the images stay."""
-    mask_encode: str | None = None
-    """How masks are stored, if that is not as they are."""
+    encode_parts: Mapping[str, str] = field(default_factory=dict)
+    """How parts with pixels are stored, if that is not as they are."""
+    mode: str = "rgb"
+    """The color mode of the pack."""
 
     def made(self, decoding: Decoding) -> Generator[list[ConvertedInput], None, None]:
         """Yield the new records."""
@@ -120,7 +122,7 @@ class CopyJob(NewShard):
         asked: tuple[Any, ...] = (
             self.name, self.container, self.spec, self.entry, self.rows, self.first_key, self.remake,
         )  # fmt: skip
-        asked += () if self.mask_encode is None else (self.mask_encode,)
+        asked += (self.encode_parts,) if self.encode_parts else ()
         return hashlib.sha256(repr(asked).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -211,7 +213,7 @@ class _Source:
                 if row in job.refused:
                     raise job.refused[row]
                 with self._decoding(row):
-                    parts = tuple(self._mask(part, record) for part in record.parts)
+                    parts = tuple(self._part(part, record) for part in record.parts)
                     record = replace(job.remake.record(record), parts=parts)
             except BadInput as error:
                 from packer.packing.make_record import rejected
@@ -219,25 +221,27 @@ class _Source:
                 return ConvertedInput(None, rejected(record.path, error), record.source_xxh3)
             after = record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
-        elif job.mask_encode is not None and record.parts:
-            record = replace(record, parts=tuple(self._mask(part, record) for part in record.parts))
+        elif job.encode_parts and record.parts:
+            record = replace(record, parts=tuple(self._part(part, record) for part in record.parts))
         if job.first_key is not None:
             record = replace(record, key=f"{job.first_key + number:08d}")
         return ConvertedInput(record, None, record.source_xxh3, cropped, check=check)
 
-    def _mask(self, part: Part, record: Record) -> Part:
-        """Return a mask of the size of the new image, in its new encoding; another part as it is."""
+    def _part(self, part: Part, record: Record) -> Part:
+        """Return a part with pixels in the size of the new image, and in its new encoding; another as it is."""
         spec = next(spec for spec in self._job.spec.parts if spec.name == part.name)
-        resize = None if self._job.remake is None else self._job.remake.resize
-        encode = self._job.mask_encode or part.encoding
-        if spec.kind != "mask" or (resize is None and encode == part.encoding):
+        remake = self._job.remake
+        resize = None if remake is None else remake.resize
+        encode = self._job.encode_parts.get(part.name, part.encoding)
+        if spec.kind not in OF_PIXELS or (resize is None and encode in (part.encoding, "copy")):
             return part
-        from packer.images.masks import decode_stored, encode_mask
+        from packer.images.parts import BY_KIND
 
-        mask = decode_stored(part.data, part.encoding, (record.height, record.width), spec.dtype)
+        kind, shape = BY_KIND[spec.kind], (record.height, record.width)
+        value = kind.decode(part.data, part.encoding, shape, spec, self._job.mode)
         if resize is not None:
-            mask = resize.apply_to_mask(mask, spec.ignore or 0)
-        return Part(part.name, encode_mask(mask, encode), encode)
+            value = kind.resized(value, resize, spec)
+        return Part(part.name, kind.encode(value, encode, 90 if remake is None else remake.quality), encode)
 
     def _record(self, row: int) -> Record:
         facts, start = self._numbers, self._offsets[row]

@@ -253,7 +253,7 @@ def _parts_differ(a: Pack, b: Pack, name: str, rows_a: Any, rows_b: Any) -> Any:
     differ = (sizes[0] >= 0) != (sizes[1] >= 0) if are_masks else sizes[0] != sizes[1]
     for place in np.flatnonzero(~differ & (sizes[0] >= 0)).tolist():
         i, j = int(rows_a[place]), int(rows_b[place])
-        if a.part(i, name) != b.part(j, name):
+        if a.reader.part(i, name) != b.reader.part(j, name):
             differ[place] = not (are_masks and np.array_equal(a.mask(i, name), b.mask(j, name)))  # type: ignore[arg-type]
     return differ
 

@@ -13,6 +13,7 @@ import packer
 from packer.errors import AnyPath, BadImage, PackerError, StorageError, UsageError, option, printable, words_of
 from packer.format.pack import Pack, open_pack
 from packer.images.opencv import quiet_opencv
+from packer.images.parts import BY_KIND
 from packer.model.annotation import Progress
 from packer.packing.input_table import read_selection
 from packer.repack.layouts import Item, Layout, layout_of
@@ -137,9 +138,10 @@ def _write(pack: Pack, record: int, layout: Layout, names: Names) -> None:
     for name in pack.manifest.masks:
         if (mask := pack.mask(record, name)) is not None:
             layout.write_mask(item.name, name, mask)
-    for name in pack.manifest.parts.keys() - pack.manifest.masks.keys():
-        if (content := pack.part(record, name)) is not None:
-            layout.write(b"%s.%s.bin" % (item.name.rpartition(b".")[0], name.encode("ascii")), content)
+    for spec in pack.manifest.part_specs:
+        if spec.kind != "mask" and (value := pack.part(record, spec.name)) is not None:
+            stored = pack.reader.encoding_of(record, spec.name), pack.reader.part(record, spec.name) or b""
+            layout.write_part(item.name, spec, BY_KIND[spec.kind].as_file(value, *stored))
     layout.note_lost(annotation)
     layout.add(item)
 
@@ -277,4 +279,5 @@ def _build_words(pack: Pack, layout: Layout, target: str) -> tuple[str, ...]:
         options["encode"] = "copy"
     if manifest.mode != "rgb":
         options["mode"] = manifest.mode
-    return ("packer", "build", target, *words_of(options))
+    parts = [word for part in layout.parts.values() for word in words_of({"part": part})]
+    return ("packer", "build", target, *words_of(options), *parts)

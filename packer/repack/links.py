@@ -258,7 +258,7 @@ def joint_manifest(sources: Sequence[Source], classes: tuple[str, ...]) -> tuple
     for other in sources[1:]:
         _check_images(sources[0], other)
     for other in sources[1:]:
-        if other.manifest.parts != first.parts:
+        if (other.manifest.parts, other.manifest.pixels) != (first.parts, first.pixels):
             mine, its = other.manifest.parts_text, first.parts_text
             _contradict(other, f"has records of {mine}", sources[0], f"of {its}", "leave one of the packs out")
         if other.manifest.masks != first.masks:

@@ -20,12 +20,13 @@ from packer.images.header import check_header, decoded_shape, read_header
 from packer.images.image_headers import Header
 from packer.images.masks import LARGEST, MaskValues, encode_mask
 from packer.images.opencv import quiet_opencv
+from packer.images.parts import BY_KIND
 from packer.images.resize import Encoding, encode
 from packer.model.annotation import Part, PartSpec, RawAnnotation, Record
 from packer.model.fields import BY_NAME, FIELDS, Field, Lists, listed_fields
 from packer.packing.build_options import DEFAULT_CONTAINER, DEFAULT_MAX_PIXELS, DEFAULT_QUALITY, check_extension
 from packer.packing.partition import checked_texts
-from packer.packing.plan import MOST_RECORDS, mask_encoding, shard_name
+from packer.packing.plan import MOST_RECORDS, shard_name
 from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import ClassIds, Resolver, similar_names
 from packer.packing.resume import library_versions
@@ -233,7 +234,7 @@ class PackWriter:
                 raise UsageError(where, "has a mask, but the first record has none", "give that one a mask, too")
             is_deep = values.dtype.itemsize > 1 or known.most > 255
             spec = PartSpec(MASK, "mask", "uint16" if is_deep else "uint8", known.classes, known.ignore)
-        encoding = mask_encoding(self._container, self._encode if not self._is_of_files else "copy")
+        encoding = BY_KIND[MASK].encoding(self._container, self._encode if not self._is_of_files else "copy", spec)
         try:
             part = Part(MASK, encode_mask(known.ids_of(values, spec.dtype), encoding), encoding)
         except BadMask as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from packer.errors import UsageError, as_options, option, plural, printable
-from packer.sources.paths import folder_splits
+from packer.model.annotation import PartSpec
+from packer.sources.paths import as_text, folder_splits, some_paths
 from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
 from packer.system.registry import Registry, resolve_alias, suggestion
 
@@ -145,6 +147,44 @@ def with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where: 
         note = f"{plural(count, 'mask', 'masks')} in {name} not packed: {as_options(option('mask', name))} packs them"
         return BesideMasks(others, rest, None, note)
     return BesideMasks([] if alone else others, rest, MaskSource(tree, options, found, alone))
+
+
+def open_parts(texts: Sequence[str], tree: Tree, options: SourceOptions) -> tuple[Tree, list[BaseSource]]:
+    """Return a tree without the files of the parts that are asked for, and the sources of these.
+
+    Raises:
+        UsageError: One has no files.
+    """
+    from packer.images.parts import BY_KIND
+    from packer.sources.mask_files import MaskSource, masks_among
+    from packer.sources.part_files import MASK_PART, AskedPart, PartSource, facts_of_few, files_at, without
+
+    if not (asked := [one for one in map(AskedPart.of, texts) if one[::2] != MASK_PART]):
+        return tree, []
+    if twice := [name for name, count in Counter(one.name for one in asked).items() if count > 1]:
+        raise UsageError(option("part"), f"{twice[0]} is given twice", "give each part a name of its own")
+    found = [files_at(tree, one.where, BY_KIND[one.kind]) for one in asked]
+    rest = without(tree, frozenset(path for files in found for path in files.paths))
+    among = masks_among(rest.images)
+    images = [path for path in rest.images if path not in among]
+    sources: list[BaseSource] = []
+    for (name, _, kind_name), files in zip(asked, found, strict=True):
+        kind, matches = BY_KIND[kind_name], files.matches(images)
+        if not matches.fitting:
+            problem = f"none of {some_paths(files.paths)} is named like an image"
+            raise UsageError(option("part", f"{name}={as_text(files.where)}"), problem, "write a pattern as WHERE")
+        if kind_name == "mask":
+            sources.append(MaskSource.of_files(tree, options, name, files, matches))
+            continue
+        facts = facts_of_few(tree, kind, files.paths)
+        dtypes = {one.dtype for one in facts}
+        spec = PartSpec(
+            name, kind_name, max(dtypes, default=""),
+            ignore=options.ignore_id if kind_name == "map" else None,
+            channels=max([one.channels for one in facts], default=1),
+        )  # fmt: skip
+        sources.append(PartSource(tree, spec, files.where, files.paths, matches))
+    return rest, sources
 
 
 def splits_of_labels(

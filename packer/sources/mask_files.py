@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from copy import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packer.errors import BadInput, UsageError, option, printable
+from packer.errors import BadInput, UsageError, option
 from packer.images.header import read_header
 from packer.images.masks import MaskValues, color_codes, gray_of
+from packer.images.parts import BY_KIND
 from packer.images.pillow import decode_values
-from packer.model.annotation import Image, PartFile, PartSpec, RawAnnotation
-from packer.sources.by_stem import ByStemSource, Matches, match_by_stem
-from packer.sources.folder import MASK_ENDING, MASK_FOLDERS, MASK_NAME
+from packer.model.annotation import Image, PartSpec
+from packer.sources.by_stem import Matches
+from packer.sources.folder import MASK_ENDING, MASK_FOLDERS
 from packer.sources.mask_values import Asked, files_of_values, values_in, with_classes, with_ignored
-from packer.sources.paths import (
-    IMAGE_FOLDERS,
-    FolderSplit,
-    as_bytes,
-    as_text,
-    folder_of,
-    quoted_value,
-    some_paths,
-    spread,
-    stem_of,
-)
+from packer.sources.part_files import FilesAt, PartSource, facts_of_few, files_at, match_files, plain_part, without
+from packer.sources.paths import FolderSplit, folder_of, quoted_value, some_paths, spread, stem_of
 from packer.sources.source import LOOKS, SourceOptions, Tree
-from packer.sources.tree import find_tree, read_file
+from packer.sources.tree import read_file
 from packer.sources.voc import SegmentationSplit
-from packer.stores import is_url
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MASK = "mask"
 """The name of the part."""
@@ -79,7 +71,7 @@ def mark_of(path: bytes) -> tuple[bytes, bytes]:
     folder, stem = folder_of(path), stem_of(path)
     parts = folder.split(b"/")
     for number, part in enumerate(parts):
-        if part.lower() in MASK_FOLDERS or _plain_part(part) != part:
+        if part.lower() in MASK_FOLDERS or plain_part(part) != part:
             return b"/".join(parts[: number + 1]), _ending_of(stem)
     return b"", _ending_of(stem)
 
@@ -87,29 +79,6 @@ def mark_of(path: bytes) -> tuple[bytes, bytes]:
 def _ending_of(stem: bytes) -> bytes:
     match = MASK_ENDING.search(stem)
     return b"" if match is None or match[0].lower() == b"_leftimg8bit" else match[0]
-
-
-def _plain_part(part: bytes) -> bytes:
-    """Return the name of the folder of the images of one whose name says that masks are in it: train of train_masks."""
-    match = MASK_NAME.search(part)
-    return part[: match.start()] if match is not None and match.start() and match.end() == len(part) else part
-
-
-def _image_stem(path: bytes) -> bytes:
-    """Return what the names of an image and of its mask have in common."""
-    return MASK_ENDING.sub(b"", stem_of(path))
-
-
-def _plain_folder(path: bytes) -> bytes:
-    """Return what the folders of an image and of its mask have in common."""
-    parts = folder_of(path).split(b"/")
-    return b"/".join(_plain_part(p) for p in parts if p.lower() not in MASK_FOLDERS | IMAGE_FOLDERS)
-
-
-def match_masks(images: Iterable[bytes], masks: Iterable[bytes]) -> Matches:
-    """Match masks to the images of the same name, but for an ending such as _mask; the nearest by their folders."""
-    anywhere = ((folder_of, folder_of), (_plain_folder, _plain_folder), (lambda _: b"", lambda _: b""))
-    return match_by_stem(images, masks, _image_stem, anywhere)
 
 
 def find_masks(tree: Tree) -> MaskLayout | None:
@@ -141,12 +110,12 @@ def _layouts(paths: Iterable[bytes]) -> list[MaskLayout]:
 def _kind_of(folder: bytes) -> bytes:
     """Return what folders of one set of masks have in common: masks of train/masks and val/masks, _masks of a_masks."""
     name = folder.rpartition(b"/")[2]
-    plain = _plain_part(name)
+    plain = plain_part(name)
     return (name if plain == name else name[len(plain) :]).lower()
 
 
 def _layout(images: Sequence[bytes], mark: tuple[bytes, bytes], masks: list[bytes]) -> MaskLayout | None:
-    matches = match_masks(images, masks)
+    matches = match_files(images, masks)
     count = len(matches.label_of)
     if count < SEVERAL or 2 * count < len(masks):
         return None
@@ -208,7 +177,7 @@ def _distinct(values: Image) -> list[int]:
     return found
 
 
-class MaskSource(ByStemSource):
+class MaskSource(PartSource):
     """A map of classes for each image, in a picture of the image's size.
 
     ``--labels masks`` finds the pictures by their names; ``--mask WHERE``, or ``--labels masks:WHERE``, names their
@@ -219,36 +188,29 @@ class MaskSource(ByStemSource):
         options: How they are read.
         found: The masks.
         alone: Whether the images have no other labels.
+        name: That of the part.
 
     Raises:
         UsageError: It is not clear what their values mean.
     """
 
-    def __init__(self, tree: Tree, options: SourceOptions, found: MaskLayout, alone: bool) -> None:
-        super().__init__(tree, found.matches)
+    has_splits = True
+
+    def __init__(self, tree: Tree, options: SourceOptions, found: MaskLayout, alone: bool, name: str = MASK) -> None:
         self.layout = found
+        super().__init__(tree, PartSpec(name, "mask"), found.where, found.masks, found.matches)
         lists = SegmentationSplit.lists(tree) if alone else ()
         self.label_files = {*found.masks, *files_of_values(tree, found.beside, alone), *lists}
         split = SegmentationSplit.of(tree, options.split) if alone else None
         self.of_split = split or FolderSplit.of(tree, options.split)
-        self._files = {image: _part_file(tree, mask) for image, mask in found.matches.label_of.items()}
         self.values = self._values(tree, Asked(options.mask_values, options.ignore_id, alone))
         self.classes: tuple[str, ...] | None = None
-        spec = PartSpec(MASK, "mask", "uint16" if self._is_deep(tree) else "", self.values.classes, self.values.ignore)
-        self.parts: Mapping[str, PartSpec] = {MASK: spec}
+        # masks in a store have ids of 16 bits if a few of them have
+        dtypes = [] if self.values.classes else [one.dtype for one in facts_of_few(tree, BY_KIND["mask"], found.masks)]
+        self.parts = {name: PartSpec(name, "mask", max(dtypes, default=""), self.values.classes, self.values.ignore)}
         if found.others:
             names = ", ".join(quoted_value(where) for where in found.others)
             self.notes.append(f"masks of {quoted_value(found.where)}; not packed: {names}")
-
-    def _is_deep(self, tree: Tree) -> bool:
-        """Return whether masks in a store have ids of 16 bits, by a few of them: the others are read by the shards."""
-        if self.values.classes or not is_url(tree.root):
-            return False
-        for path in spread(self.layout.masks, LOOKS):
-            with suppress(BadInput):  # it is rejected when it is packed
-                if read_header(read_file(tree, path, MOST_MASK_BYTES)).bit_depth > 8:
-                    return True
-        return False
 
     def _values(self, tree: Tree, asked: Asked) -> MaskValues:
         """Return what the values mean; where nothing says it, a few masks are looked at."""
@@ -275,6 +237,11 @@ class MaskSource(ByStemSource):
             raise UsageError(self.layout.where, problem, f"name one: {option('mask-values', 'colors:FILE')}")
         return with_ignored(MaskValues(), asked.ignore)
 
+    @classmethod
+    def of_files(cls, tree: Tree, options: SourceOptions, name: str, files: FilesAt, matches: Matches) -> MaskSource:
+        """Return the source of masks that are a part of another name than that of ``--mask``."""
+        return cls(tree, options, MaskLayout(files.where, files.paths, matches), False, name)
+
     def take_classes(self, names: Sequence[str] | None) -> None:
         """Give the classes these names, and make them those of the pack, if its images have no other labels.
 
@@ -283,125 +250,39 @@ class MaskSource(ByStemSource):
         """
         if names is not None:
             self.values = with_classes(self.values, tuple(names))
-        self.parts = {MASK: replace(self.parts[MASK], classes=self.values.classes)}
+        self.parts = {name: replace(spec, classes=self.values.classes) for name, spec in self.parts.items()}
         self.classes = self.values.classes or None
 
-    def annotate(self, image: bytes) -> RawAnnotation:
-        """Return the mask of the image.
-
-        Raises:
-            NoLabel: It has none.
-            BadLabel: Several fit it.
-        """
-        if (file := self._files.get(image)) is None:
-            self.label_file(image)  # raises the error
-        assert file is not None
-        return RawAnnotation(origin=as_text(file.path), parts={MASK: file})
-
-    def wanted(self, image: bytes) -> str:
-        """Return how an error names what an image lacks."""
-        return f"mask in {printable(self.layout.where)}"
-
-    def for_images(self, images: Sequence[bytes]) -> MaskSource | None:
+    def for_images(self, images: Sequence[bytes]) -> Self | None:
         """Return a copy for a worker, with the masks of these images, wherever they are."""
-        part = copy(self)
-        part._tree, part._matches, part.label_files = Tree(b"", (), (), ()), self._matches.of_images(images), set()
-        part._files = {image: self._files[image] for image in images if image in self._files}
-        part.layout, part.of_split = MaskLayout(self.layout.where, (), Matches()), None
+        if (part := super().for_images(images)) is not None:
+            part.layout = MaskLayout(self.layout.where, (), Matches())
         return part
 
 
 def masks_at(tree: Tree, where: str) -> MaskLayout:
     """Return the masks in a folder, or those that a pattern with {dir}, {stem} and {name} names.
 
+    Of the other pictures, further sets of masks are no images, either.
+
     Raises:
         UsageError: There are none.
     """
-    if "{" in where:
-        return _by_pattern(tree, where)
-    folder = os.path.normpath(as_bytes(where)).rstrip(b"/")
-    inside = tree.below(folder) if os.path.isabs(folder) else folder
-    if not inside or inside.startswith(b".."):
-        return _elsewhere(tree, os.path.join(tree.root, folder))
-    masks = [path for path in tree.images if path.startswith(inside + b"/")]
-    if not masks:
-        there = sorted({folder_of(path) + b"/" for path in tree.images if folder_of(path)})
-        problem = f"has no pictures in {quoted_value(inside + b'/')}"
-        raise UsageError(tree.root, problem, f"its folders with pictures are: {some_paths(there, 10)}")
-    return _beside_others(inside + b"/", masks, (path for path in tree.images if not path.startswith(inside + b"/")))
-
-
-def _beside_others(where: bytes, masks: Sequence[bytes], others: Iterable[bytes]) -> MaskLayout:
-    """Return masks and the other pictures that they fit; of these, further sets of masks are no images, either."""
-    others = list(others)
-    layouts = _layouts(others)
-    every = frozenset(path for layout in layouts for path in layout.masks)
-    matches = match_masks((path for path in others if path not in every), masks)
-    return MaskLayout(where, tuple(masks), matches, tuple(layout.where for layout in layouts), every.union(masks))
-
-
-def _elsewhere(tree: Tree, folder: bytes) -> MaskLayout:
-    """Return the masks in a folder outside the source, by their absolute paths."""
-    other, _ = find_tree(folder)
-    masks = [os.path.join(other.root, path) for path in other.images]
-    if not masks:
-        raise UsageError(folder, "has no pictures", "name the folder of the masks")
-    return _beside_others(other.root + b"/", masks, tree.images)
-
-
-def _by_pattern(tree: Tree, pattern: str) -> MaskLayout:
-    try:
-        pattern.format(dir="", stem="", name="")
-    except (AttributeError, LookupError, TypeError, ValueError):
-        problem = f"{printable(pattern)} is not a pattern of {{dir}}, {{stem}} and {{name}}"
-        raise UsageError(option("mask"), problem, 'write one such as "{dir}/{stem}_mask.png"') from None
-    there = set(tree.images)
-    named = {image: _formatted(pattern, image) for image in tree.images}
-    masks = {mask for image, mask in named.items() if mask in there and mask != image}
+    files = files_at(tree, where, BY_KIND[MASK])
+    masks = frozenset(files.paths)
     layouts = _layouts(path for path in tree.images if path not in masks)
     every = masks.union(*(layout.masks for layout in layouts))
-    matches = Matches({image: mask for image, mask in named.items() if mask in masks and image not in every})
-    if not masks:
-        one = next(iter(named.values()), b"")
-        raise UsageError(option("mask"), f"names no file: there is no {quoted_value(one)}", "correct the pattern")
-    first = folder_of(min(masks)) + b"/"
+    matches = files.matches(path for path in tree.images if path not in every)
     others = tuple(layout.where for layout in layouts)
-    return MaskLayout(as_bytes(pattern), tuple(sorted(masks)), matches, others, frozenset(every), first)
+    first = b"" if files.of_image is None else folder_of(files.paths[0]) + b"/"
+    return MaskLayout(files.where, files.paths, matches, others, every, first)
 
 
-def _formatted(pattern: str, image: bytes) -> bytes:
-    name = image.rpartition(b"/")[2]
-    parts = {"dir": as_text(folder_of(image)), "stem": as_text(stem_of(image)), "name": as_text(name)}
-    return os.path.normpath(as_bytes(pattern.format(**parts))).lstrip(b"/")
+def masks_among(paths: Iterable[bytes]) -> frozenset[bytes]:
+    """Return the pictures that are named like masks of the others."""
+    return frozenset(path for layout in _layouts(paths) for path in layout.masks)
 
 
 def without_masks(tree: Tree, layout: MaskLayout) -> Tree:
     """Return a tree without masks, and what only they need."""
-    own = layout.all_masks.union(files_of_values(tree, layout.beside, alone=False))
-    left = [path for path in tree.images if path not in own]
-    only_masks = _folders_of(layout.all_masks) - _folders_of(left)
-    return replace(
-        tree,
-        images=left,
-        files=[path for path in tree.files if path not in own],
-        folders=[folder for folder in tree.folders if folder not in only_masks],  # a folder without images is a class
-        image_folders=None,
-    )
-
-
-def _folders_of(paths: Iterable[bytes]) -> set[bytes]:
-    """Return the folders of files, and those that these are in."""
-    found: set[bytes] = set()
-    level = {folder_of(path) for path in paths}
-    while level := level - found - {b""}:
-        found |= level
-        level = {folder_of(folder) for folder in level}
-    return found
-
-
-def _part_file(tree: Tree, path: bytes) -> PartFile:
-    if tree.members is None or path.startswith(b"/"):
-        return PartFile(path)
-    (row,) = tree.members.rows([path])
-    archive, offset, size, packed, crc = tree.members.places[row].tolist()
-    return PartFile(path, size, archive, offset, packed, crc, tree.members.etags[row] if tree.members.etags else None)
+    return without(tree, layout.all_masks.union(files_of_values(tree, layout.beside, alone=False)))

@@ -24,7 +24,7 @@ from packer import BuildOptions, PackedLoader, RandomResizedCrop, build_pack, op
 from packer.bench.measure import take_turns
 from packer.images.masks import decode_stored, encode_mask
 from packer.images.opencv import resample
-from packer.loading.mask_rows import cut_mask, places
+from packer.loading.part_rows import cut_mask, places
 from packer.system import usable_cores
 
 BATCH, SIDE = 64, 224

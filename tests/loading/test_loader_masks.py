@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import packer
 from packer import BuildOptions, PackedDataset, PackedLoader, build_pack
 from packer.errors import UsageError
-from packer.loading.mask_rows import cut_mask, places
+from packer.loading.part_rows import cut_mask, places
 from packer.loading.targets import TargetOptions, Targets
 
 RAW, JPEG, RAGGED = "raw", "jpeg", "ragged"
@@ -150,9 +150,9 @@ def test_which_parts_are_read(packs: dict[str, Path]) -> None:
     assert [set(target) for target in targets] == [{"image_id"}] * 4
     _, masks = next(iter(PackedLoader(packs[RAW], 4, parts=("mask",))))
     assert masks.shape == (4, *images.shape[-2:])
-    with pytest.raises(UsageError, match=r"names depth, which is not a mask of .*; it has mask"):
+    with pytest.raises(UsageError, match=r"names depth, which is not a part of .*; it has mask"):
         PackedLoader(packs[RAW], 4, parts=("depth",))
-    with pytest.raises(UsageError, match="not a mask"):
+    with pytest.raises(UsageError, match="not a part"):
         PackedDataset(packs[RAW], parts=("masks",))
 
 
@@ -162,7 +162,7 @@ def test_masks_beside_boxes(tmp_path: Path) -> None:
     build_pack(BuildOptions(str(write_files(tmp_path / "set", files)), str(tmp_path / "set.lmdb"), workers=1))
     pack = packer.open_pack(tmp_path / "set.lmdb")
     for collate in ("yolo", "padded"):
-        with pytest.raises(UsageError, match=f'collate: is "{collate}", which has no place for masks'):
+        with pytest.raises(UsageError, match=f'collate: is "{collate}", which has no place for parts'):
             PackedLoader(pack, 2, collate=collate)
         PackedLoader(pack, 2, collate=collate, parts=())
     for images, targets in PackedLoader(pack, 2, crop=packer.RandomResizedCrop(24), flip=True):
@@ -227,7 +227,7 @@ def test_a_damaged_mask_is_named(packs: dict[str, Path], tmp_path: Path) -> None
     start, stop = pack.reader.span(4, "mask")
     shard = next(path.glob("*.mdb"))
     data = bytearray(shard.read_bytes())
-    offset = data.index(pack.part(4, "mask"))
+    offset = data.index(pack.reader.part(4, "mask"))
     assert stop - start == 1200
     data[offset + 600] ^= 1
     shard.write_bytes(data)

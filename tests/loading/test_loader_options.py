@@ -37,7 +37,7 @@ REFUSED = {
     "int8": ({"dtype": torch.int8}, "dtype is torch.int8, which cannot hold 0 to 255: use torch.float32"),
     "numpy's": ({"dtype": np.float32}, "dtype must be a torch.dtype such as torch.float32"),
     "decoder": ({"decoder": "nonsense"}, "decoder: must be one of auto, fast, simplejpeg, opencv, jpeg4py, lenient"),
-    "collate": ({"collate": "coco"}, 'collate: must be "list" or "yolo" or "padded", got \'coco\''),
+    "collate": ({"collate": "coco"}, 'collate: must be "list" or "dict" or "yolo" or "padded", got \'coco\''),
     "yolo": ({"collate": "yolo"}, 'collate: is "yolo", which needs boxes, but the pack has none'),
     "label_offset": ({"label_offset": 1}, "label_offset: is for boxes, but"),
     "indices": ({"indices": [1, 99]}, "indices: must be from 0 to 26, got 1 to 99"),

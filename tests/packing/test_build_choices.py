@@ -77,7 +77,7 @@ def test_the_choice_is_that_of_the_whole_source(tmp_path: Path) -> None:
     whole = ["build", source, "--shard-size", 2000]
     good(*whole, "-o", tmp_path / "p")
     for part in ("1/3", "2/3", "3/3"):
-        good(*whole, "-o", tmp_path / "q", "--part", part)
+        good(*whole, "-o", tmp_path / "q", "--job", part)
     good(*whole, "-o", tmp_path / "q", "--finish")
     assert open_pack(tmp_path / "q").manifest.encoding == "copy"
     assert digests(tmp_path / "p") == digests(tmp_path / "q") and len(open_pack(tmp_path / "p").manifest.shards) > 2

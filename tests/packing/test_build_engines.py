@@ -219,7 +219,7 @@ def test_a_dry_run_knows_the_engines(source: Path) -> None:
 
 def test_finish_needs_no_room(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in ("1/2", "2/2"):
-        build_part(options(source, part=part))
+        build_part(options(source, job=part))
     monkeypatch.setattr(packer.packing.plan, "free_bytes", lambda _: 0)
     build_pack(options(source, finish=True))
     assert digests(source.parent / "p") == reference(source, force=True)
@@ -259,7 +259,7 @@ def test_the_files_of_another_attempt_stay(source: Path) -> None:
 @pytest.mark.parametrize("parts", [1, 3, 7])
 def test_parts_in_any_order(source: Path, parts: int) -> None:
     for number in reversed(range(1, parts + 1)):
-        summary = build_part(options(source, part=f"{number}/{parts}"))
+        summary = build_part(options(source, job=f"{number}/{parts}"))
         assert str(summary.part) == f"{number}/{parts}" and summary.of_shards == 4
     build_pack(options(source, finish=True))
     assert digests(source.parent / "p") == reference(source)
@@ -267,11 +267,11 @@ def test_parts_in_any_order(source: Path, parts: int) -> None:
 
 
 def test_a_part_that_is_missing_is_named_and_may_follow(source: Path) -> None:
-    build_part(options(source, part="1/2"))
+    build_part(options(source, job="1/2"))
     with pytest.raises(UsageError, match=r"part 2/2 is not complete") as caught:
         build_pack(options(source, finish=True))
-    assert str(caught.value).endswith('run part="2/2"')
-    build_part(options(source, part="2/2"))
+    assert str(caught.value).endswith('run job="2/2"')
+    build_part(options(source, job="2/2"))
     build_pack(options(source, finish=True))
     assert digests(source.parent / "p") == reference(source)
 
@@ -281,21 +281,21 @@ def test_a_part_of_bad_images_only(source: Path) -> None:
         data = (source / f"{number:03d}.jpg").read_bytes()
         (source / f"{number:03d}.jpg").write_bytes(data[: len(data) // 2])
     for part in ("1/4", "2/4", "3/4", "4/4"):
-        build_part(options(source, part=part, max_bad="3"))
+        build_part(options(source, job=part, max_bad="3"))
     build_pack(options(source, finish=True, max_bad="3"))
     assert digests(source.parent / "p") == reference(source, max_bad="3")
 
 
 def test_more_parts_than_shards(source: Path) -> None:
     for number in range(1, 10):
-        build_part(options(source, part=f"{number}/9"))
+        build_part(options(source, job=f"{number}/9"))
     build_pack(options(source, finish=True))
     assert digests(source.parent / "p") == reference(source)
 
 
 def test_a_finish_that_was_interrupted(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in ("1/2", "2/2"):
-        build_part(options(source, part=part))
+        build_part(options(source, job=part))
     notes = Notes()
     with monkeypatch.context() as patch, pytest.raises(StorageError):
         patch.setattr(Output, "publish_folder", lambda *_: (_ for _ in ()).throw(StorageError("disk", "is full")))
@@ -309,35 +309,35 @@ def test_a_finish_that_was_interrupted(source: Path, monkeypatch: pytest.MonkeyP
 def test_a_part_that_was_begun_resumes(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(StorageError):
         stop_after(patch, 1)
-        build_part(options(source, part="2/2"))
+        build_part(options(source, job="2/2"))
     notes = Notes()
-    build_part(options(source, part="2/2"), notes)
+    build_part(options(source, job="2/2"), notes)
     assert "note: 1 finished shard kept" in notes.texts
-    build_part(options(source, part="1/2"))
+    build_part(options(source, job="1/2"))
     build_pack(options(source, finish=True))
     assert digests(source.parent / "p") == reference(source)
 
 
 def test_a_source_that_changed_between_the_parts(source: Path) -> None:
-    build_part(options(source, part="1/2"))
+    build_part(options(source, job="1/2"))
     draw(source / "000.jpg", 99, 44, 33)
-    build_part(options(source, part="2/2"))
+    build_part(options(source, job="2/2"))
     with pytest.raises(UsageError, match="the source has changed since part 1/2"):
         build_pack(options(source, finish=True))
-    build_part(options(source, part="1/2"))
+    build_part(options(source, job="1/2"))
     build_pack(options(source, finish=True))
     assert digests(source.parent / "p") == reference(source)
 
 
 def test_parts_with_other_options(source: Path) -> None:
-    build_part(options(source, part="1/2"))
-    build_part(options(source, part="2/2", resize="16"))
+    build_part(options(source, job="1/2"))
+    build_part(options(source, job="2/2", resize="16"))
     with pytest.raises(UsageError, match='part 2/2 differs from this build: resize="16", now none'):
         build_pack(options(source, finish=True))
     with pytest.raises(UsageError, match="discard it with overwrite"):
-        build_part(options(source, part="2/2"), notes := Notes())
+        build_part(options(source, job="2/2"), notes := Notes())
     assert not any("run the same command" in text for text in notes.texts)
-    build_part(options(source, part="2/3"))
+    build_part(options(source, job="2/3"))
     with pytest.raises(
         UsageError, match=r"holds builds in 2 and 3 parts; remove the folders of all but one, such as part-\*-of-2"
     ):
@@ -347,7 +347,7 @@ def test_parts_with_other_options(source: Path) -> None:
 def test_builds_that_get_in_the_way_of_parts(source: Path) -> None:
     with pytest.raises(UsageError, match="holds no parts of a build"):
         build_pack(options(source, finish=True))
-    build_part(options(source, part="1/2"))
+    build_part(options(source, job="1/2"))
     with pytest.raises(UsageError, match="holds parts of a build"):
         build_pack(options(source))
     lock = lock_folder(str(source.parent / "p.partial" / "part-1-of-2"))
@@ -355,7 +355,7 @@ def test_builds_that_get_in_the_way_of_parts(source: Path) -> None:
     with pytest.raises(UsageError, match="part 1/2 is still being built"):
         build_pack(options(source, finish=True))
     with pytest.raises(UsageError, match="another build is writing to it"):
-        build_part(options(source, part="1/2"))
+        build_part(options(source, job="1/2"))
     with pytest.raises(UsageError, match="part-1-of-2 is still being built"):
         build_pack(options(source, overwrite=True))
     lock.close()
@@ -369,7 +369,7 @@ def test_a_part_waits_for_others_that_begin_and_not_for_a_build(source: Path, mo
     assert lock is not None
     with monkeypatch.context() as patch, pytest.raises(UsageError, match="a whole build, or finish, is writing to it"):
         patch.setattr(packer.packing.partial_builds, "PATIENCE_S", 0.2)
-        build_part(options(source, part="1/2"))
+        build_part(options(source, job="1/2"))
     assert {*os.listdir(partial)} <= {".lock"}
     polled: list[float] = []
 
@@ -378,21 +378,21 @@ def test_a_part_waits_for_others_that_begin_and_not_for_a_build(source: Path, mo
         lock.close()
 
     monkeypatch.setattr(packer.packing.partial_builds, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    build_part(options(source, part="1/2"))
+    build_part(options(source, job="1/2"))
     assert len(polled) == 1
 
 
 def test_a_part_that_fails_leaves_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(monkeypatch, 0)
     with pytest.raises(StorageError, match="is full"):
-        build_part(options(source, part="1/2"))
+        build_part(options(source, job="1/2"))
     assert os.listdir(source.parent) == [source.name]
 
 
 @pytest.mark.parametrize("mine", ["slurm-17.out", "part-0-of-0"])
 def test_finish_removes_nothing_of_the_user(source: Path, mine: str) -> None:
     for part in ("1/2", "2/2"):
-        build_part(options(source, part=part))
+        build_part(options(source, job=part))
     (source.parent / "p.partial" / mine).write_text("dear")
     with pytest.raises(UsageError, match=f"holds {mine}, which was not left by a build"):
         build_pack(options(source, finish=True))
@@ -405,7 +405,7 @@ def test_finish_removes_nothing_of_the_user(source: Path, mine: str) -> None:
 @pytest.mark.parametrize("format", CONTAINERS)
 def test_finish_publishes_no_shard_that_was_damaged_after_its_part(source: Path, format: str, file: str) -> None:
     for part in ("1/2", "2/2"):
-        build_part(options(source, part=part, format=format))
+        build_part(options(source, job=part, format=format))
     folder = source.parent / "p.partial" / "part-2-of-2" / "pack"
     path = min(path for path in folder.glob("shard-*") if (path.suffix == ".arrow") == (file == "index"))
     data = bytearray(path.read_bytes())
@@ -414,7 +414,7 @@ def test_finish_publishes_no_shard_that_was_damaged_after_its_part(source: Path,
     with pytest.raises(UsageError, match="part 2/2: shards have changed since they were packed"):
         build_pack(options(source, finish=True, format=format))
     assert not (source.parent / "p").exists()
-    build_part(options(source, part="2/2", format=format))
+    build_part(options(source, job="2/2", format=format))
     build_pack(options(source, finish=True, format=format))
     assert not verify(source.parent / "p").problems
 
@@ -424,7 +424,7 @@ def test_finish_goes_on_after_an_interruption_between_any_two_files(
     source: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     for part in ("1/2", "2/2"):
-        build_part(options(source, part=part))
+        build_part(options(source, job=part))
     taken: list[str] = []
     take = FinishedParts._take
 
@@ -444,7 +444,7 @@ def test_finish_goes_on_after_an_interruption_between_any_two_files(
 @pytest.mark.parametrize("what", ["source", "shard"])
 def test_finish_reads_everything_again_if_it_is_asked_to(source: Path, what: str) -> None:
     for part in ("1/2", "2/2"):
-        build_part(options(source, part=part))
+        build_part(options(source, job=part))
     shard = source.parent / "p.partial" / "part-2-of-2" / "pack" / "shard-00003.lmdb"
     file = source / "011.jpg" if what == "source" else shard
     data = bytearray(file.read_bytes())
@@ -452,8 +452,8 @@ def test_finish_reads_everything_again_if_it_is_asked_to(source: Path, what: str
     file.write_bytes(data)
     with pytest.raises(UsageError, match="part 2/2: shards or images have changed since") as caught:
         build_pack(options(source, finish=True, recheck=True))
-    assert str(caught.value).endswith('run part="2/2"')
-    build_part(options(source, part="2/2"))
+    assert str(caught.value).endswith('run job="2/2"')
+    build_part(options(source, job="2/2"))
     build_pack(options(source, finish=True, recheck=True))
     assert digests(source.parent / "p") == reference(source)
 
@@ -464,7 +464,7 @@ def test_a_part_does_not_decode_the_images_of_others_to_list_them(source: Path) 
     (source / "000.jpg").write_bytes(data[:20])  # found when its header is read
     (source / "001.jpg").write_bytes(data[:-40] + bytes(38) + data[-2:])  # found when it is decoded
     with pytest.raises(TooManyBad, match=r"1 of 12 inputs is bad, 0 allowed \(images were not decoded to the end"):
-        build_part(options(source, part="2/2"))
+        build_part(options(source, job="2/2"))
     with pytest.raises(TooManyBad, match="2 of 12 inputs are bad, 0 allowed;"):
         build_pack(options(source))
 
@@ -474,7 +474,7 @@ def test_each_part_lists_its_bad_images(source: Path) -> None:
         data = (source / f"{number:03d}.jpg").read_bytes()
         (source / f"{number:03d}.jpg").write_bytes(data[:-40] + bytes(38) + data[-2:])  # found when it is decoded
     for part in ("1/2", "2/2"):
-        build_part(options(source, part=part, max_bad="2", quarantine=str(source.parent / "bad")))
+        build_part(options(source, job=part, max_bad="2", quarantine=str(source.parent / "bad")))
     build_pack(options(source, finish=True, max_bad="2", quarantine=str(source.parent / "bad")))
     lists = {file.name: file.read_text() for file in (source.parent / "bad").iterdir()}
     assert {name: ("000.jpg" in text, "011.jpg" in text) for name, text in lists.items()} == {
@@ -485,21 +485,21 @@ def test_each_part_lists_its_bad_images(source: Path) -> None:
 @pytest.mark.parametrize("part", ["0/3", "4/3", "3", "1/0", "a/b", "", "-1/3", None])
 def test_what_is_no_part(source: Path, part: str | None) -> None:
     with pytest.raises(UsageError, match="must be K/N"):
-        build_part(options(source, part=part))
+        build_part(options(source, job=part))
     assert not (source.parent / "p.partial").exists()
 
 
 def test_a_part_is_not_published_as_a_pack(source: Path) -> None:
     with pytest.raises(UsageError, match="call build_part"):
-        build_pack(options(source, part="1/2"))
+        build_pack(options(source, job="1/2"))
     assert not (source.parent / "p").exists()
 
 
 def test_the_commands(source: Path) -> None:
     out = source.parent / "p"
     for part in ("1/2", "2/2"):
-        text = good("build", source, "-o", out, "--shard-size", SHARD, "--part", part).out
+        text = good("build", source, "-o", out, "--shard-size", SHARD, "--job", part).out
         assert f"part {part}: 6 images in 2 of 4 shards" in text
     assert "packed 12 images" in good("build", source, "-o", out, "--shard-size", SHARD, "--finish").out
-    assert "excludes --finish" in refused(2, "build", source, "-o", out, "--part", "1/2", "--finish")
+    assert "excludes --finish" in refused(2, "build", source, "-o", out, "--job", "1/2", "--finish")
     assert digests(out) == reference(source)

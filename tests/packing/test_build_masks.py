@@ -304,7 +304,7 @@ def test_a_place_without_masks(tmp_path: Path) -> None:
 
 
 BAD = {
-    "size": (picture(draw_mask(9, 39, 30)), "bad-mask", "is a mask of 39x30 pixels, but the image has 40x30"),
+    "size": (picture(draw_mask(9, 39, 30)), "bad-mask", "has 39x30 pixels, but the image 40x30"),
     "unknown id": (picture(np.full((30, 40), 7, np.uint8)), "bad-mask",
                    r"has the value 7 \(1,200 pixels\), which no class has; the classes are 0 \(background\) to 3, 255"),
     "empty": (b"", "bad-mask", "the file is empty"),

@@ -268,7 +268,7 @@ def test_parts_of_splits(tmp_path: Path) -> None:
     given: dict[str, Any] = {"encode": "copy", "shard_bytes": 2000, "workers": 1}
     build_packs(BuildOptions(str(tmp_path / "D"), str(tmp_path / "whole.lmdb"), **given))
     for part in ("1/2", "2/2"):
-        summaries = build_parts(BuildOptions(str(tmp_path / "D"), str(tmp_path / "x.lmdb"), part=part, **given))
+        summaries = build_parts(BuildOptions(str(tmp_path / "D"), str(tmp_path / "x.lmdb"), job=part, **given))
         assert len(summaries) == 3
     build_packs(BuildOptions(str(tmp_path / "D"), str(tmp_path / "x.lmdb"), finish=True, **given))
     for split in IMAGES:
@@ -308,7 +308,7 @@ def test_a_source_without_splits_is_one_pack(tmp_path: Path) -> None:
     alone = build_pack(BuildOptions(str(source), str(tmp_path / "y.lmdb"), workers=1))
     assert _bytes(Path(summary.path)) == _bytes(Path(alone.path))
     assert "split" not in {k for k, v in read_manifest(alone.path).options.items() if v is not None}
-    build_part(BuildOptions(str(source), str(tmp_path / "z.lmdb"), workers=1, part="1/1"))
+    build_part(BuildOptions(str(source), str(tmp_path / "z.lmdb"), workers=1, job="1/1"))
 
 
 def test_each_pack_has_the_time_that_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

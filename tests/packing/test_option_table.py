@@ -27,7 +27,8 @@ from packer.packing.resume import options_that_shape_bytes
 
 OTHER: dict[str, Any] = {
     "source": "other", "labels": ("folder",), "columns": ("path label",), "fit": "pad", "resize": "20x20",
-    "encode": "png", "missing_labels": "skip", "format": "hdf5", "part": "1/2", "max_bad": "3", "decode_timeout": 9.0,
+    "encode": "png", "missing_labels": "skip", "format": "hdf5", "job": "1/2", "max_bad": "3", "decode_timeout": 9.0,
+    "part": ("depth=maps:map",),
     "mask": "masks", "mask_values": "ids", "ignore_id": 3, "engine": "dask", "scratch": ".",
     "interpolation": "bilinear",
 }  # fmt: skip
@@ -107,7 +108,7 @@ def test_a_resume_compares_what_is_in_a_file(row: Option, tmp_path: Path) -> Non
     assert digest(options) != before
 
 
-ELSEWHERE = {"out", "engine", "part", "finish", "scratch", "recheck", "like"}
+ELSEWHERE = {"out", "engine", "job", "finish", "scratch", "recheck", "like"}
 """Options of which other tests build: where a pack is made, and of what."""
 
 
@@ -156,12 +157,14 @@ def test_a_manifest_has_what_the_table_says(tmp_path: Path) -> None:
     for row in changed:
         (tmp_path / row.name).write_text(texts.get(row.name, ""))
         value = tmp_path / row.name if row.takes in ("file", "names") else other_value(row)
+        value = value[0] if isinstance(value, tuple) else value
         given.append(row.label if value is True else f"{row.label}={value}")
-    for image in source.rglob("*.*"):  # --mask names them
-        mask = source / "masks" / image.relative_to(source).with_suffix(".png")
-        mask.parent.mkdir(parents=True, exist_ok=True)
-        with Image.open(image) as opened:
-            Image.new("L", opened.size).save(mask)
+    for image in sorted(source.rglob("*.*")):  # --mask and --part name them
+        for folder in ("masks", "maps"):
+            mask = source / folder / image.relative_to(source).with_suffix(".png")
+            mask.parent.mkdir(parents=True, exist_ok=True)
+            with Image.open(image) as opened:
+                Image.new("L", opened.size).save(mask)
     good("build", source, "-o", tmp_path / "q", *given)
     assert read_manifest(tmp_path / "q").options.keys() == always | {row.name for row in changed}
     words = shlex.split(good("info", tmp_path / "q", "--command").out)

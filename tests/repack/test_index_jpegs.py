@@ -221,7 +221,7 @@ def test_build(tmp_path: Path, fast: ModuleType, monkeypatch: pytest.MonkeyPatch
     assert state(tmp_path / "again") == wanted and not (tmp_path / "again.partial").exists()
     line = ["build", source, "--labels", "none", "--encode", "jpeg", "--shard-size", "2000", "--workers", "1"]
     for part in ("1/2", "2/2"):
-        good(*line, "--jpeg-index", "row", "-o", tmp_path / "parts", "--part", part)
+        good(*line, "--jpeg-index", "row", "-o", tmp_path / "parts", "--job", part)
     good(*line, "--jpeg-index", "row", "-o", tmp_path / "parts", "--finish")
     assert state(tmp_path / "parts") == wanted
     out = good(*line, "-o", tmp_path / "after", "--overwrite", "--jpeg-index", "4").out

@@ -15,7 +15,7 @@ import numpy as np
 from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.images.masks import as_picture
-from packer.model.annotation import Annotation, Mask
+from packer.model.annotation import Annotation, Mask, PartSpec
 from packer.model.fields import FIELDS, Number
 from packer.sources.mask_files import MASK
 from packer.sources.paths import IMAGE_FOLDERS, quoted_value
@@ -88,6 +88,8 @@ class Layout:
         """``--labels`` that reads it again, with FOLDER for the folder."""
         self.options: dict[str, str] = {}
         """Further options that read it again -> their values."""
+        self.parts: dict[str, str] = {}
+        """``--part`` for each part that was written."""
 
     @property
     def is_of_masks(self) -> bool:
@@ -120,6 +122,13 @@ class Layout:
     def write_mask(self, image: bytes, name: str, mask: Mask) -> None:
         """Write the mask of an image as a PNG whose gray levels are its ids; `name` is that of the part."""
         self.write(self.mask_file(image, name), as_picture(mask, self.has_palette))
+
+    def write_part(self, image: bytes, spec: PartSpec, file: tuple[str, bytes]) -> None:
+        """Write a part of an image as a file with this (extension, content), in a folder of the part's name."""
+        extension, content = file
+        name = spec.name.encode("ascii")
+        self.write(b"%s/%s.%s" % (name, below_images(image).rpartition(b".")[0], extension.encode("ascii")), content)
+        self.parts[spec.name] = f"{spec.name}={spec.name}:{spec.kind}"
 
     def mask_file(self, image: bytes, name: str) -> bytes:
         """Return where the mask of the image at this path goes."""

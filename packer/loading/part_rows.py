@@ -1,0 +1,205 @@
+"""Reads parts of records for batches: those with pixels are cut and mirrored as their images are, by the same draw."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packer.format.pack import Pack
+from packer.images.opencv import Interpolation
+from packer.images.parts import BY_KIND, decode_part
+from packer.loading.crop import CropParams
+from packer.loading.decoding import resize_into, sizes_of
+from packer.loading.fill import Gather
+from packer.model.annotation import ENCODINGS, Int64, Mask, PartSpec
+from packer.model.geometry import interpolate, nearest
+from packer.samplers.order import Float64
+
+AT_ONCE = 16
+"""Masks that are widened together, while they are in the cache of a core."""
+
+
+class PartReader:
+    """Reads a part of a pack. All threads share it.
+
+    Args:
+        pack: the pack.
+        spec: the part.
+        verify: verify the checksum of each when this process first reads it.
+        interpolation: the filter of crops of images.
+    """
+
+    def __init__(self, pack: Pack, spec: PartSpec, verify: bool = True, interpolation: Interpolation = "area") -> None:
+        self._pack, self.spec, self.name, self._verify = pack, spec, spec.name, verify
+        self._of_pixels = BY_KIND[spec.kind].of_pixels
+        self._interpolation = interpolation
+        self.dtype = np.dtype(spec.dtype or np.uint8)
+        self.border = spec.ignore or 0
+        """The value of pixels beside the image, and of an image without the part."""
+
+    def read(self, records: Int64, params: CropParams | None = None, out: NDArray[Any] | None = None) -> Any:
+        """Return the part of records: of masks (n, height, width), of maps and images (n, height, width, channels).
+
+        Other kinds, and pixels of images that are whole and differ in size, are a list of values; None stands for a
+        value that a record of another kind lacks.
+
+        Args:
+            records: their numbers.
+            params: how their images are cut and mirrored; None: not at all.
+            out: memory for masks, of any dtype that holds their values.
+
+        Raises:
+            DamagedPack: if one cannot be read.
+        """
+        reader = self._pack.reader
+        with reader.held(records, (self.name,)):
+            if self._verify:
+                reader.check(records, (self.name,))
+            if not self._of_pixels:
+                return self._values(records)
+            if params is not None and (params.regions is not None or params.flipped is not None):
+                return self._cut(records, params, out)
+            shape = self._pack.manifest.shape
+            if shape is None:
+                return [value.copy() for value in self._whole(records)]
+            return self._fill(records, shape[:2], out)
+
+    def _fill(self, records: Int64, shape: tuple[int, int], out: NDArray[Any] | None) -> NDArray[Any]:
+        starts, sizes = self._pack.reader.places(records, self.name)
+        if self.spec.kind != "mask" or not (sizes == self._mask_bytes).all() or not self._are_raw(records):
+            whole = self._whole(records)
+            out = np.empty((len(records), *whole[0].shape), self.dtype) if out is None else out
+            for row, value in zip(out, whole, strict=True):
+                row[:] = value
+            return out
+        out = np.empty((len(records), *shape), self.dtype) if out is None else out
+        if out.dtype == self.dtype:
+            self._gather(starts, torch.from_numpy(out.reshape(len(out), -1).view(np.uint8)))
+        for first in range(0, len(out) if out.dtype != self.dtype else 0, AT_ONCE):
+            found = self._gather(starts[first : first + AT_ONCE]).numpy().view(self.dtype)
+            out[first : first + AT_ONCE] = found.reshape(-1, *out.shape[1:])
+        return out
+
+    def _are_raw(self, records: Int64) -> bool:
+        return bool((self._encodings(records) == ENCODINGS.index("raw")).all())
+
+    def _encodings(self, records: Int64) -> NDArray[Any]:
+        return self._pack.reader.values(f"{self.name}_encoding", records)
+
+    @cached_property
+    def _mask_bytes(self) -> int:
+        shape = self._pack.manifest.shape
+        assert shape is not None
+        return shape[0] * shape[1] * self.dtype.itemsize
+
+    @cached_property
+    def _gather(self) -> Gather:
+        return Gather(self._pack.reader.region, self._mask_bytes)
+
+    def _whole(self, records: Int64) -> list[Any]:
+        """Return the pixels of records as they are stored; those that are raw are views of the pack."""
+        found = self._values(records)
+        there = next((value for value in found if value is not None), None)
+        if there is not None and len({value.shape[2:] for value in found if value is not None}) == 1:
+            tail = there.shape[2:]
+        else:
+            tail = self._tail(records, found)
+        widths, heights = sizes_of(self._pack, records)
+        for place, value in enumerate(found):
+            if value is None:
+                found[place] = np.full((int(heights[place]), int(widths[place]), *tail), self.border, self.dtype)
+        return found
+
+    def _tail(self, records: Int64, found: list[Any]) -> tuple[int, ...]:
+        """Return the channels of pixels, where no record has any, or some have others. Raise DamagedPack."""
+        tails = [None if value is None else value.shape[2:] for value in found]
+        if len(there := [tail for tail in tails if tail is not None]) == 0:
+            channels = self.spec.channels if self.spec.kind == "map" else 1 if self._pack.manifest.mode == "gray" else 3
+            return () if self.spec.kind == "mask" or (self.spec.kind == "map" and channels == 1) else (channels,)
+        odd = next(place for place, tail in enumerate(tails) if tail is not None and tail != there[0])
+        problem = f"has a {self.name} of {tails[odd]} channels, which cannot be in a batch with {there[0]}"
+        raise self._pack.reader.damage_error(int(records[odd]), problem)
+
+    def _values(self, records: Int64) -> list[Any]:
+        """Return the values of records; None where there is none."""
+        reader, mode = self._pack.reader, self._pack.manifest.mode
+        widths, heights = sizes_of(self._pack, records)
+        starts, sizes = reader.places(records, self.name)
+        data = reader.region.data
+        rows = (records, starts, sizes, heights, widths, self._encodings(records))
+        return [
+            None
+            if size < 0
+            else decode_part(
+                data[start : start + size], ENCODINGS[code], (int(high), int(wide)), self.spec, mode,
+                partial(reader.damage_error, record),
+            )
+            for record, start, size, high, wide, code in zip(*(row.tolist() for row in rows), strict=True)
+        ]  # fmt: skip
+
+    def _cut(self, records: Int64, params: CropParams, out: NDArray[Any] | None) -> NDArray[Any]:
+        height, width = params.output
+        whole = self._whole(records)
+        regions = params.regions
+        if regions is None:
+            regions = np.array([(0, 0, *value.shape[1::-1]) for value in whole], np.float64)
+        if out is None:
+            out = np.empty((len(records), height, width, *whole[0].shape[2:]), self.dtype)
+        flipped = np.zeros(len(records), np.bool_) if params.flipped is None else params.flipped
+        if self.spec.kind != "mask":
+            for row, value, region, turned in zip(out, whole, regions.tolist(), flipped.tolist(), strict=True):
+                into = row[:, ::-1] if turned and self.spec.kind == "map" else row
+                self._resize(value, region, into)
+                if turned and self.spec.kind == "image":
+                    row[:] = row[:, ::-1].copy()
+            return out
+        columns, rows = places(regions[:, 0], regions[:, 2], width), places(regions[:, 1], regions[:, 3], height)
+        columns[flipped] = columns[flipped, ::-1]
+        for row, mask, its_rows, its_columns in zip(out, whole, rows, columns, strict=True):
+            cut_mask(mask, its_rows, its_columns, row, self.border)
+        return out
+
+    def _resize(self, value: Any, region: list[float], row: NDArray[Any]) -> None:
+        """Write the part (x, y, width, height) of a map or an image to its row."""
+        if self.spec.kind == "image":
+            resize_into(value, region, row, self._interpolation)
+            return
+        x, y, across, down = region
+        size = row.shape[1], row.shape[0]
+        row[:] = interpolate(value, (x, y, across, down), size, self.spec.ignore)
+        rows, columns = (
+            places(np.array([start]), np.array([extent]), pixels)[0]
+            for start, extent, pixels in ((y, down, size[1]), (x, across, size[0]))
+        )
+        row[(rows < 0) | (rows >= len(value))] = self.border
+        row[:, (columns < 0) | (columns >= value.shape[1])] = self.border
+
+
+def places(start: Float64, extent: Float64, pixels: int) -> Int64:
+    """Return the pixels of masks along an axis that those of their crops show, (n, pixels).
+
+    That below the center of each (`packer.model.geometry.nearest`), in whole numbers for crops of whole pixels.
+    """
+    whole = (start == np.rint(start)) & (extent == np.rint(extent))
+    found = nearest(extent.astype(np.int64)[:, None], pixels, start.astype(np.int64)[:, None])
+    if not whole.all():
+        within = ~whole
+        exact = start[within, None] + (2 * np.arange(pixels) + 1) * extent[within, None] / (2 * pixels)
+        found[within] = np.floor(exact).astype(np.int64)
+    return found
+
+
+def cut_mask(mask: Mask, rows: Int64, columns: Int64, out: Mask, border: int) -> None:
+    """Write the pixels of a mask at these rows and columns to `out`; `border` where there are none."""
+    height, width = mask.shape
+    left, right = sorted((columns[0], columns[-1]))
+    if rows[0] >= 0 and rows[-1] < height and left >= 0 and right < width:
+        out[:] = mask.take(rows, axis=0).take(columns, axis=1)
+        return
+    out[:] = border
+    inside_rows, inside = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)
+    out[np.ix_(inside_rows, inside)] = mask[np.ix_(rows[inside_rows], columns[inside])]

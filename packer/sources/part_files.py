@@ -1,0 +1,270 @@
+"""Parts of images in files of their own, named like the images: masks, maps, second images, arrays, texts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from packer.errors import BadInput, UsageError, option, printable
+from packer.images.parts import BY_KIND, FileFacts, PartKind
+from packer.model.annotation import PartFile, PartSpec, RawAnnotation, check_name
+from packer.sources.by_stem import ByStemSource, Matches, match_by_stem
+from packer.sources.folder import MASK_ENDING, MASK_FOLDERS, MASK_NAME
+from packer.sources.paths import (
+    IMAGE_FOLDERS,
+    as_bytes,
+    as_text,
+    extension_of,
+    folder_of,
+    quoted_value,
+    some_paths,
+    spread,
+    stem_of,
+)
+from packer.sources.source import LOOKS, Tree
+from packer.sources.tree import find_tree, read_file
+from packer.stores import is_url
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MOST_BYTES = 64 << 20
+"""Of a file that is looked at before others are."""
+MASK_PART = "mask", "mask"
+"""Name and kind of the part that ``--mask WHERE`` asks for, too."""
+FORM = "write NAME=WHERE:KIND, such as depth=depth:map"
+
+
+class AskedPart(NamedTuple):
+    """What ``--part NAME=WHERE:KIND`` asks for."""
+
+    name: str
+    where: str
+    kind: str
+
+    @classmethod
+    def of(cls, text: str) -> AskedPart:
+        """Return what a value of the option says. Raise UsageError if that is nothing."""
+        name, _, rest = text.partition("=")
+        where, _, kind = rest.rpartition(":")
+        if not where:
+            is_job = name.replace("/", "").isdigit()
+            raise UsageError(
+                option("part"), f"got {printable(text)}", f"write {option('job', name)}" if is_job else FORM
+            )
+        if kind not in BY_KIND:
+            problem = f"{printable(kind)} is no kind of part: {', '.join(BY_KIND)}"
+            raise UsageError(option("part"), problem, FORM)
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise UsageError(option("part"), str(error), FORM) from None
+        return cls(name, where, kind)
+
+
+class FilesAt(NamedTuple):
+    """The files that a WHERE names."""
+
+    where: bytes
+    """Their folder with a slash, or the pattern."""
+    paths: tuple[bytes, ...]
+    of_image: Mapping[bytes, bytes] | None = None
+    """The file of each image, if a pattern says it."""
+
+    def matches(self, images: Iterable[bytes]) -> Matches:
+        """Match the files to images."""
+        if self.of_image is None:
+            return match_files(images, self.paths, self.where)
+        of_image, there = self.of_image, set(self.paths)
+        return Matches({image: of_image[image] for image in images if of_image.get(image) in there})
+
+
+def files_at(tree: Tree, where: str, kind: PartKind) -> FilesAt:
+    """Return the files of a kind in a folder, or those that a pattern with {dir}, {stem} and {name} names.
+
+    Raises:
+        UsageError: There are none.
+    """
+    candidates = _of_kind(tree, kind)
+    if "{" in where:
+        return _by_pattern(tree, where, candidates)
+    folder = os.path.normpath(as_bytes(where)).rstrip(b"/")
+    inside = tree.below(folder) if os.path.isabs(folder) else folder
+    what = "pictures" if kind.in_pictures else f"{b' or '.join(sorted(kind.endings)).decode()} files"
+    if not inside or inside.startswith(b".."):
+        other, _ = find_tree(os.path.join(tree.root, folder))
+        paths = tuple(os.path.join(other.root, path) for path in _of_kind(other, kind))
+        if not paths:
+            raise UsageError(other.root, f"has no {what}", "name the folder of the files")
+        return FilesAt(other.root + b"/", paths)
+    paths = tuple(path for path in candidates if path.startswith(inside + b"/"))
+    if not paths:
+        there = sorted({folder_of(path) + b"/" for path in candidates if folder_of(path)})
+        step = f"its folders with {what} are: {some_paths(there, 10)}" if there else "name the folder of the files"
+        raise UsageError(tree.root, f"has no {what} in {quoted_value(inside + b'/')}", step)
+    return FilesAt(inside + b"/", paths)
+
+
+def _of_kind(tree: Tree, kind: PartKind) -> list[bytes]:
+    """Return the files that may be of a kind: pictures, and those with its extensions; any file if it has none."""
+    is_any = not kind.in_pictures and not kind.endings
+    others = (path for path in tree.files if is_any or extension_of(path).lower() in kind.endings)
+    return [*(tree.images if kind.in_pictures or is_any else ()), *others]
+
+
+def _by_pattern(tree: Tree, pattern: str, candidates: Sequence[bytes]) -> FilesAt:
+    try:
+        pattern.format(dir="", stem="", name="")
+    except (AttributeError, LookupError, TypeError, ValueError):
+        problem = f"{printable(pattern)} is not a pattern of {{dir}}, {{stem}} and {{name}}"
+        raise UsageError(option("mask"), problem, 'write one such as "{dir}/{stem}_mask.png"') from None
+    there = set(candidates)
+    named = {image: _formatted(pattern, image) for image in tree.images}
+    of_image = {image: path for image, path in named.items() if path in there and path != image}
+    if not of_image:
+        one = next(iter(named.values()), b"")
+        raise UsageError(option("mask"), f"names no file: there is no {quoted_value(one)}", "correct the pattern")
+    return FilesAt(as_bytes(pattern), tuple(sorted({*of_image.values()})), of_image)
+
+
+def _formatted(pattern: str, image: bytes) -> bytes:
+    name = image.rpartition(b"/")[2]
+    parts = {"dir": as_text(folder_of(image)), "stem": as_text(stem_of(image)), "name": as_text(name)}
+    return os.path.normpath(as_bytes(pattern.format(**parts))).lstrip(b"/")
+
+
+def plain_part(part: bytes) -> bytes:
+    """Return the name of the folder of the images of one whose name says that masks are in it: train of train_masks."""
+    match = MASK_NAME.search(part)
+    return part[: match.start()] if match is not None and match.start() and match.end() == len(part) else part
+
+
+def _image_stem(path: bytes) -> bytes:
+    """Return what the names of an image and of its file have in common."""
+    return MASK_ENDING.sub(b"", stem_of(path))
+
+
+def _plain_folder(path: bytes) -> bytes:
+    """Return what the folders of an image and of its file have in common."""
+    parts = folder_of(path).split(b"/")
+    return b"/".join(plain_part(p) for p in parts if p.lower() not in MASK_FOLDERS | IMAGE_FOLDERS)
+
+
+def match_files(images: Iterable[bytes], files: Iterable[bytes], folder: bytes = b"") -> Matches:
+    """Match files to the images of the same name, but for an ending such as _mask; the nearest by their folders.
+
+    Args:
+        images: The images.
+        files: The files.
+        folder: The one that all files are in.
+    """
+    rounds = (
+        (folder_of, folder_of),
+        (_plain_folder, _plain_folder),
+        (_plain_folder, lambda file: _plain_folder(file.removeprefix(folder))),
+        (lambda _: b"", lambda _: b""),
+    )
+    return match_by_stem(images, files, _image_stem, rounds)
+
+
+def without(tree: Tree, own: frozenset[bytes]) -> Tree:
+    """Return a tree without files, and without the folders that only had them."""
+    left = [path for path in tree.images if path not in own]
+    only_own = _folders_of(own) - _folders_of(left)
+    return replace(
+        tree,
+        images=left,
+        files=[path for path in tree.files if path not in own],
+        folders=[folder for folder in tree.folders if folder not in only_own],  # a folder without images is a class
+        image_folders=None,
+    )
+
+
+def _folders_of(paths: Iterable[bytes]) -> set[bytes]:
+    """Return the folders of files, and those that these are in."""
+    found: set[bytes] = set()
+    level = {folder_of(path) for path in paths}
+    while level := level - found - {b""}:
+        found |= level
+        level = {folder_of(folder) for folder in level}
+    return found
+
+
+def _part_file(tree: Tree, path: bytes) -> PartFile:
+    if tree.members is None or path.startswith(b"/"):
+        return PartFile(path)
+    (row,) = tree.members.rows([path])
+    archive, offset, size, packed, crc = tree.members.places[row].tolist()
+    return PartFile(path, size, archive, offset, packed, crc, tree.members.etags[row] if tree.members.etags else None)
+
+
+class PartSource(ByStemSource):
+    """A part of each image, in a file of its name.
+
+    Args:
+        tree: The source.
+        spec: The part.
+        where: Where its files are, for messages.
+        paths: All of them.
+        matches: The images that they belong to.
+    """
+
+    has_splits = False
+
+    def __init__(self, tree: Tree, spec: PartSpec, where: bytes, paths: Sequence[bytes], matches: Matches) -> None:
+        super().__init__(tree, matches)
+        self.where, self.label_files = where, {*paths}
+        self._name = spec.name
+        self._files = {image: _part_file(tree, path) for image, path in matches.label_of.items()}
+        self.parts: Mapping[str, PartSpec] = {spec.name: spec}
+
+    def annotate(self, image: bytes) -> RawAnnotation:
+        """Return the part of the image.
+
+        Raises:
+            NoLabel: It has none.
+            BadLabel: Several fit it.
+        """
+        if (file := self._files.get(image)) is None:
+            self.label_file(image)  # raises the error
+        assert file is not None
+        return RawAnnotation(origin=as_text(file.path), parts={self._name: file})
+
+    def wanted(self, image: bytes) -> str:
+        """Return how an error names what an image lacks."""
+        return f"{self._name} in {printable(self.where)}"
+
+    def for_images(self, images: Sequence[bytes]) -> Self | None:
+        """Return a copy for a worker, with the files of these images, wherever they are."""
+        part = copy(self)
+        part._tree, part._matches, part.label_files = Tree(b"", (), (), ()), self._matches.of_images(images), set()
+        part._files = {image: self._files[image] for image in images if image in self._files}
+        part.of_split = None
+        return part
+
+
+def mask_asked(mask: str | None, texts: Sequence[str]) -> str | None:
+    """Return where masks are: the value of ``--mask``, or what ``--part mask=WHERE:mask`` says.
+
+    Raises:
+        UsageError: Both are given.
+    """
+    places = [one.where for one in map(AskedPart.of, texts) if one[::2] == MASK_PART]
+    if len(places) + (mask is not None) > 1:
+        raise UsageError(option("part"), "mask is given twice", "name one place: an image has one mask of that name")
+    return places[0] if places else mask
+
+
+def facts_of_few(tree: Tree, kind: PartKind, paths: Sequence[bytes], max_pixels: int = 1 << 40) -> list[FileFacts]:
+    """Return what a few files in a store say; others are read when their images are packed."""
+    found = []
+    for path in spread(paths, LOOKS) if is_url(tree.root) and kind.of_pixels else ():
+        try:
+            data = read_file(tree, path, MOST_BYTES)
+            found.append(kind.facts(data, True, len(data), max_pixels))
+        except BadInput:
+            continue  # it is rejected when it is packed
+    return found

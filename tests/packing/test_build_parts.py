@@ -1,0 +1,238 @@
+"""Parts of any kind, from files named like the images, through every container: --part NAME=WHERE:KIND."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from drawn_masks import write_files
+from running import good, refused
+
+from packer.containers import container_names
+from packer.errors import TooManyBad, UsageError
+from packer.format.pack import Pack
+from packer.packing import BuildOptions, build_pack
+from packer.repack.convert import convert
+from packer.repack.extract import extract
+
+COUNT, SIDES = 6, (36, 24)
+PARTS = ("depth=depth:map", "far=far:map", "right=right:image", "code=code:array", "text=said:text", "more=more:json")
+KINDS = {"depth": "map", "far": "map", "right": "image", "code": "array", "text": "text", "more": "json"}
+
+
+def picture(pixels: Any, ending: str = ".png") -> bytes:
+    return cv2.imencode(ending, pixels)[1].tobytes()
+
+
+def as_npy(values: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, values)
+    return stream.getvalue()
+
+
+def value_of(name: str, i: int) -> Any:
+    """What the part of image i is, before it is resized."""
+    random, (width, height) = np.random.default_rng(i), SIDES
+    depth = random.integers(500, 5000, (height, width)).astype(np.uint16)
+    depth[:5, : 3 + i] = 0
+    far = random.random((height, width, 2), np.float32)
+    far[7, 9] = np.nan
+    right = random.integers(0, 256, (height, width, 3), np.uint8)
+    return {
+        "depth": depth, "far": far, "right": right, "code": random.random(7).astype(np.float16),
+        "text": f"a drawing, Nr. {i}: ä", "more": {"captions": ["one", "two"][: i % 3], "n": i},
+    }[name]  # fmt: skip
+
+
+def files_of(name: str, i: int) -> tuple[str, bytes]:
+    value = value_of(name, i)
+    return {
+        "depth": lambda: (f"depth/im{i}.png", picture(value)), "far": lambda: (f"far/im{i}.npy", as_npy(value)),
+        "right": lambda: (f"right/im{i}.png", picture(value[..., ::-1])),
+        "code": lambda: (f"code/im{i}.npy", as_npy(value)),
+        "text": lambda: (f"said/im{i}.txt", value.encode() + b"\n"),
+        "more": lambda: (f"more/im{i}.json", json.dumps(value).encode()),
+    }[name]()  # fmt: skip
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    files = dict(files_of(name, i) for name in KINDS for i in range(COUNT))
+    for i in range(COUNT):
+        files[f"left/im{i}.png"] = picture(value_of("right", i)[..., ::-1])  # as the right one
+    return write_files(tmp_path / "set", files)
+
+
+def build(source: Path, out: str = "p.lmdb", **options: Any) -> Pack:
+    given = {"part": PARTS, "labels": ("none",), "workers": 1, **options}
+    build_pack(BuildOptions(str(source), out=str(source.parent / out), **given))
+    return Pack(source.parent / out)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=b.dtype.kind == "f")
+    return type(a) is type(b) and bool(a == b)
+
+
+def check(pack: Pack) -> None:
+    assert pack.manifest.parts == KINDS and len(pack) == COUNT
+    for row, path in enumerate(pack.paths):
+        i = int(Path(path).stem[2:])
+        for name in KINDS:
+            assert same(pack.part(row, name), value_of(name, i)), name
+
+
+@pytest.mark.parametrize("encode", ["raw", "png", "copy"])
+def test_values_are_those_of_the_files(encode: str, source: Path) -> None:
+    check(build(source, encode=encode))
+
+
+@pytest.mark.parametrize("container", container_names())
+def test_every_container_has_them(container: str, source: Path) -> None:
+    pack = build(source, "p", format=container, encode="raw")
+    check(pack)
+    good("verify", source.parent / "p")
+    other = "lmdb" if container != "lmdb" else "webdataset"
+    convert(source.parent / "p", source.parent / "q", format=other)
+    check(Pack(source.parent / "q"))
+
+
+def exact(values: Any, size: tuple[int, int], ignore: int | None) -> Any:
+    """The map in another size, in plain float64: linear between centers, the nearest one beside what is unknown."""
+    values = values.reshape(*values.shape[:2], -1)
+    out = np.empty((size[1], size[0], values.shape[2]), values.dtype)
+    for y in range(size[1]):
+        for x in range(size[0]):
+            places = []
+            for i, old, new in ((y, len(values), size[1]), (x, values.shape[1], size[0])):
+                center = (2 * i + 1) * old / (2 * new) - 0.5
+                low = int(np.floor(center))
+                places.append((max(low, 0), min(low + 1, old - 1), center - low, (2 * i + 1) * old // (2 * new)))
+            (top, bottom, down, row), (left, right, across, column) = places
+            for c in range(values.shape[2]):
+                four = [float(values[j, i, c]) for j in (top, bottom) for i in (left, right)]
+                if any(not np.isfinite(one) or one == ignore for one in four):
+                    out[y, x, c] = values[row, column, c]
+                    continue
+                upper, lower = (four[n] * (1 - across) + four[n + 1] * across for n in (0, 2))
+                found = upper * (1 - down) + lower * down
+                out[y, x, c] = np.rint(found) if values.dtype.kind == "u" else found
+    return out
+
+
+@pytest.mark.parametrize("size", [(18, 12), (50, 31), (36, 24), (7, 40)])
+def test_maps_are_resized_but_never_mixed_with_what_is_unknown(size: tuple[int, int], source: Path) -> None:
+    pack = build(source, resize=f"{size[0]}x{size[1]}")
+    for i in range(2):
+        depth, wanted = pack.part(i, "depth"), exact(value_of("depth", i), size, 0)[..., 0]
+        assert np.array_equal(depth == 0, wanted == 0)
+        assert np.abs(depth.astype(int) - wanted.astype(int)).max() <= 1  # a half, rounded in float32
+        assert (depth == wanted).mean() > 0.95
+        far = pack.part(i, "far")
+        np.testing.assert_allclose(far, exact(value_of("far", i), size, None), rtol=1e-5)
+        assert same(pack.part(i, "right"), pack.image(i))  # which is the same picture
+        assert same(pack.part(i, "code"), value_of("code", i))
+
+
+def test_pad_and_crop_go_with_the_image(source: Path) -> None:
+    padded = build(source, resize="40x40", fit="pad")
+    depth = padded.part(0, "depth")
+    assert depth.shape == (40, 40) and not depth[:6].any() and not depth[-6:].any() and depth[10:30].any()
+    assert same(padded.part(0, "right"), padded.image(0))
+    cropped = build(source, "q.lmdb", resize="20x20", fit="crop")
+    assert same(cropped.part(0, "right"), cropped.image(0))
+    convert(source.parent / "q.lmdb", source.parent / "r.hdf5", resize="10x10")
+    pack = Pack(source.parent / "r.hdf5")
+    assert pack.part(0, "depth").shape == (10, 10) and same(pack.part(0, "right"), pack.image(0))
+
+
+BAD = {
+    "size": ("depth/im1.png", picture(np.ones((24, 35), np.uint16)), "has 35x24 pixels, but the image 36x24"),
+    "dtype": ("far/im1.npy", as_npy(np.zeros((24, 36), np.int64)), "is an array of int64"),
+    "channels": ("far/im1.npy", as_npy(np.zeros((24, 36, 3), np.float32)), "has 3 values of float32 for each pixel"),
+    "pickle": ("code/im1.npy", as_npy(np.array([None])), "is not an array in a .npy file"),
+    "latin": ("said/im1.txt", b"\xe4", "is not UTF-8 text"),
+    "no json": ("more/im1.json", b"{", "is not JSON"),
+    "cut short": ("right/im1.png", picture(np.zeros((24, 36, 3), np.uint8))[:-20], "truncated"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_files_are_named(case: str, source: Path) -> None:
+    name, data, problem = BAD[case]
+    (source / name).write_bytes(data)
+    if case == "channels":  # the others have two
+        (source / "far/im1.npy").write_bytes(data)
+    with pytest.raises(TooManyBad) as caught:
+        build(source)
+    found = {bad.path: bad for bad in caught.value.rejected}
+    if case == "channels":  # what most have is not known: all others are odd
+        assert all(name in one.problem or "others" in one.problem for one in found.values())
+        return
+    assert [*found] == ["left/im1.png"] and found["left/im1.png"].reason == "bad-part"
+    assert name in found["left/im1.png"].problem and problem in found["left/im1.png"].problem
+    assert len(build(source, max_bad="1")) == COUNT - 1
+
+
+def test_an_image_without_its_part_and_a_part_without_image(source: Path) -> None:
+    (source / "said/im2.txt").rename(source / "said/other.txt")
+    with pytest.raises(TooManyBad, match="has no text in said/") as caught:
+        build(source)
+    assert {bad.reason for bad in caught.value.rejected} == {"no-label", "no-image"}
+    (source / "said/other.txt").unlink()
+    pack = build(source, missing_labels="empty")
+    assert pack.part(2, "text") is None and pack.part(3, "text") == value_of("text", 3)
+    assert same(pack.part(2, "code"), value_of("code", 2))
+
+
+@pytest.mark.parametrize(
+    ("part", "problem"),
+    [
+        ("depth=nothing:map", 'has no pictures in "nothing/"'), ("depth=depth:deep", "deep is no kind of part"),
+        ("depth", "write NAME=WHERE:KIND"), ("1/2", "write --job 1/2"), ("Depth=depth:map", "is not a name for a part"),
+        ("depth={x}.png:map", "is not a pattern"), ("depth=far/{stem}.bin:array", "names no file"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_part_is_said(part: str, problem: str, source: Path) -> None:
+    assert problem in refused(2, "build", source, "--labels", "none", "--part", part, "-o", source.parent / "p")
+
+
+def test_two_parts_of_one_name(source: Path) -> None:
+    with pytest.raises(UsageError, match="depth is given twice"):
+        build(source, part=("depth=depth:map", "depth=far:map"))
+    with pytest.raises(UsageError, match="mask is given twice"):
+        build(source, part=("mask=depth:mask",), mask="depth")
+
+
+def test_patterns_and_folders_elsewhere(source: Path) -> None:
+    (source / "far").rename(source.parent / "elsewhere")
+    parts = ("depth={dir}/../depth/{stem}.png:map", "far=../elsewhere:map", "right=right:image")
+    pack = build(source, part=parts)
+    for i in range(COUNT):
+        assert same(pack.part(i, "depth"), value_of("depth", i)) and same(pack.part(i, "far"), value_of("far", i))
+
+
+def test_masks_of_other_names(source: Path) -> None:
+    for i in range(COUNT):
+        trimap = np.random.default_rng(i).integers(1, 4, SIDES[::-1]).astype(np.uint8)
+        (source / "tri").mkdir(exist_ok=True)
+        (source / f"tri/im{i}.png").write_bytes(picture(trimap))
+        (source / "masks").mkdir(exist_ok=True)
+        (source / f"masks/im{i}.png").write_bytes(picture(trimap % 2))
+    pack = build(source, part=("tri=tri:mask", "mask=masks:mask", *PARTS))
+    for i in range(COUNT):
+        wanted = np.random.default_rng(i).integers(1, 4, SIDES[::-1]).astype(np.uint8)
+        assert same(pack.part(i, "tri"), wanted) and same(pack.mask(i), wanted % 2)
+
+
+def test_they_are_extracted_and_built_again(source: Path, tmp_path: Path) -> None:
+    build(source, encode="png")
+    extract(source.parent / "p.lmdb", tmp_path / "out", "folder")
+    parts = tuple(part.replace("said", "text") for part in PARTS)
+    check(build(tmp_path / "out", "again.lmdb", part=parts))
