@@ -17,7 +17,7 @@ import pyarrow as pa
 from packer.containers.container import Entry, FileFormat, Places, ShardSpec, Writer, check_raw_size
 from packer.containers.stored_zip import StoredZip
 from packer.files.array_files import ArrayFile
-from packer.model.annotation import MISSING, Annotation, Record, parts_of
+from packer.model.annotation import MISSING, OF_PIXELS, Annotation, Record, parts_of
 from packer.model.annotation_columns import Ragged, column, present
 from packer.model.fields import LISTS, NUMERIC, Field, Lists
 from packer.model.record_json import annotation_json, packer_annotation, part_sizes
@@ -111,13 +111,14 @@ class PartColumns:
         self._records += 1
 
     def form_of(self, name: str) -> tuple[tuple[int, ...], Any]:
-        """Return shape and dtype of the array of a part: masks of one size (n, height, width), others (bytes,)."""
+        """Return shape and dtype of the array of a part: pixels of one size (n, height, width, ...), else (bytes,)."""
         spec = next(spec for spec in self._specs if spec.name == name)
         shapes, total = self._of_pixels[name], self.columns[name].total
-        if spec.kind == "mask" and len(shapes) == 1 and (size := next(iter(shapes))) is not None:
+        if spec.kind in OF_PIXELS and not self._missing[name] and len(shapes) == 1 and (size := next(iter(shapes))):
             dtype = np.dtype(spec.dtype)
-            if total == self._records * size[0] * size[1] * dtype.itemsize:
-                return (self._records, *size), dtype
+            channels, rest = divmod(total, max(1, self._records * size[0] * size[1] * dtype.itemsize))
+            if channels and not rest:
+                return (self._records, *size, channels)[: 3 if channels == 1 and spec.kind != "image" else 4], dtype
         return (total,), BYTE
 
     def places(self, name: str, base: int) -> Places:

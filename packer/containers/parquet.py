@@ -218,7 +218,14 @@ def _entries(path: str) -> Iterator[Entry]:
 
 def _type_of(part: PartSpec) -> Any:
     """Return the type of the column of a part: masks are pictures, as the images are."""
-    return _IMAGE if part.kind == "mask" else pa.binary()
+    if _is_picture(part):
+        return _IMAGE
+    return pa.string() if part.kind in ("text", "json") else pa.binary()
+
+
+def _is_picture(part: PartSpec) -> bool:
+    """Return whether the values of a part are stored as pictures, unless somebody wants them in another way."""
+    return part.kind in ("mask", "image") or (part.kind == "map" and part.dtype[0] == "u" and part.channels == 1)
 
 
 def _leaf(schema: Any, name: str) -> str:
@@ -259,7 +266,7 @@ def _features(spec: ShardSpec) -> str:
     height_width_channels = spec.shape or (1, 1, 3)
     if spec.encoding != "raw" or (spec.dtype == "uint8" and height_width_channels[2] in _PNM_KINDS):
         features["image"] = {"_type": "Image"}
-    features |= {part.name: {"_type": "Image"} for part in spec.parts if part.kind == "mask"}
+    features |= {part.name: {"_type": "Image"} for part in spec.parts if _is_picture(part)}
     if spec.classes:
         features["label"] = {"names": spec.classes, "_type": "ClassLabel"}
         boxes = {"feature": {"dtype": "float32", "_type": "Value"}, "length": 4, "_type": "Sequence"}

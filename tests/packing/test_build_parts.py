@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import cv2
+import h5py
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from drawn_masks import write_files
 from running import good, refused
@@ -236,3 +239,32 @@ def test_they_are_extracted_and_built_again(source: Path, tmp_path: Path) -> Non
     extract(source.parent / "p.lmdb", tmp_path / "out", "folder")
     parts = tuple(part.replace("said", "text") for part in PARTS)
     check(build(tmp_path / "out", "again.lmdb", part=parts))
+
+
+def decoded(data: bytes) -> Any:
+    found: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    return found[..., ::-1] if found.ndim == 3 else found
+
+
+def test_other_readers_find_them(source: Path) -> None:
+    """In the forms of each format: members of a tar, columns and pictures of Parquet, arrays of HDF5."""
+    for container in ("webdataset", "parquet", "hdf5"):
+        build(source, container, format=container, encode="raw")
+    (shard,) = (source.parent / "webdataset").glob("*.tar")
+    with tarfile.open(shard) as tar:
+        members = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    (table,) = map(pq.read_table, (source.parent / "parquet").glob("*.parquet"))
+    with h5py.File(next((source.parent / "hdf5").glob("*.hdf5"))) as file:
+        arrays = {name: file[name][:] for name in ("depth", "far", "right")}
+    for i in range(COUNT):
+        key, row = f"{i:08d}", table.slice(i, 1).to_pylist()[0]
+        for name in ("depth", "right"):
+            wanted = value_of(name, i)
+            assert same(decoded(members[f"{key}.{name}.png"]), wanted) and same(decoded(row[name]["bytes"]), wanted)
+            assert same(arrays[name][i], wanted)
+        assert same(arrays["far"][i], value_of("far", i))
+        for name in ("far", "code"):
+            for data in (members[f"{key}.{name}.npy"], row[name]):
+                assert same(np.load(io.BytesIO(data)), value_of(name, i))
+        assert row["text"] == value_of("text", i) == members[f"{key}.text.txt"].decode()
+        assert json.loads(row["more"]) == value_of("more", i) == json.loads(members[f"{key}.more.json"])
