@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -185,13 +186,7 @@ class MapKind(PartKind):
     def facts(self, data: bytes, complete: bool, size: int, max_pixels: int) -> FileFacts:
         if not data.startswith(_NPY):
             return _facts_of_picture(data, complete, size, max_pixels)
-        stream = io.BytesIO(data)
-        try:
-            major, _ = np.lib.format.read_magic(stream)
-            of_version = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-            shape, _, dtype = of_version(stream)
-        except ValueError as error:
-            raise bad_image(f"is not an array in a .npy file: {error}") from None
+        shape, _, dtype, _ = _npy_header(data)
         if len(shape) not in (2, 3) or dtype.name not in (*MAP_DTYPES, "float64"):
             problem = f"is an array of {dtype.name} {shape}, not of {', '.join(MAP_DTYPES)} (height, width)"
             raise bad_image(problem, "save it as such a one; other arrays are of the kind array")
@@ -226,9 +221,9 @@ class MapKind(PartKind):
         dtype, pixels = np.dtype(spec.dtype).newbyteorder("<"), shape[0] * shape[1]
         channels = spec.channels
         try:
-            if encoding == "png":
+            if encoding == "png" and dtype.kind == "u":
                 return decode_stored(data, encoding, shape, spec.dtype)
-            if encoding == "npy":
+            if encoding in ("npy", "png"):
                 values = _loaded(bytes(data))
             else:
                 if encoding == "zstd":
@@ -294,11 +289,11 @@ class PictureKind(PartKind):
         if encoding != "raw":
             value: Image = decode(bytes(data), cast(Mode, mode), max_pixels=shape[0] * shape[1])
         else:
-            values = np.frombuffer(data, np.dtype(spec.dtype or "uint8").newbyteorder("<"))
-            pixels = shape[0] * shape[1]
-            if not len(values) or len(values) % pixels:
+            dtype = np.dtype(spec.dtype or "uint8").newbyteorder("<")
+            size = shape[0] * shape[1] * dtype.itemsize
+            if not size or not len(data) or len(data) % size:
                 raise bad_image(f"has {len(data)} bytes, which is no picture of {shape[1]}x{shape[0]} pixels")
-            value = values.reshape(*shape, -1)
+            value = np.frombuffer(data, dtype).reshape(*shape, -1)
         if value.shape[:2] != shape:
             raise bad_image(f"has {value.shape[1]}x{value.shape[0]} pixels, but its image {shape[1]}x{shape[0]}")
         return value
@@ -427,15 +422,30 @@ def _facts_of_picture(data: bytes, complete: bool, size: int, max_pixels: int) -
     return FileFacts(header.upright_size, "uint16" if header.bit_depth > 8 else "uint8")
 
 
+def _npy_header(data: bytes) -> tuple[tuple[int, ...], bool, Any, int]:
+    """Return shape, whether it is in Fortran's order, dtype and the place of the values of an array in a .npy file.
+
+    Raises:
+        BadImage: There is none, or it is not of numbers.
+    """
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        of_version = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, in_fortran, dtype = of_version(stream)
+    except Exception as error:  # numpy's reader raises many kinds, among them ZeroDivisionError
+        raise bad_image(f"is not an array in a .npy file: {str(error).partition(chr(10))[0]}") from None
+    if dtype.kind not in NUMBERS or any(side < 0 for side in shape):
+        raise bad_image("is not an array of numbers in a .npy file", "save it with numpy.save")
+    return shape, in_fortran, dtype, stream.tell()
+
+
 def _loaded(data: bytes) -> Any:
     """Return the array in a .npy file. Raise BadImage if there is none, or it is not of numbers."""
-    try:
-        value = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise bad_image(f"is not an array in a .npy file: {str(error).partition(chr(10))[0]}") from None
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in NUMBERS:
-        raise bad_image("is not an array of numbers in a .npy file", "save it with numpy.save")
-    return value
+    shape, in_fortran, dtype, start = _npy_header(data)
+    if len(data) - start != math.prod(shape) * dtype.itemsize:
+        raise bad_image(f"has {len(data) - start} bytes of values, which is no array {dtype} {shape}")
+    return np.frombuffer(data, dtype, offset=start).reshape(shape, order="F" if in_fortran else "C")
 
 
 def _saved(value: Any) -> bytes:

@@ -13,6 +13,7 @@ import struct
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,15 @@ from torture_mutations import with_checksums  # noqa: E402
 from torture_seeds import BASES, SEEDS_OF  # noqa: E402
 from torture_texts import read_masks, read_options, read_pack_list, read_selected  # noqa: E402
 
-from packer.errors import BadImage, BadMask, DamagedPack, UsageError  # noqa: E402
+from packer.errors import BadImage, BadMask, BadPart, DamagedPack, UsageError  # noqa: E402
 from packer.format.index import SCHEMA, read_index  # noqa: E402
 from packer.format.manifest import digest_of, parse_manifest  # noqa: E402
 from packer.images.decode import DECODERS, check_available, decode  # noqa: E402
 from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
 from packer.images.masks import MaskValues, decode_mask, decode_stored, encode_mask  # noqa: E402
+from packer.images.parts import BY_KIND, PartRecipe  # noqa: E402
 from packer.images.resize import TargetSize  # noqa: E402
-from packer.model.annotation import Annotation  # noqa: E402
+from packer.model.annotation import Annotation, PartSpec  # noqa: E402
 from packer.model.annotation_columns import (  # noqa: E402
     Annotations,
     Ragged,
@@ -162,6 +164,55 @@ def read_stored_mask(data: bytes) -> str:
     return "read"
 
 
+PART_KINDS = [kind for name, kind in BY_KIND.items() if name not in ("bytes", "mask")]
+
+
+def read_part(data: bytes) -> str:
+    """A file of a part; what it holds is stored in every way of its kind, and comes back."""
+    choice, data = data[0] if data else 0, data[1:]
+    kind = PART_KINDS[choice % len(PART_KINDS)]
+    mode = ("rgb", "gray", "unchanged")[choice >> 4 & 1]
+    if data[:4] == b"\x89PNG":
+        data = bytes(with_checksums(bytearray(data)))
+    try:
+        facts = kind.facts(data, True, len(data), MOST_PIXELS)
+        recipe = PartRecipe(PartSpec("a", kind.name, facts.dtype, channels=facts.channels), "raw", mode=mode)
+        recipe = replace(recipe, spec=kind.spec({(facts.dtype, facts.channels)}, recipe), max_pixels=MOST_PIXELS)
+        value = kind.read(data, recipe)
+    except (BadImage, BadPart) as error:
+        assert error.problem
+        return "refused"
+    except IncompleteHeader:
+        raise AssertionError("the file is complete") from None
+    shape = value.shape[:2] if kind.of_pixels else (1, 1)
+    for encode in ("lmdb", "raw"), ("lmdb", "png"), ("parquet", "raw"):
+        encoding = kind.encoding(*encode, recipe.spec)
+        again = kind.decode(kind.encode(value, encoding), encoding, shape, recipe.spec, "unchanged")
+        if isinstance(value, np.ndarray):
+            assert np.array_equal(again.reshape(value.shape), value, equal_nan=value.dtype.kind in "fc")
+        else:
+            assert again == value
+    return "read"
+
+
+def read_stored_part(data: bytes) -> str:
+    """Bytes of a part in a pack, which a checksum does not protect from whoever wrote them."""
+    choice, code, height, width, data = *(data + bytes(4))[:4], data[4:]
+    kind = PART_KINDS[choice % len(PART_KINDS)]
+    encoding = ("raw", "zstd", "png", "npy", "jpeg", "txt", "json")[code % 7]
+    dtype = ("uint8", "uint16", "float16", "float32")[code >> 4 & (3 if kind.name == "map" else 1)]
+    if encoding == "png" and not choice >> 7:
+        data = bytes(with_checksums(bytearray(data)))
+    spec = PartSpec("a", kind.name, dtype, channels=1 + (code >> 6 & 1))
+    try:
+        value = kind.decode(data, encoding, (height, width), spec, ("rgb", "gray", "unchanged")[choice >> 4 & 1])
+    except BadImage as error:
+        assert error.problem
+        return "refused"
+    assert not kind.of_pixels or value.shape[:2] == (height, width)
+    return "read"
+
+
 def read_mask_values(data: bytes) -> str:
     """A file of colors, or of values and ids."""
     choice, text = data[0] if data else 0, data[1:]
@@ -191,6 +242,28 @@ STORED_MASKS += [
     bytes([4, 8, 6]) + STORED_MASKS[4][3:],
     bytes([4, 6, 8]),
 ]
+SMALL_MAP = np.arange(48, dtype=np.float32).reshape(6, 8)
+
+
+def _npy(values: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, values)
+    return stream.getvalue()
+
+
+PART_FILES = [
+    b"\0" + _npy(SMALL_MAP), b"\0" + _npy(SMALL_MAP.astype(np.uint16)), b"\2" + _npy(SMALL_MAP[None].astype(">f8")),
+    b"\2" + _npy(np.asfortranarray(SMALL_MAP)), b"\3a text \xc3\xa4\n", b'\4{"a": [1, "b", null]}',
+    b"\2" + _npy(np.array(7)), b"\0" + encode_mask(SMALL_MASK.astype(np.uint16), "png"),
+    b"\1" + encode_mask(SMALL_MASK, "png"),
+]  # fmt: skip
+STORED_PARTS = [
+    bytes([0, 48, 6, 8]) + SMALL_MAP.tobytes(), bytes([0, 3 | 48, 6, 8]) + _npy(SMALL_MAP),
+    bytes([0, 1 | 48, 6, 8]) + BY_KIND["map"].encode(SMALL_MAP, "zstd"),
+    bytes([0, 2, 6, 8]) + encode_mask(SMALL_MASK, "png"), bytes([1, 2, 6, 8]) + encode_mask(SMALL_MASK, "png"),
+    bytes([1, 0, 6, 8]) + bytes(144), bytes([2, 3, 0, 0]) + _npy(SMALL_MAP),
+    bytes([3, 5, 0, 0]) + b"a text", bytes([4, 6, 0, 0]) + b'{"a": 1}',
+]  # fmt: skip
 VALUE_FILES = [
     b"\0road:128,64,128::\ncar:0,0,142::\n", b"\0name,r,g,b\na,1,2,3\nb,4,5,6\n", b"\0#804020 x\n#000000 y\n",
     b"\0road 1 2\n", b"\x01road 7\n", b"\1{}", b"\0",
@@ -330,6 +403,8 @@ def targets() -> dict[str, Target]:
         "mask": Target(read_mask, [bytes([i % 256]) + data for i, data in enumerate(images)]),
         "mask-stored": Target(read_stored_mask, STORED_MASKS),
         "mask-values": Target(read_mask_values, VALUE_FILES),
+        "part": Target(read_part, [*PART_FILES, *(bytes([1 + i % 32]) + data for i, data in enumerate(images))]),
+        "part-stored": Target(read_stored_part, STORED_PARTS),
         "manifest": Target(read_manifest, [b"\0" + MANIFEST, b"\1" + MANIFEST, *edits]),
         "index": Target(read_any_index, [b"\1" + index for index in INDEXES] + patches),
     }
