@@ -161,7 +161,7 @@ def lines(found: PackStats) -> Iterator[str]:
     yield from _duplicates(found)
 
 
-MASK_HEAD = ("id", "class", "pixels", "% of pixels", "images", "% of images")
+MASK_HEAD = ("id", "class", "pixels", "% of pixels", "images", "% of images", "% of image: p10", "p50", "p90")
 
 
 def _masks(found: MaskStats) -> Iterator[str]:
@@ -170,12 +170,13 @@ def _masks(found: MaskStats) -> Iterator[str]:
         (
             str(one.id), printable(one.name), f"{one.pixels:,}", f"{100 * one.pixels / max(1, found.pixels):.2f}",
             f"{one.images:,}", f"{100 * one.images / max(1, found.masks):.1f}",
+            *([f"{100 * share:.2f}" for share in one.shares[::2]] or [""] * 3),
         )
         for one in found.classes
     ]  # fmt: skip
     ignored = f", {100 * found.ignored / max(1, found.pixels):.2f} % of the pixels ignored" if found.ignored else ""
     yield f"{found.part}: of {plural(found.masks, 'image')}{ignored}"
-    yield from table_text([MASK_HEAD, *rows], right=(0, 2, 3, 4, 5))
+    yield from table_text([MASK_HEAD, *rows], right=(0, *range(2, len(MASK_HEAD))))
 
 
 HEAD = ("", "count", "lowest", "median", "mean", "highest")
