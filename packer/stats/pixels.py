@@ -60,7 +60,7 @@ class MaskClass:
     images: int
     """Whose mask has the class."""
     shares: tuple[float, ...]
-    """Shares of the pixels of such a mask that are of the class, 0 to 1: the quantiles `SHARES`; () if no mask has it."""
+    """Shares of the pixels of such a mask that are of the class, 0 to 1: the quantiles `SHARES`; () without masks."""
 
 
 @dataclass(frozen=True)

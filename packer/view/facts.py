@@ -302,6 +302,8 @@ AROUND = 3.0
 """Side of the part of an image that an example of a box shows, in sides of the box."""
 LEAST_PX = 96
 """And in pixels, at least."""
+MOST_MASKS = 5000
+"""Masks that are read for problems: some seconds."""
 
 
 class ProblemSets:
@@ -316,7 +318,7 @@ class ProblemSets:
     def _all(self) -> Problems:
         with self._lock:
             if self._problems is None:
-                self._problems = find_problems(self._pack)
+                self._problems = find_problems(self._pack, MOST_MASKS)
         return self._problems
 
     def facts(self) -> dict[str, Any]:
@@ -349,16 +351,20 @@ class ProblemSets:
         about = {"detail": example.detail, "path": example.path, "pack": example.pack}
         try:
             facts = tile_facts(self._pack, example.record)
-            if not example.boxes or max(example.boxes) >= len(facts["boxes"]):
+            if example.place is not None:
+                facts = {**drawn_boxes(facts, ()), "boxes": [list(example.place)]}
+            elif example.boxes and max(example.boxes) < len(facts["boxes"]):
+                facts = drawn_boxes(facts, example.boxes)
+            else:
                 return {**facts, **problem_of(lambda: self._pictures.uri(example.record, SIDE)), **about}
-            facts = drawn_boxes(facts, example.boxes)
             if (part := _part(facts)) is None:
                 return {**facts, **problem_of(lambda: self._pictures.uri(example.record, SIDE)), **about}
             left, top, right, bottom = part
             image = self._pack.image(example.record)[top:bottom, left:right]
             facts.update(picture=data_uri(np.ascontiguousarray(image)), width=right - left, height=bottom - top)
             facts["boxes"] = numbers(np.asarray(facts["boxes"]) - [left, top, left, top])
-            return {**facts, **about}
+            region = (left, top, right - left, bottom - top)
+            return {**facts, **part_facts(self._pack, example.record, SIDE, region), **about}
         except PackerError as error:
             return {"record": example.record, "key": example.key, "error": str(error), **about}
 

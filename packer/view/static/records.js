@@ -101,7 +101,8 @@ export const tab = {
 function redraw() { grid.redraw(); detail.redraw(); }
 onhidden(redraw);
 export function setUpOverlays() {
-  hideAtFirst(Object.entries(pack.masks).map(([name, { background }]) => `${name}:${background}`)); // it would hide the picture
+  const backgrounds = Object.entries(pack.masks).filter(([, { background }]) => background !== null);
+  hideAtFirst(backgrounds.map(([name, { background }]) => `${name}:${background}`)); // they would hide the picture
   followOverlays(redraw);
   $("legend").before(controls());
   detail.stage.tools.append(controls());
