@@ -10,9 +10,9 @@ from packer.errors import plural
 from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.stats.columns import digests
-from packer.stats.problems.masks import mask_problems, missing_masks
 from packer.stats.problems.names import class_problems, file_problems, image_problems
 from packer.stats.problems.problem import CHECK, NOTE, WRONG, DataProblem, Example, ProblemColumns
+from packer.stats.problems.regions import mask_problems, missing_masks
 from packer.stats.problems.shapes import box_problems, landmark_problems
 
 __all__ = ["CHECK", "NOTE", "WRONG", "DataProblem", "Example", "Problems", "find_problems"]
@@ -52,9 +52,8 @@ def find_problems(pack: Pack, most_masks: int | None = None, progress: Progress 
     records, notes = np.arange(len(pack)), []
     if pack.manifest.masks and most_masks is not None and most_masks < len(pack):
         records = np.linspace(0, len(pack) - 1, most_masks).astype(np.int64)
-        notes.append(
-            f"masks: {most_masks:,} of {len(pack):,} records were looked at; packer stats --problems reads all"
-        )
+        many = f"{most_masks:,} of {len(pack):,} records were" if most_masks else "not"
+        notes.append(f"masks: {many} looked at; packer stats --problems reads all")
     found += mask_problems(columns, records, progress or Progress())
     if unknown := int((~digests(pack).any(axis=1)).sum()):
         notes.append(f"equal images: {plural(unknown, 'record has', 'records have')} no digest of the source file")
