@@ -303,7 +303,7 @@ AROUND = 3.0
 LEAST_PX = 96
 """And in pixels, at least."""
 MOST_MASKS = 5000
-"""Masks that are read for problems: some seconds."""
+"""Masks that are read for problems: some seconds. None at a URL: their blocks would be most of the pack."""
 
 
 class ProblemSets:
@@ -318,7 +318,8 @@ class ProblemSets:
     def _all(self) -> Problems:
         with self._lock:
             if self._problems is None:
-                self._problems = find_problems(self._pack, MOST_MASKS)
+                is_remote = any(part.reader.remote is not None for part in self._pack.packs)
+                self._problems = find_problems(self._pack, 0 if is_remote else MOST_MASKS)
         return self._problems
 
     def facts(self) -> dict[str, Any]:

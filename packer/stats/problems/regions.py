@@ -139,7 +139,7 @@ class MaskLook:
             found.append(self._finding("empty-mask", not ids, record, "only background" if ids else "all ignored"))
         if self._facts.classes and (unknown := [i for i in ids if i >= len(self._facts.classes)]):
             pixels = [f"{i} ({plural(int(counts[i]), 'pixel')})" for i in unknown]
-            place = regions[unknown[0]].place(1)
+            place = regions[unknown[0]].places[1]
             found.append(self._finding("mask-ids", counts[unknown].sum(), record, list_text(pixels, 3), place))
         found += self._islands(record, regions)
         return [*found, *self._boxes(record, mask, regions)] if self._boxed else found
@@ -156,7 +156,7 @@ class MaskLook:
             most = sorted(sizes, key=lambda i: -len(sizes[i]))
             count, pixels = sum(map(len, sizes.values())), int(sum(one.sum() for one in sizes.values()))
             names = list_text([self._name(i) for i in most], 3)
-            place = regions[most[0]].place(int(regions[most[0]].islands[sizes[most[0]].argmax()]))
+            place = regions[most[0]].places[regions[most[0]].islands[0]]
             detail = f"{plural(count, 'island')} of {plural(pixels, 'pixel')}: {names}"
             yield self._finding("mask-islands", count, record, detail, place)
 
@@ -169,12 +169,11 @@ class MaskLook:
                 detail = f"{self._part}{name}: {share:.1%} of the box is {name} in the mask"
                 yield Finding("box-without-mask", -share, record, detail, box=number)
         for class_id, i in self._boxed.items():
-            areas = regions[i].areas if i in regions else np.zeros(0, np.int64)
-            for region in np.argsort(-areas)[: int((areas >= REGION_SHARE * mask.size).sum())].tolist():
-                place = regions[i].place(region)
-                if not _is_near(place, boxes[classes == class_id]):
-                    detail = f"{self._name(i)}: a region of {plural(int(areas[region]), 'pixel')}"
-                    yield self._finding("mask-without-box", areas[region] / mask.size, record, detail, place)
+            for region, place in regions[i].places.items() if i in regions else ():
+                pixels = int(regions[i].areas[region])
+                if pixels >= REGION_SHARE * mask.size and not _is_near(place, boxes[classes == class_id]):
+                    detail = f"{self._name(i)}: a region of {plural(pixels, 'pixel')}"
+                    yield self._finding("mask-without-box", pixels / mask.size, record, detail, place)
 
     def _share(self, mask: Mask, box: list[float], number: int) -> float:
         """Return the share of the pixels of a box that have an id; 1 if it has few pixels, or most are ignored."""
@@ -192,25 +191,31 @@ class Regions:
 
     def __init__(self, mask: Mask, number: int) -> None:
         pixels = (mask == number).view(np.uint8)
-        x, y, width, height = self._at = cv2.boundingRect(pixels)  # most ids are in a part of the mask: less work
+        x, y, width, height = cv2.boundingRect(pixels)  # most ids are in a part of the mask: less work
         # twice as fast as connectedComponentsWithStats, of which little is needed
-        _, self._labels = cv2.connectedComponents(pixels[y : y + height, x : x + width], connectivity=8)
-        self.areas = np.bincount(self._labels.ravel())
+        _, labels = cv2.connectedComponents(pixels[y : y + height, x : x + width], connectivity=8)
+        self.areas = np.bincount(labels.ravel())
         """Pixels of each region. The first one is the rest of the mask, and counts 0."""
         self.areas[0] = 0
-        edges = self._labels[0], self._labels[-1], self._labels[:, 0], self._labels[:, -1]
+        edges = labels[0], labels[-1], labels[:, 0], labels[:, -1]
         at_border = y == 0, y + height == mask.shape[0], x == 0, x + width == mask.shape[1]
         cut = [edge for edge, is_at_border in zip(edges, at_border, strict=True) if is_at_border]
         small = (self.areas > 0) & (self.areas < ISLAND_PX)
         small[np.concatenate([*cut, [0]])] = False
         self.islands = np.flatnonzero(small)
-        """The regions that are islands."""
+        """The regions that are islands, the largest first."""
+        self.islands = self.islands[np.argsort(-self.areas[self.islands], kind="stable")]
+        large = np.flatnonzero(self.areas >= REGION_SHARE * mask.size)
+        self.places = {
+            region: _place((labels == region).view(np.uint8), x, y)
+            for region in [1, *self.islands[:1].tolist(), *large.tolist()]
+        }
+        """Where the first region is, the largest island, and those that are large."""
 
-    def place(self, region: int) -> Place:
-        """Return where a region is."""
-        x, y, width, height = cv2.boundingRect((self._labels == region).view(np.uint8))
-        x, y = x + self._at[0], y + self._at[1]
-        return x, y, x + width, y + height
+
+def _place(pixels: Mask, left: int, top: int) -> Place:
+    x, y, width, height = cv2.boundingRect(pixels)
+    return left + x, top + y, left + x + width, top + y + height
 
 
 def _is_near(place: Place, boxes: NDArray[np.float32]) -> bool:
