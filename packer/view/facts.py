@@ -14,9 +14,8 @@ import numpy as np
 
 from packer.errors import PackerError, UsageError, plural, printable, size_text
 from packer.format.lists import read_list
-from packer.format.manifest import MaskFacts
 from packer.format.pack import Pack
-from packer.model.annotation import Annotation, Mask
+from packer.model.annotation import Annotation, Mask, MaskFacts
 from packer.model.fields import LISTS, OBJECTS, TEXTS, Field, only_boxes
 from packer.model.geometry import Geometry, move
 from packer.stats.problems import DataProblem, Example, Problems, find_problems

@@ -14,7 +14,6 @@ import numpy as np
 from xxhash import xxh3_128_digest
 
 from packer.errors import AnyPath, DamagedPack, PackerError, UsageError, option, printable
-from packer.format.manifest import MaskFacts
 from packer.format.pack import Pack
 from packer.images.decode import decode, decode_leniently
 from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, read_header
@@ -22,7 +21,7 @@ from packer.images.image_headers import Header
 from packer.images.masks import with_palette
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import TargetSize, encode
-from packer.model.annotation import Image, Mask
+from packer.model.annotation import Image, Mask, MaskFacts
 from packer.model.geometry import Geometry
 from packer.sources.places import SourceFile
 from packer.stats.plots import color_of

@@ -17,8 +17,8 @@ from running import good, refused
 
 from packer import PackWriter, join_packs, open_pack
 from packer.errors import DamagedPack
-from packer.format.manifest import MaskFacts
 from packer.format.pack import Pack
+from packer.model.annotation import MaskFacts
 from packer.stats.problems import ORDER, DataProblem, find_problems
 from packer.stats.problems.names import plain_name
 

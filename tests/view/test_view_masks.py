@@ -19,9 +19,8 @@ from PIL import Image, ImageColor
 
 import packer
 from packer import BuildOptions, PackWriter, build_pack
-from packer.format.manifest import MaskFacts
 from packer.images.masks import encode_mask
-from packer.model.annotation import PartSpec
+from packer.model.annotation import MaskFacts, PartSpec
 from packer.stats.plots import color_of as color_of_class
 from packer.view.batches import BatchQuery, batch_facts
 from packer.view.export import color_of, export

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import plural, printable
-from packer.format.manifest import MaskFacts
 from packer.images.opencv import cv2
-from packer.model.annotation import Mask, Progress, column_of
+from packer.model.annotation import Mask, MaskFacts, Progress, column_of
 from packer.stats.pixels import of_masks
 from packer.stats.problems.problem import (
     CHECK,
