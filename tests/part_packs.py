@@ -10,7 +10,7 @@ from pathlib import Path
 from packer.containers import open_container
 from packer.containers.container import ShardSpec
 from packer.format.index import IndexBuilder, read_index
-from packer.format.manifest import Manifest, read_manifest
+from packer.format.manifest import Manifest, of_parts, read_manifest
 from packer.format.salvage_records import with_index
 from packer.format.verify_records import IndexRows, Window
 from packer.model.annotation import Part, PartSpec
@@ -57,9 +57,7 @@ def add_parts(source: Path, out: Path, first: int = 0, order: int = 1, specs: tu
                 writer.write(record)
                 number += 1
         shards.append(with_index(str(out), path, builder, writer.close()))
-    manifest = replace(
-        old, shards=tuple(shards), parts={spec.name: spec.kind for spec in specs}, lists={}, companions={}
-    )
+    manifest = replace(old, shards=tuple(shards), lists={}, companions={}, **of_parts(specs))
     (out / "pack.json").write_bytes(manifest.to_json())
     return out
 

@@ -50,7 +50,8 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
     --against lists files that are in both packs (a leak of val into train).
 
     --problems lists equal images with different labels, boxes drawn twice, boxes that are odd for their class,
-    and more, from the index alone. With --against, it looks at both packs together.
+    and more, from the index alone; and masks that are empty, that have ids of no class or islands of a few pixels,
+    or that disagree with boxes, which reads all masks. With --against, it looks at both packs together.
 
     \b
     Examples:
@@ -66,7 +67,7 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
         if plot is not None:
             raise UsageError("--plot", "has no effect with --problems", "leave one of them out")
         names = [pack] if against is None else [pack, against]
-        _problems([open_pack(name, **given) for name in names], names, as_json)
+        _problems([open_pack(name, **given) for name in names], names, pixels, as_json)
         return
     if plot is not None:
         from packer.stats.plots import figure_class
@@ -89,12 +90,14 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
         echo(f"plot: {printable(plot)}")
 
 
-def _problems(packs: Sequence[Pack], typed: Sequence[str], as_json: bool) -> None:
+def _problems(packs: Sequence[Pack], typed: Sequence[str], pixels: bool, as_json: bool) -> None:
     """Print the problems of one or several packs, with their paths as they were typed."""
     from packer.format.pack import join_packs
     from packer.stats.problems import find_problems
 
-    found = find_problems(packs[0] if len(packs) == 1 else join_packs(packs))
+    with ProgressBar(hidden=as_json) as progress:
+        together = packs[0] if len(packs) == 1 else join_packs(packs)
+        found = find_problems(together, None if pixels else 0, progress)
     if as_json:
         listed = [
             {
@@ -161,7 +164,7 @@ def lines(found: PackStats) -> Iterator[str]:
     yield from _duplicates(found)
 
 
-MASK_HEAD = ("id", "class", "pixels", "% of pixels", "images", "% of images")
+MASK_HEAD = ("id", "class", "pixels", "% of pixels", "images", "% of images", "% of image: p10", "p50", "p90")
 
 
 def _masks(found: MaskStats) -> Iterator[str]:
@@ -170,12 +173,13 @@ def _masks(found: MaskStats) -> Iterator[str]:
         (
             str(one.id), printable(one.name), f"{one.pixels:,}", f"{100 * one.pixels / max(1, found.pixels):.2f}",
             f"{one.images:,}", f"{100 * one.images / max(1, found.masks):.1f}",
+            *([f"{100 * share:.2f}" for share in one.shares[::2]] or [""] * 3),
         )
         for one in found.classes
     ]  # fmt: skip
     ignored = f", {100 * found.ignored / max(1, found.pixels):.2f} % of the pixels ignored" if found.ignored else ""
     yield f"{found.part}: of {plural(found.masks, 'image')}{ignored}"
-    yield from table_text([MASK_HEAD, *rows], right=(0, 2, 3, 4, 5))
+    yield from table_text([MASK_HEAD, *rows], right=(0, *range(2, len(MASK_HEAD))))
 
 
 HEAD = ("", "count", "lowest", "median", "mean", "highest")

@@ -190,24 +190,28 @@ def encode_mask(mask: Mask, encoding: str) -> bytes:
     return data if encoding == "raw" else bytes(codec().compress(data))
 
 
-def as_picture(mask: Mask, with_palette: bool = False) -> bytes:
-    """Return a mask as a PNG; with the palette of Pascal VOC, if its ids have 8 bits, so that people see the classes.
+@cache
+def voc_palette() -> NDArray[np.uint8]:
+    """Return the colors of the ids 0 to 255 in masks of Pascal VOC, (256, 3).
 
     The color of an id has its bits, three by three from the lowest, as the highest bits of red, green and blue
     (Everingham et al., VOC 2012 development kit, VOClabelcolormap.m).
     """
-    if not with_palette or mask.dtype != np.uint8:
-        return encode_mask(mask, "png")
-    from PIL import Image
-
     ids = np.arange(256)
     colors = np.zeros((256, 3), np.uint8)
     for bit in range(8):
         for channel in range(3):
             colors[:, channel] |= ((ids >> (3 * bit + channel) & 1) << (7 - bit)).astype(np.uint8)
+    return colors
+
+
+def with_palette(mask: Mask, colors: NDArray[np.uint8], opacity: bytes | None = None) -> bytes:
+    """Return a mask of up to 256 ids as a PNG with a palette: (n, 3) colors, and the opacity of each, 0 to 255."""
+    from PIL import Image
+
     picture, file = Image.fromarray(mask), io.BytesIO()
     picture.putpalette(colors.ravel().tolist())
-    picture.save(file, "PNG")
+    picture.save(file, "PNG", **({} if opacity is None else {"transparency": opacity}))
     return file.getvalue()
 
 

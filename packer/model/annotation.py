@@ -187,6 +187,12 @@ class MaskFacts:
     """The value of pixels that are of no class."""
 
     @property
+    def background(self) -> int | None:
+        """The value of the class called background; 0 without names; None if no class is called so."""
+        plain = [name.strip("_ ").casefold() for name in self.classes] or ["background"]
+        return plain.index("background") if "background" in plain else None
+
+    @property
     def text(self) -> str:
         """What they are, for a message."""
         names = ", ".join(map(printable, self.classes[:5])) + (", ..." if len(self.classes) > 5 else "")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.format.pack import Pack
 from packer.images.opencv import cv2, quiet_opencv
-from packer.model.annotation import Progress
+from packer.model.annotation import Mask, Progress
 from packer.packing.write_shard import ahead
 from packer.system import usable_cores
 
@@ -24,6 +25,11 @@ ROUND_IMAGES = 512
 MOST_PIXELS = 1 << 24
 """8-bit pixels per call: sums of squares stay far below 2**53, up to which doubles are exact."""
 
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
+"""Quantiles of the share that a class has of an image."""
+MASKS_TOGETHER = 64
+
+Made = TypeVar("Made")
 Kind = tuple[int, str]
 """Channels and dtype of an image."""
 
@@ -53,6 +59,8 @@ class MaskClass:
     """Of all masks."""
     images: int
     """Whose mask has the class."""
+    shares: tuple[float, ...]
+    """Shares of the pixels of such a mask that are of the class, 0 to 1: the quantiles `SHARES`; () without masks."""
 
 
 @dataclass(frozen=True)
@@ -154,29 +162,59 @@ def mask_stats(pack: Pack, progress: Progress | None = None, threads: int | None
 
 
 def _mask_stats(pack: Pack, name: str, progress: Progress, threads: int) -> MaskStats:
-    facts = pack.manifest.masks[name]
-    values = 1 << (8 * np.dtype(facts.dtype).itemsize)
+    facts, masks, none = pack.manifest.masks[name], 0, np.zeros((0, 3), np.int32)
+    parts = [none]
+    for found in of_masks(pack, name, _count_ids, progress, threads):
+        masks += len(found)
+        parts.append(np.concatenate([none, *found]))
+    ids, counts, sizes = np.concatenate(parts).T
+    named, order = dict(enumerate(facts.classes)), np.argsort(ids, kind="stable")
+    there, firsts = np.unique(ids[order], return_index=True)
+    rows = dict.fromkeys(named, order[:0]) | dict(zip(there.tolist(), np.split(order, firsts)[1:], strict=True))
+    ignored = 0 if facts.ignore is None else int(counts[rows.pop(facts.ignore, order[:0])].sum())
+    classes = tuple(
+        MaskClass(
+            i, named.get(i, ""), int(counts[of].sum()), len(of),
+            tuple(np.quantile(counts[of] / sizes[of], SHARES).tolist()) if len(of) else (),
+        )
+        for i, of in sorted(rows.items())
+    )  # fmt: skip
+    return MaskStats(name, masks, int(counts.sum()), ignored, classes)
 
-    def work(records: NDArray[np.int64]) -> tuple[int, int, NDArray[np.int64], NDArray[np.int64]]:
-        pixels, images, masks = np.zeros(values, np.int64), np.zeros(values, np.int64), 0
-        for record in records.tolist():
-            if (mask := pack.mask(record, name)) is not None:
-                counts = np.bincount(mask.ravel(), minlength=values)
-                pixels, images, masks = pixels + counts, images + (counts > 0), masks + 1
-        return len(records), masks, pixels, images
 
-    parts = (np.arange(start, min(start + ROUND_IMAGES, len(pack))) for start in range(0, len(pack), ROUND_IMAGES))
-    progress.stage(f"reading {name}", len(pack))
-    pixels, images, masks = np.zeros(values, np.int64), np.zeros(values, np.int64), 0
-    with closing(ahead(work, parts, threads)) as done:
-        for count, its_masks, its_pixels, its_images in done:
-            pixels, images, masks = pixels + its_pixels, images + its_images, masks + its_masks
+def _count_ids(record: int, mask: Mask) -> NDArray[np.int32]:
+    """Return the ids in a mask, how many pixels have each, and how many it has."""
+    counts = np.bincount(mask.ravel())
+    ids = np.flatnonzero(counts)
+    return np.stack([ids, counts[ids], np.full(len(ids), mask.size)], axis=1).astype(np.int32)
+
+
+def of_masks(
+    pack: Pack, name: str, make: Callable[[int, Mask], Made], progress: Progress, threads: int | None = None,
+    records: NDArray[np.int64] | None = None,
+) -> Iterator[list[Made]]:  # fmt: skip
+    """Yield what `make` makes of each mask, some at a time, in the order of the records; threads read ahead.
+
+    Args:
+        pack: The pack.
+        name: The part that is a mask.
+        make: Gets the number of a record and its mask.
+        progress: Receives the number of records.
+        threads: Number of threads; one per core by default.
+        records: Those to look at; all by default.
+    """
+
+    def work(some: NDArray[np.int64]) -> tuple[int, list[Made]]:
+        masks = ((record, pack.mask(record, name)) for record in some.tolist())
+        return len(some), [make(record, mask) for record, mask in masks if mask is not None]
+
+    records = np.arange(len(pack)) if records is None else records
+    parts = (records[start : start + MASKS_TOGETHER] for start in range(0, len(records), MASKS_TOGETHER))
+    progress.stage(f"reading {name}", len(records))
+    with closing(ahead(work, parts, threads or usable_cores())) as done:
+        for count, made in done:
+            yield made
             progress.advance(count)
-    ignored = 0 if facts.ignore is None else int(pixels[facts.ignore])
-    names = dict(enumerate(facts.classes))
-    ids = sorted({*names, *np.flatnonzero(pixels).tolist()} - {facts.ignore})
-    classes = tuple(MaskClass(i, names.get(i, ""), int(pixels[i]), int(images[i])) for i in ids)
-    return MaskStats(name, masks, int(pixels.sum()), ignored, classes)
 
 
 def _one_size(pack: Pack) -> int | None:

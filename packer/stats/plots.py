@@ -37,9 +37,14 @@ ClassRow = tuple[int, str, int]
 """Id, name and count of a class."""
 
 
+def hue_of(number: int) -> float:
+    """Return the hue of a class id in degrees. Neighbors get hues far apart (view/static/draw.js has the same)."""
+    return (number * 137.508 + 205) % 360
+
+
 def color_of(number: int) -> tuple[float, float, float]:
     """Return the color of a class, the same as in `packer view`."""
-    return colorsys.hls_to_rgb((number * 137.508 + 205) % 360 / 360, 0.52, 0.75)
+    return colorsys.hls_to_rgb(hue_of(number) / 360, 0.52, 0.75)
 
 
 def draw_classes(axes: Any, rows: Sequence[ClassRow], title: str, most: int) -> None:

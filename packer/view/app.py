@@ -31,7 +31,7 @@ from packer.errors import AnyPath, PackerError, UsageError, option
 from packer.format.pack import Pack
 from packer.stats.html import html_page, read_static, stylesheet
 from packer.view.catalog import Catalog, Records, number, query_of
-from packer.view.charts import PixelStats
+from packer.view.charts import PixelStats, channel_facts, class_facts
 from packer.view.facts import ProblemSets, crop_facts, pack_facts, record_facts, rejected_facts, tag_set, tile_facts
 from packer.view.marks import Marks, wanted_marks
 from packer.view.pictures import LARGEST_SIDE, Originals, Pictures, problem_of
@@ -86,7 +86,8 @@ class App:
         self._pictures = Pictures(pack)
         self._originals = Originals(pack, source)
         self._marks = Marks(pack)
-        pixels, problems = PixelStats(pack), ProblemSets(pack, self._pictures)
+        pixels, masks = PixelStats(pack, channel_facts), PixelStats(pack, class_facts)
+        problems = ProblemSets(pack, self._pictures)
         self._catalog.add_sets("marked", self._marks.set_of)
         self._catalog.add_sets("problem", problems.set_of)
         self._catalog.add_sets("tag", lambda name: tag_set(pack, number({"tag": name}, "tag", 0, 0, 1 << 40)))
@@ -100,6 +101,7 @@ class App:
             "charts": lambda given: self._charts,
             "batch": self._batch,
             "pixels": lambda given: pixels.facts(given.get("start") == "1"),
+            "masks": lambda given: masks.facts(given.get("start") == "1"),
             "problems": lambda given: problems.facts(),
             "problem": lambda given: problems.examples(given.get("kind", "")),
             "marks": lambda given: self._marks.facts(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
 from threading import Lock, Thread
 from typing import Any
 
@@ -13,7 +15,7 @@ from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.repack.index_columns import equal_files
 from packer.stats.columns import MEDIUM, SMALL, class_counts, digests
-from packer.stats.pixels import ChannelStats, channel_stats
+from packer.stats.pixels import channel_stats, mask_stats
 from packer.view.catalog import Catalog
 from packer.view.facts import numbers
 
@@ -232,17 +234,22 @@ def _mean_shape(catalog: Catalog) -> dict[str, Any] | None:
 
 
 class PixelStats(Progress):
-    """The statistics of all pixels of a pack. Threads may share it."""
+    """Statistics for which all pixels of a pack are read. Threads may share it.
 
-    def __init__(self, pack: Pack) -> None:
-        self._pack = pack
+    Args:
+        pack: The pack.
+        read: `channel_facts` or `class_facts`.
+    """
+
+    def __init__(self, pack: Pack, read: Callable[[Pack, Progress], dict[str, Any]]) -> None:
+        self._pack, self._read = pack, read
         self._lock = Lock()
         self._thread: Thread | None = None
         self._done, self._error = 0, ""
-        self._found: tuple[ChannelStats, ...] | None = None
+        self._found: dict[str, Any] = {}
 
     def facts(self, start: bool) -> dict[str, Any]:
-        """Return how far it is (``done`` of ``images``), the ``error``, or the ``channels`` when all are read.
+        """Return how far it is (``done`` of ``images``), the ``error``, or what was found when all are read.
 
         Args:
             start: Whether to begin, if it has not begun.
@@ -255,16 +262,11 @@ class PixelStats(Progress):
                 self._thread.start()
             begun = self._thread is not None
         facts: dict[str, Any] = {"begun": begun, "done": self._done, "images": len(self._pack)}
-        if self._error:
-            facts["error"] = self._error
-        if self._found is not None:
-            options = [part.manifest.options for part in self._pack.packs]
-            facts["padded"] = any(one.get("resize") is not None and one.get("fit") == "pad" for one in options)
-            facts["channels"] = [
-                {"channels": one.channels, "dtype": one.dtype, "images": one.images, "mean": one.mean, "std": one.std}
-                for one in self._found
-            ]
-        return facts
+        return {**facts, **self._found, **({"error": self._error} if self._error else {})}
+
+    def stage(self, name: str, total: int | None = None, unit: str = "images") -> None:
+        """Count from the first image again."""
+        self._done = 0
 
     def advance(self, done: int, bad: int = 0) -> None:
         """Count images."""
@@ -272,8 +274,29 @@ class PixelStats(Progress):
 
     def _work(self) -> None:
         try:
-            self._found = channel_stats(self._pack, self)
+            self._found = self._read(self._pack, self)
         except PackerError as error:
             self._error = str(error)
         except Exception as error:  # the page would wait for a thread that has ended
             self._error = f"{type(error).__name__}: {error}"
+
+
+def channel_facts(pack: Pack, progress: Progress) -> dict[str, Any]:
+    """Return the ``channels``, and whether they include padding: ``padded``."""
+    options = [part.manifest.options for part in pack.packs]
+    channels = [
+        {"channels": one.channels, "dtype": one.dtype, "images": one.images, "mean": one.mean, "std": one.std}
+        for one in channel_stats(pack, progress)
+    ]
+    padded = any(one.get("resize") is not None and one.get("fit") == "pad" for one in options)
+    return {"padded": padded, "channels": channels}
+
+
+def class_facts(pack: Pack, progress: Progress) -> dict[str, Any]:
+    """Return the classes of the ``masks``, the largest first."""
+    found = [asdict(one) for one in mask_stats(pack, progress)]
+    for one in found:
+        one["classes"] = sorted(one["classes"], key=lambda row: -row["pixels"])[:_MOST_CLASSES]
+        for row in one["classes"]:
+            row["name"] = printable(row["name"] or str(row["id"]))
+    return {"masks": found}

@@ -12,15 +12,18 @@ import numpy as np
 from packer.errors import AnyPath, PackerError, StorageError, UsageError, option, plural, printable
 from packer.format.pack import Pack
 from packer.stats.html import one_file_page
+from packer.stats.plots import hue_of
 from packer.system.atomic import replacing
 from packer.view.facts import pack_facts, tile_facts
-from packer.view.pictures import Pictures, hue_of, problem_of
+from packer.view.pictures import Pictures, problem_of
 
 MOST = 10_000
 NOT_LABELED, HIDDEN = 0, 1
 """Visibilities of COCO's keypoints."""
 SIDE = 240
 """Longer side of a picture, pixels."""
+OPACITY = 0.55
+"""Of masks, as the page has it at first."""
 
 
 def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int:
@@ -110,7 +113,7 @@ def _figure(pack: Pack, pictures: Pictures, names: Sequence[str], record: int) -
         return f'<figure><div class="broken">{escape(facts["error"])}</div><figcaption>{source}</figcaption></figure>\n'
     ids = [facts["label"]] if facts["label"] is not None else []
     ids += [i for i in dict.fromkeys(facts.get("box_labels", ())) if i not in ids]
-    of_mask = [(i, name) for i, name, _ in facts.get("mask_ids", ()) if i != facts["mask_ignore"]]
+    of_mask = [(i, name) for part in _overlays(facts) for i, name, _ in part["legend"] if i != part["ignore"]]
     dot = '<span class="dot" style="background:{}"></span>'
     named = [(i, _name(names, i)) for i in ids] or of_mask
     keys = "".join(dot.format(color_of(i)) + escape(name) for i, name in named[:8])
@@ -126,9 +129,9 @@ def _drawing(facts: dict[str, Any]) -> str:
     parts = [
         f'<svg viewBox="0 0 {width} {height}"><image href="{facts["picture"]}" width="{width}" height="{height}"/>'
     ]
-    if "mask" in facts:
-        style = 'style="image-rendering:pixelated" preserveAspectRatio="none"'
-        parts.append(f'<image href="{facts["mask"]}" width="{width}" height="{height}" {style}/>')
+    for part in _overlays(facts):
+        style = f'style="image-rendering:pixelated" preserveAspectRatio="none" opacity="{OPACITY}"'
+        parts.append(f'<image href="{part["picture"]}" width="{width}" height="{height}" {style}/>')
     labels = facts.get("box_labels", [])
     for n, box in enumerate(facts.get("boxes", ())):
         line = _line(color_of(labels[n] if n < len(labels) else None))
@@ -145,6 +148,11 @@ def _drawing(facts: dict[str, Any]) -> str:
         color = color_of(labels[n] if n < len(labels) else None)
         parts += [_point(x, y, radius, color, seen != HIDDEN) for x, y, seen in points if seen != NOT_LABELED]
     return "".join(parts) + "</svg>"
+
+
+def _overlays(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what is laid over a picture: the first of the parts that can be; several would hide each other."""
+    return [part for part in facts.get("parts", ()) if part["as"] == "overlay"][:1]
 
 
 def _point(x: float | None, y: float | None, radius: float, color: str, is_filled: bool = True) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from threading import Lock
 from typing import Any
@@ -15,12 +15,12 @@ import numpy as np
 from packer.errors import PackerError, UsageError, plural, printable, size_text
 from packer.format.lists import read_list
 from packer.format.pack import Pack
-from packer.model.annotation import Annotation
+from packer.model.annotation import Annotation, Mask, MaskFacts
 from packer.model.fields import LISTS, OBJECTS, TEXTS, Field, only_boxes
 from packer.model.geometry import Geometry, move
 from packer.stats.problems import DataProblem, Example, Problems, find_problems
 from packer.view.catalog import RecordSet
-from packer.view.pictures import LARGEST_SIDE, Pictures, data_uri, mask_uri, problem_of
+from packer.view.pictures import LARGEST_SIDE, MOST_COLORS, Pictures, data_uri, overlay_uri, problem_of
 
 DRAWN = tuple(field for field in LISTS if field.moves or field.classes)
 """What is drawn in an image: places, and the classes of boxes."""
@@ -39,10 +39,12 @@ COCO_BONES = [
     (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6),
 ]  # fmt: skip
 """The skeleton of COCO's annotation files, with points counted from 0."""
-MASK_SIDE = 256
-"""Longer side at most of the mask over a tile."""
+TILE_SIDE = 256
+"""Longer side at most of what is laid over a tile."""
 _MARGIN = 0.1
 """Share of a box's sides that is shown around it where it is cut out."""
+Region = tuple[int, int, int, int]
+"""A part of an image: x, y, width and height in pixels."""
 
 
 def pack_facts(pack: Pack) -> dict[str, Any]:
@@ -61,6 +63,11 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         "shape": manifest.shape,
         "classes": [printable(name) for name in manifest.classes],
         "fields": list(manifest.fields),
+        "overlays": [name for name, kind in manifest.parts.items() if kind in SHOWN and SHOWN[kind][0] == "overlay"],
+        "masks": {
+            name: {"legend": _legend(facts), "ignore": facts.ignore, "background": facts.background}
+            for name, facts in manifest.masks.items()
+        },
         "skeleton": COCO_BONES if manifest.flip_index == COCO_FLIPS else None,
         "points": COCO_POINTS if manifest.flip_index == COCO_FLIPS else None,
         "rejected": sum(part.manifest.counts["rejected"] for part in pack.packs),
@@ -81,7 +88,7 @@ def rejected_facts(pack: Pack) -> dict[str, Any]:
     }
 
 
-def tile_facts(pack: Pack, record: int, mask_side: int = MASK_SIDE) -> dict[str, Any]:
+def tile_facts(pack: Pack, record: int, side: int = TILE_SIDE) -> dict[str, Any]:
     """Return the content of a record's tile, without its picture; raise DamagedPack if its row is damaged."""
     height, width, _ = pack.reader.shape_of(record)
     return {
@@ -91,27 +98,63 @@ def tile_facts(pack: Pack, record: int, mask_side: int = MASK_SIDE) -> dict[str,
         "width": width,
         "height": height,
         **drawn_facts(pack.annotation(record)),
-        **_mask_facts(pack, record, mask_side),
+        **part_facts(pack, record, side),
     }
 
 
-def _mask_facts(pack: Pack, record: int, side: int) -> dict[str, Any]:
-    """Return the picture of a record's mask, and its classes: [id, name, per cent of the pixels], the largest first."""
-    for name, facts in pack.manifest.masks.items():
-        if (mask := pack.mask(record, name)) is None:
-            continue
-        ids, counts = np.unique(mask, return_counts=True)
-        found = sorted(zip(ids.tolist(), counts.tolist(), strict=True), key=lambda row: -row[1])
-        named = dict(enumerate(facts.classes)) | ({} if facts.ignore is None else {facts.ignore: "ignored"})
-        rows = [
-            [number, printable(named.get(number, str(number))), round(100 * count / mask.size, 1)]
-            for number, count in found[:MOST_DRAWN]
-        ]
-        return {"mask": mask_uri(mask, facts.ignore, side), "mask_ids": rows, "mask_ignore": facts.ignore}
-    return {}
+def part_facts(pack: Pack, record: int, side: int, region: Region | None = None) -> dict[str, Any]:
+    """Return what is shown of the parts of a record besides its image, or of a region of them; {} if there is nothing.
+
+    Returns:
+        ``parts``: of each its name, ``as`` what the page shows it, and what `SHOWN` makes of it.
+    """
+    parts = []
+    for name, kind in pack.manifest.parts.items():
+        shown_as, facts_of = SHOWN.get(kind, ("", lambda *given: None))
+        if (facts := facts_of(pack, record, name, side, region)) is not None:
+            parts.append({"name": name, "as": shown_as, **facts})
+    return {"parts": parts} if parts else {}
 
 
-def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], tuple[int, int, int, int]]:
+def _mask(pack: Pack, record: int, name: str, side: int, region: Region | None) -> dict[str, Any] | None:
+    mask = pack.mask(record, name)
+    if mask is not None and region is not None:
+        x, y, width, height = region
+        mask = mask[y : y + height, x : x + width]
+    return None if mask is None else mask_facts(mask, pack.manifest.masks[name], side)
+
+
+def mask_facts(mask: Mask, facts: MaskFacts, side: int) -> dict[str, Any]:
+    """Return the picture of a mask, and its ids: [id, name, per cent of the pixels], the largest first."""
+    counts = np.bincount(mask.ravel())
+    ids = sorted(np.flatnonzero(counts).tolist(), key=lambda i: -counts[i])
+    others = ids[MOST_COLORS:]
+    shares = [*counts[ids[:MOST_COLORS]].tolist(), *([int(counts[others].sum())] if others else [])]
+    rows = [*_legend(facts, ids[:MOST_COLORS]), *([[-1, f"{len(others)} other ids"]] if others else [])]
+    return {
+        "picture": overlay_uri(mask, ids[:MOST_COLORS], facts, side),
+        "legend": [[*row, round(100 * share / mask.size, 2)] for row, share in zip(rows, shares, strict=True)],
+        "ignore": facts.ignore,
+    }
+
+
+def _legend(facts: MaskFacts, ids: Sequence[int] | None = None) -> list[list[Any]]:
+    """Return ids with their names, [id, name]; all that have a name by default."""
+    named = dict(enumerate(facts.classes)) | ({} if facts.ignore is None else {facts.ignore: "ignored"})
+    return [[i, printable(named.get(i, str(i)))] for i in (named if ids is None else ids)]
+
+
+SHOWN: Mapping[str, tuple[str, Callable[[Pack, int, str, int, Region | None], dict[str, Any] | None]]] = {
+    "mask": ("overlay", _mask)
+}
+"""Kind of a part -> what it is shown as (a row of SHOWN in static/draw.js), and the function that makes that.
+
+It gets the pack, the record, the name of the part, the longer side of pictures, and the region of the image that is
+shown; and returns None for a record without that part.
+"""
+
+
+def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], Region]:
     """Return the content of the tile of one box of a record, and the region to cut out: x, y, width, height.
 
     Raises:
@@ -133,6 +176,7 @@ def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], tuple
         "width": region[2],
         "height": region[3],
         **drawn_facts(move(annotation, Geometry(1, 0, -left, 0, 1, -top, region[2], region[3]))),
+        **part_facts(pack, record, TILE_SIDE, region),
     }
     return facts, region
 
@@ -226,14 +270,25 @@ def _finite(value: Any) -> Any:
     return value if math.isfinite(value) else None
 
 
-def target_facts(target: Any) -> dict[str, Any]:
-    """Return `drawn_facts` of the target of one sample of a batch: a class id, or a dict of arrays."""
+def target_facts(target: Any, masks: Mapping[str, MaskFacts]) -> dict[str, Any]:
+    """Return `drawn_facts` of the target of one sample of a batch, and its `masks`: an id, tags, a mask, or a dict."""
     if not isinstance(target, Mapping):
-        of_tags = getattr(target, "shape", ())
-        return {"label": None if of_tags or int(target) < 0 else int(target)}
+        shape = getattr(target, "shape", ())
+        facts = {"label": None if shape or int(target) < 0 else int(target)}
+        return {**facts, **_target_parts(dict.fromkeys(masks, target), masks)} if len(shape) == 2 else facts
     label = target.get("label")
     values: dict[str, Any] = {f.name: _array(target[f.target]) for f in DRAWN if target.get(f.target) is not None}
-    return drawn_facts(Annotation(label=None if label is None or label < 0 else int(label), **values))
+    facts = drawn_facts(Annotation(label=None if label is None or label < 0 else int(label), **values))
+    return {**facts, **_target_parts(target, masks)}
+
+
+def _target_parts(target: Mapping[str, Any], masks: Mapping[str, MaskFacts]) -> dict[str, Any]:
+    found = {name: np.asarray(target[name]).astype(facts.dtype) for name, facts in masks.items() if name in target}
+    parts = [
+        {"name": name, "as": SHOWN["mask"][0], **mask_facts(mask, masks[name], LARGEST_SIDE)}
+        for name, mask in found.items()
+    ]
+    return {"parts": parts} if parts else {}
 
 
 def _array(value: Any) -> Any:
@@ -246,6 +301,8 @@ AROUND = 3.0
 """Side of the part of an image that an example of a box shows, in sides of the box."""
 LEAST_PX = 96
 """And in pixels, at least."""
+MOST_MASKS = 5000
+"""Masks that are read for problems: some seconds. None at a URL: their blocks would be most of the pack."""
 
 
 class ProblemSets:
@@ -260,7 +317,8 @@ class ProblemSets:
     def _all(self) -> Problems:
         with self._lock:
             if self._problems is None:
-                self._problems = find_problems(self._pack)
+                is_remote = any(part.reader.remote is not None for part in self._pack.packs)
+                self._problems = find_problems(self._pack, 0 if is_remote else MOST_MASKS)
         return self._problems
 
     def facts(self) -> dict[str, Any]:
@@ -293,16 +351,20 @@ class ProblemSets:
         about = {"detail": example.detail, "path": example.path, "pack": example.pack}
         try:
             facts = tile_facts(self._pack, example.record)
-            if not example.boxes or max(example.boxes) >= len(facts["boxes"]):
+            if example.place is not None:
+                facts = {**drawn_boxes(facts, ()), "boxes": [list(example.place)]}
+            elif example.boxes and max(example.boxes) < len(facts["boxes"]):
+                facts = drawn_boxes(facts, example.boxes)
+            else:
                 return {**facts, **problem_of(lambda: self._pictures.uri(example.record, SIDE)), **about}
-            facts = drawn_boxes(facts, example.boxes)
             if (part := _part(facts)) is None:
                 return {**facts, **problem_of(lambda: self._pictures.uri(example.record, SIDE)), **about}
             left, top, right, bottom = part
             image = self._pack.image(example.record)[top:bottom, left:right]
             facts.update(picture=data_uri(np.ascontiguousarray(image)), width=right - left, height=bottom - top)
             facts["boxes"] = numbers(np.asarray(facts["boxes"]) - [left, top, left, top])
-            return {**facts, **about}
+            region = (left, top, right - left, bottom - top)
+            return {**facts, **part_facts(self._pack, example.record, SIDE, region), **about}
         except PackerError as error:
             return {"record": example.record, "key": example.key, "error": str(error), **about}
 

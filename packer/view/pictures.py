@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections import OrderedDict
-from collections.abc import Callable
-from colorsys import hls_to_rgb
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Any, Literal, cast
@@ -19,11 +18,13 @@ from packer.format.pack import Pack
 from packer.images.decode import decode, decode_leniently
 from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, read_header
 from packer.images.image_headers import Header
+from packer.images.masks import with_palette
 from packer.images.opencv import quiet_opencv
 from packer.images.resize import TargetSize, encode
-from packer.model.annotation import Image, Mask
+from packer.model.annotation import Image, Mask, MaskFacts
 from packer.model.geometry import Geometry
 from packer.sources.places import SourceFile
+from packer.stats.plots import color_of
 from packer.stores import is_url
 
 LARGEST_SIDE = 2048
@@ -129,35 +130,33 @@ def data_uri(image: Image, exact: int = _SHARP_PIXELS) -> str:
     return f"data:image/{kind};base64,{data}"
 
 
-MASK_ALPHA = 140
 HATCH = 6
 """Pixels from one line of the hatching of ignored pixels to the next."""
+MOST_COLORS = 254
+"""Maximum number of ids that have a color of their own in one mask: a palette has 256."""
+_GRAY, _WHITE = (153, 153, 153), (255, 255, 255)
 
 
-def hue_of(class_id: int) -> float:
-    """Return the hue of a class id in degrees. Neighbors get hues far apart (static/draw.js has the same)."""
-    return (class_id * 137.508 + 205) % 360
+def overlay_uri(mask: Mask, ids: Sequence[int], facts: MaskFacts, side: int) -> str:
+    """Return a data: URI of a picture to lay over an image: the color of each class, hatching where it is ignored.
 
-
-def color_of_class(number: int) -> tuple[int, int, int]:
-    """Return the color of a class id, 0 to 255 each: that of the page and of sheets (`packer.view.export.color_of`)."""
-    red, green, blue = hls_to_rgb(hue_of(number) / 360, 0.52, 0.75)
-    return round(255 * red), round(255 * green), round(255 * blue)
-
-
-def mask_uri(mask: Mask, ignore: int | None, side: int) -> str:
-    """Return a data: URI of a picture to lay over an image: the color of each class, hatching where it is ignored."""
+    It has a palette, in which the nth color is that of the nth of `ids`, so that the page can hide one of them
+    (static/draw.js), as the background is here. Then come gray, for all other ids, and what is seen between the lines
+    of the hatching: nothing.
+    """
     if max(mask.shape) > side:
         mask = shrink(mask.shape[0], mask.shape[1], side).apply_to_mask(mask, 0)
-    picture = np.zeros((*mask.shape, 4), np.uint8)
-    for number in np.unique(mask).tolist():
-        if number != ignore:
-            picture[mask == number] = (*color_of_class(number), MASK_ALPHA)
-    if ignore is not None:
-        rows, columns = np.nonzero(mask == ignore)
-        lined = (rows + columns) % HATCH < HATCH // 3
-        picture[rows[lined], columns[lined]] = (255, 255, 255, 255)
-    return f"data:image/png;base64,{base64.b64encode(encode(picture, 'png')).decode('ascii')}"
+    table = np.full(int(np.iinfo(mask.dtype).max) + 1, len(ids), np.uint8)
+    table[np.asarray(ids, np.int64)] = np.arange(len(ids))
+    picture = table[mask]
+    if facts.ignore in ids:
+        rows, columns = np.nonzero(mask == facts.ignore)
+        between = (rows + columns) % HATCH >= HATCH // 3
+        picture[rows[between], columns[between]] = len(ids) + 1
+    colors = [_WHITE if i == facts.ignore else tuple(round(255 * value) for value in color_of(i)) for i in ids]
+    palette = np.array([*colors, _GRAY, _GRAY], np.uint8)
+    file = with_palette(picture, palette, bytes([*(255 * (i != facts.background) for i in ids), 255, 0]))
+    return f"data:image/png;base64,{base64.b64encode(file).decode('ascii')}"
 
 
 def _plain(image: Image) -> Image:

@@ -12,10 +12,13 @@ import pytest
 from drawn import draw, draw_objects
 from large_packs import labeled_pack, random_labels
 from packs import MakePack
+from part_packs import change, damage_part
 from running import good, refused
 
-from packer import join_packs, open_pack
+from packer import PackWriter, join_packs, open_pack
+from packer.errors import DamagedPack
 from packer.format.pack import Pack
+from packer.model.annotation import MaskFacts
 from packer.stats.problems import ORDER, DataProblem, find_problems
 from packer.stats.problems.names import plain_name
 
@@ -338,3 +341,148 @@ def test_tags(tmp_path: Path) -> None:
     assert found["label-conflict"].records.tolist() == [4, 5] and found["no-object"].records.tolist() == [6, 7]
     assert found["label-conflict"].examples[0].detail == "old, large / large (equal to 5.png)"
     assert found["duplicate"].records.tolist() == [0, 1, 2, 3, 6, 7]
+
+
+# -- masks
+
+NAMES = ("background", "ant", "bee", "cat")
+
+
+def regions_by_hand(mask: np.ndarray) -> list[tuple[int, int, bool]]:
+    """The connected regions of a mask, corners included: id, pixels, whether it touches the border."""
+    high, wide = mask.shape
+    seen, found = np.zeros(mask.shape, bool), []
+    for start in np.ndindex(mask.shape):
+        if seen[start]:
+            continue
+        todo, pixels = [start], []
+        seen[start] = True
+        while todo:
+            y, x = todo.pop()
+            pixels.append((y, x))
+            for there in ((y + dy, x + dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)):
+                inside = 0 <= there[0] < high and 0 <= there[1] < wide
+                if inside and not seen[there] and mask[there] == mask[start]:
+                    seen[there] = True
+                    todo.append(there)
+        at_border = any(y in (0, high - 1) or x in (0, wide - 1) for y, x in pixels)
+        found.append((int(mask[start]), len(pixels), at_border))
+    return found
+
+
+def masked(path: Path, masks: list[np.ndarray | None], **more: Any) -> Pack:
+    """A pack of these masks, with images of different bytes; `more` are lists of other fields of records."""
+    with PackWriter(path, mask_classes=NAMES, ignore_id=255, classes=more.pop("classes", None)) as writer:
+        for i, mask in enumerate(masks):
+            image = np.full((*(40, 60), 3) if mask is None else (*mask.shape, 3), i, np.uint8)
+            writer.write(image, mask=mask, **{name: values[i] for name, values in more.items()})
+    return open_pack(path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_islands_against_loops(seed: int, tmp_path: Path) -> None:
+    draw, masks = np.random.default_rng(seed), []
+    for _ in range(12):
+        mask = np.kron(draw.integers(0, 4, (8, 12)), np.ones((5, 5), np.int64)).astype(np.uint8)
+        for _ in range(draw.integers(0, 12)):
+            y, x, side = draw.integers(0, 37), draw.integers(0, 57), draw.integers(1, 4)
+            mask[y : y + side, x : x + side] = draw.choice([0, 1, 2, 3, 255])
+        masks.append(mask)
+    found = problems(masked(tmp_path / "pack", masks))
+    expected = {}
+    for record, mask in enumerate(masks):
+        sizes = [many for i, many, at_border in regions_by_hand(mask) if i != 255 and many < 9 and not at_border]
+        if sizes:
+            expected[record] = (len(sizes), sum(sizes))
+    islands = found["mask-islands"]
+    assert sorted(islands.records.tolist()) == sorted(expected)
+    counts = [expected[record][0] for record in islands.records.tolist()]
+    assert counts == sorted(counts, reverse=True)
+    for example in islands.examples:
+        many, pixels = expected[example.record]
+        assert example.detail.startswith(f"{many} island{'s' if many > 1 else ''} of {pixels} pixel")
+        x1, y1, x2, y2 = example.place
+        inside = masks[example.record][y1:y2, x1:x2]
+        assert max(inside.shape) < 9 and any(0 < (inside == i).sum() < 9 for i in range(4))
+
+
+def test_ids_that_no_class_has(tmp_path: Path) -> None:
+    masks = [np.zeros((20, 30), np.uint8) for _ in range(3)]
+    masks[1][5:10, 4:8] = 3
+    masks[2][:] = 255
+    masked(tmp_path / "pack", masks)
+    change(tmp_path / "pack", masks={"mask": MaskFacts("uint8", NAMES[:3], 255)})
+    bad = problems(open_pack(tmp_path / "pack"))["mask-ids"]
+    assert bad.records.tolist() == [1] and bad.level == "wrong"
+    (example,) = bad.examples
+    assert (example.detail, example.place) == ("3 (20 pixels)", (4, 5, 8, 10))
+    change(tmp_path / "pack", masks={"mask": MaskFacts("uint8", (), 255)})
+    assert "mask-ids" not in problems(open_pack(tmp_path / "pack"))
+
+
+def test_empty_and_missing_masks(tmp_path: Path) -> None:
+    background, border, all_ignored = (np.zeros((40, 60), np.uint8) for _ in range(3))
+    border[:10], all_ignored[:] = 255, 255
+    object_there = border.copy()
+    object_there[20:30, 20:30] = 1
+    found = problems(masked(tmp_path / "pack", [background, object_there, None, border, all_ignored]))
+    assert found["empty-mask"].records.tolist() == [4, 0, 3]
+    details = [example.detail for example in found["empty-mask"].examples]
+    assert details == ["all ignored", "only background", "only background"]
+    assert found["no-mask"].records.tolist() == [2] and "mask-islands" not in found
+    change(tmp_path / "pack", masks={"mask": MaskFacts("uint8", ("sky", *NAMES[1:]), 255)})  # a scene of sky is one
+    assert problems(open_pack(tmp_path / "pack"))["empty-mask"].records.tolist() == [4]
+
+
+def test_boxes_and_masks_that_disagree(tmp_path: Path) -> None:
+    """Classes are compared by name: ids of boxes are others, and 'dog' has no masks."""
+    masks = [np.zeros((40, 60), np.uint8) for _ in range(5)]
+    masks[0][10:20, 10:20] = 1  # as its box
+    masks[1][10:20, 10:20] = 2  # another class than its box
+    masks[2][10:20, 10:20], masks[2][30:36, 44:50] = 1, 1  # one without a box
+    masks[3][10:20, 10:20] = 255  # not known
+    masks[4][10:20, 10:20], masks[4][30, 50] = 1, 1  # an island is not a region
+    boxes = [np.array([[10, 10, 20, 20]], np.float32)] * 5
+    labels = [["ant"], ["ant"], ["ant"], ["ant"], ["ant"]]
+    boxes[4] = np.array([[9, 11, 19, 21], [30, 5, 50, 25]], np.float32)
+    labels[4] = ["ant", "dog"]
+    found = problems(masked(tmp_path / "pack", masks, classes=("dog", "bee", "ant"), boxes=boxes, box_labels=labels))
+    without, alone = found["box-without-mask"], found["mask-without-box"]
+    assert without.records.tolist() == [1] and without.examples[0].boxes == (0,)
+    assert without.examples[0].detail == "ant: 0.0% of the box is ant in the mask"
+    assert alone.records.tolist() == [2] and alone.examples[0].place == (44, 30, 50, 36)
+    assert alone.examples[0].detail == "ant: a region of 36 pixels"
+
+
+def test_some_masks_or_none_are_read(tmp_path: Path) -> None:
+    masks = [np.full((20, 30), 255, np.uint8) for _ in range(50)]
+    pack = masked(tmp_path / "pack", masks)
+    some = find_problems(pack, 10)
+    (empty,) = [one for one in some.found if one.kind == "empty-mask"]
+    assert empty.count == 10 and empty.records.min() == 0 and empty.records.max() == 49
+    assert some.notes[0].startswith("masks: 10 of 50 records were looked at")
+    assert "Empty masks" in good("stats", tmp_path / "pack", "--problems").out
+    out = good("stats", tmp_path / "pack", "--problems", "--no-pixels").out
+    assert "Empty masks" not in out and "masks: not looked at" in out
+    listed = json.loads(good("stats", tmp_path / "pack", "--problems", "--json").out)["problems"]
+    assert next(one for one in listed if one["kind"] == "empty-mask")["records"] == list(range(50))
+
+
+def test_a_damaged_mask_is_an_error(tmp_path: Path) -> None:
+    pack = masked(tmp_path / "pack", [np.full((20, 30), 1, np.uint8) for _ in range(3)])
+    del pack
+    _, key = damage_part(tmp_path / "pack", "mask")
+    with pytest.raises(DamagedPack, match=key):
+        find_problems(open_pack(tmp_path / "pack"))
+
+
+def test_real_masks(real_data: Path, tmp_path: Path) -> None:
+    """Street scenes that were made smaller: each has islands, counted again in Python."""
+    good("build", real_data / "masks_camvid", "-o", tmp_path / "pack")
+    pack = open_pack(tmp_path / "pack")
+    islands = problems(pack)["mask-islands"]
+    assert sorted(islands.records.tolist()) == list(range(len(pack)))
+    for example in islands.examples[:2]:
+        found = regions_by_hand(pack.mask(example.record))
+        sizes = [many for _, many, at_border in found if many < 9 and not at_border]
+        assert example.detail.startswith(f"{len(sizes)} islands of {sum(sizes)} pixels: ")

@@ -16,7 +16,7 @@ from running import good, refused
 
 from packer import BuildOptions, build_pack, open_pack
 from packer.stats import pack_stats
-from packer.stats.pixels import Sums, _add_pixels, channel_stats
+from packer.stats.pixels import SHARES, Sums, _add_pixels, channel_stats
 
 
 def moments(images: list[np.ndarray], highest: int) -> tuple[list[float], list[float]]:
@@ -234,7 +234,24 @@ def test_classes_in_masks(deep: bool, tmp_path: Path) -> None:
     for one in found.classes:
         assert one.pixels == sum(int((mask == one.id).sum()) for mask in there)
         assert one.images == sum(bool((mask == one.id).any()) for mask in there)
+        shares = [(mask == one.id).mean() for mask in there if (mask == one.id).any()]
+        assert one.shares == (pytest.approx(np.quantile(shares, SHARES)) if shares else ())
         assert one.name == ("" if deep else ("rest", "ant", "bee", "cat", "dog")[one.id])
     out = good("stats", tmp_path / "p.lmdb").out
     assert "mask: of 5 images, " in out and (deep or "dog" in out)
     assert pack_stats(tmp_path / "p.lmdb", pixels=False).masks == ()
+
+
+def test_real_masks(real_data: Path, tmp_path: Path) -> None:
+    """The street scenes of CamVid: pixels and shares of each class, counted from the files."""
+    good("build", real_data / "masks_camvid", "-o", tmp_path / "pack")
+    (found,) = pack_stats(tmp_path / "pack").masks
+    masks = []
+    for path in sorted((real_data / "masks_camvid" / "masks").glob("*.png")):
+        with Image.open(path) as image:
+            masks.append(np.asarray(image))
+    assert found.masks == len(masks) and len(found.classes) == 12
+    for one in found.classes:
+        shares = [(mask == one.id).mean() for mask in masks if (mask == one.id).any()]
+        assert one.pixels == sum(int((mask == one.id).sum()) for mask in masks) and one.images == len(shares)
+        assert one.shares == pytest.approx(np.quantile(shares, SHARES))

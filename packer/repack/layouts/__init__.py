@@ -14,7 +14,7 @@ import numpy as np
 
 from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
-from packer.images.masks import as_picture
+from packer.images.masks import encode_mask, voc_palette, with_palette
 from packer.model.annotation import Annotation, Mask, PartSpec
 from packer.model.fields import FIELDS, Number
 from packer.sources.mask_files import MASK
@@ -120,8 +120,13 @@ class Layout:
         """Write the label of an image, or keep it for `close`."""
 
     def write_mask(self, image: bytes, name: str, mask: Mask) -> None:
-        """Write the mask of an image as a PNG whose gray levels are its ids; `name` is that of the part."""
-        self.write(self.mask_file(image, name), as_picture(mask, self.has_palette))
+        """Write the mask of an image as a PNG whose gray levels are its ids; `name` is that of the part.
+
+        With a palette, if the ids have 8 bits, people see the classes.
+        """
+        colored = self.has_palette and mask.dtype == np.uint8
+        data = with_palette(mask, voc_palette()) if colored else encode_mask(mask, "png")
+        self.write(self.mask_file(image, name), data)
 
     def write_part(self, image: bytes, spec: PartSpec, file: tuple[str, bytes]) -> None:
         """Write a part of an image as a file with this (extension, content), in a folder of the part's name."""

@@ -19,6 +19,10 @@ WRONG, CHECK, NOTE = "wrong", "check", "note"
 """Levels: something is wrong; worth a look, because some of it is often wrong; good to know."""
 
 
+Place = tuple[int, int, int, int]
+"""x1, y1, x2, y2 in pixels."""
+
+
 @dataclass(frozen=True)
 class Example:
     """A record that shows a problem."""
@@ -29,6 +33,8 @@ class Example:
     detail: str
     boxes: tuple[int, ...] = ()
     """Which of its boxes it is about."""
+    place: Place | None = None
+    """Or which part of the image."""
     pack: str = ""
     """The name of its pack, if there are several."""
 
@@ -74,12 +80,12 @@ class ProblemColumns(FlatColumns):
         """Return the name of a class; ``without class`` for -1."""
         return self.classes[class_id] if 0 <= class_id < len(self.classes) else "without class"
 
-    def example(self, record: int, detail: str, boxes: Sequence[int] = ()) -> Example:
+    def example(self, record: int, detail: str, boxes: Sequence[int] = (), place: Place | None = None) -> Example:
         """Return a record as an example; `boxes` are numbers among the boxes of all records."""
         path: Any = self.pack.column("path")
         inside = tuple(int(box - self.firsts[record]) for box in boxes)
         its_pack = self.pack_names[int(self.pack_numbers(np.array([record]))[0])] if len(self.pack_names) > 1 else ""
-        return Example(record, self.pack.key(record), printable(bytes(path[record])), detail, inside, its_pack)
+        return Example(record, self.pack.key(record), printable(bytes(path[record])), detail, inside, place, its_pack)
 
     def problem(
         self,

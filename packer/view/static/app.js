@@ -11,7 +11,8 @@ import { drawn, names } from "./draw.js";
 import { ask, complain } from "./server.js";
 import { get, onchange, pack, set } from "./state.js";
 import { choose, current, setUpTabs } from "./tabs.js";
-import { detailKey, openRecord, tab as records } from "./records.js";
+import { detailKey, openRecord, setUpOverlays, tab as records } from "./records.js";
+import { overlayKey } from "./overlays.js";
 import { setUpMarks, tab as marked } from "./marked.js";
 import { tab as batches } from "./batches.js";
 import { tab as problems } from "./problems.js";
@@ -37,7 +38,7 @@ document.addEventListener("keydown", (event) => {
   } else if (typing) {
     if (event.target.id !== "text" || !["Enter", "ArrowDown"].includes(event.key)) return;
     $("scroller").focus();
-  } else if (!current().key?.(event)) return;
+  } else if (!overlayKey(event) && !current().key?.(event)) return;
   event.preventDefault();
 });
 $("help-open").addEventListener("click", () => $("help").showModal());
@@ -49,6 +50,7 @@ async function begin() {
   $("name").textContent = pack.name; $("name").title = pack.path;
   const shape = pack.shape ? `${pack.shape[1]} x ${pack.shape[0]}` : "different sizes";
   $("about").textContent = `${pack.container}, ${pack.encoding}, ${shape}, ${pack.size}`;
+  setUpOverlays();
   setUpTabs(TABS);
   onchange(["tab"], () => choose());
   await choose();

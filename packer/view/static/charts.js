@@ -25,7 +25,8 @@ function charts(facts) {
   cards.push(...imageSizes(facts.image_sizes, facts.images));
   if (facts.landmarks) cards.push(inWords("Landmarks per image", facts.landmarks, "landmark") ?? card("Landmarks per image", bars(facts.landmarks, "", "landmarks per image")));
   if (facts.mean_shape) cards.push(shape(facts.mean_shape));
-  cards.push(pixels(facts));
+  if (pack.overlays.length) cards.push(read(facts, "masks", "Classes of masks", "How many pixels and images each class has, and how much of an image it covers. All masks are read.", "Count pixels", maskClasses));
+  cards.push(read(facts, "pixels", "Mean and std of the channels", "The exact mean and std of the channels, to normalize images in training. All images are read.", "Compute mean and std", results));
   return cards;
 }
 
@@ -209,23 +210,48 @@ function shape({ mean, spread, aspect, records }) {
   return card("Landmarks: mean shape", chart, `${counted(records, "record")}; the ellipses are one standard deviation; the frame is the image`);
 }
 
-// Mean and std of all pixels: all images are read, so only when asked for, in the background of the server.
-function pixels({ images }) {
+// What all pixels are read for: only when asked for, in the background of the server. `results` makes elements of its answer.
+function read({ images }, name, title, text, action, results) {
   const inside = element("div", { role: "status" });
-  const begin = link("Compute mean and std", () => follow(true));
-  inside.append(element("p", {}, "The exact mean and std of the channels, to normalize images in training. All images are read."), begin);
+  const begin = link(action, () => follow(true));
+  inside.append(element("p", {}, text), begin);
   const follow = async (start) => {
     try {
-      const facts = await ask("pixels", start ? { start: 1 } : {});
+      const facts = await ask(name, start ? { start: 1 } : {});
       if (facts.error) { inside.replaceChildren(element("p", { class: "note" }, facts.error), begin); return; }
-      if (facts.channels) { inside.replaceChildren(...results(facts)); return; }
+      if (facts[RESULT[name]]) { inside.replaceChildren(...results(facts)); return; }
       if (!facts.begun) return;
       inside.replaceChildren(element("p", {}, `${many(facts.done)} of ${many(images)} images`), element("progress", { max: images, value: facts.done, "aria-label": "images read" }));
       setTimeout(follow, 400);
     } catch (error) { complain(error); }
   };
   follow(false); // it may have been computed for another tab of the browser
-  return card("Mean and std of the channels", inside);
+  return card(title, inside);
+}
+const RESULT = { pixels: "channels", masks: "masks" };
+
+// Of each class a bar from the share of an image below which it is in 10 % of its images to that of 90 %, with the median, on a
+// scale of logarithms: a pole has a thousandth of the pixels of a road.
+const LEAST_SHARE = 1e-4;
+function maskClasses({ masks }) {
+  const at = (value) => 100 * (1 - Math.log(Math.max(LEAST_SHARE, value)) / Math.log(LEAST_SHARE));
+  const percent = (value) => `${short(100 * value)} %`;
+  return masks.flatMap(({ part, classes: rows, pixels, ignored, masks: count }) => {
+    const list = element("div", { class: "classes of-masks" }, element("div", { class: "class-row head" }, element("span", {}), element("span", { class: "scale" }, ...["0.01", "1", "100 %"].map((text) => element("span", {}, text))), element("span", {}, "pixels"), element("span", {}, "images")));
+    for (const { id, name, pixels: own, images, shares } of rows) {
+      const [low, , median, , high] = shares, track = element("span", { class: "track" });
+      for (const [kind, from, to] of shares.length ? [["fill", at(low), at(high)], ["middle", at(median), at(median)]] : []) {
+        const bar = element("div", { class: kind });
+        bar.style.left = `${from}%`; bar.style.width = `${Math.max(0.8, to - from)}%`;
+        if (kind === "fill") bar.style.background = colorOf(id);
+        track.append(bar);
+      }
+      const says = shares.length ? `${name}: half of its images have more than ${percent(median)}, one in ten less than ${percent(low)} or more than ${percent(high)}` : name;
+      list.append(element("div", { class: "class-row", title: says }, element("span", {}, name), track, element("span", {}, share(own, pixels)), element("span", {}, many(images))));
+    }
+    const head = masks.length > 1 ? [element("h3", {}, part)] : [];
+    return [...head, list, element("p", { class: "note" }, `${counted(count, "mask")}${ignored ? `; ${share(ignored, pixels)} of the pixels ignored` : ""}. A bar is the share that a class covers of the images that have it: from the 10th to the 90th percentile, the line is the median.`)];
+  });
 }
 
 function results({ channels, padded }) {

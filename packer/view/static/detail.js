@@ -1,6 +1,6 @@
 // One record large, with all its fields and where it came from.
 import { dot, drawn, element, nameOf, picture } from "./draw.js";
-import { legend, onhidden } from "./legend.js";
+import { legend, ofBoxes, ofOverlay } from "./legend.js";
 import { ask } from "./server.js";
 import { Stage } from "./stage.js";
 
@@ -8,15 +8,17 @@ const $ = (id) => document.getElementById(id);
 
 export class Detail {
   constructor() {
-    this.dialog = $("detail"); this.wish = 0; this.step = null; this.pinned = null; this.comparing = false; this.rows = [];
+    this.dialog = $("detail"); this.wish = 0; this.step = null; this.pinned = null; this.comparing = false; this.rows = []; this.legends = [];
     this.stage = new Stage($("large"), { hovered: (n) => this.light(n, true), picked: (n) => this.pin(n === this.pinned ? null : n, true) });
     this.stage.compare.addEventListener("click", () => { this.comparing = !this.comparing; this.compare(); });
     $("close").addEventListener("click", () => this.close());
     $("before").addEventListener("click", () => this.step?.(-1));
     $("after").addEventListener("click", () => this.step?.(1));
     this.dialog.addEventListener("click", (event) => { if (event.target === this.dialog) this.close(); });
-    onhidden(() => { this.legend?.update(); this.stage.schedule(); });
   }
+
+  // Draw the record again, as other classes or overlays are drawn.
+  redraw() { for (const one of this.legends) one.update(); this.stage.schedule(); }
 
   get isOpen() { return this.dialog.open; }
   close() { this.wish += 1; this.dialog.close(); }
@@ -39,7 +41,7 @@ export class Detail {
   }
 
   fill(facts, object) {
-    this.facts = facts; this.pinned = null; this.rows = []; this.legend = null;
+    this.facts = facts; this.pinned = null; this.rows = []; this.legends = [];
     $("detail-key").textContent = facts.file || facts.key;
     const parts = [];
     if (facts.error) parts.push(element("p", { class: "note" }, facts.error));
@@ -48,7 +50,7 @@ export class Detail {
     if (facts.landmarks?.length) parts.push(element("h3", {}, `landmarks: ${facts.landmarks.length}`), table(facts.landmarks.map((point, n) => [n + 1, point.join(", ")])));
     for (const [n, points] of (facts.keypoints ?? []).entries()) parts.push(...keypoints(points, facts.keypoints.length > 1 ? n + 1 : ""));
     if (facts.polygons?.some((p) => p.length)) parts.push(element("h3", {}, "outlines"), table(facts.polygons.map((p, n) => [n + 1, `${p.length} points`])));
-    if (facts.mask_ids) parts.push(element("h3", {}, "mask"), table(facts.mask_ids.map(([id, name, share]) => [name, `${share} %`])));
+    for (const part of facts.parts ?? []) if (part.legend) parts.push(element("h3", {}, part.name), this.switches(ofOverlay(part.name, part)));
     const extras = Object.entries(facts.extras);
     if (extras.length) parts.push(element("h3", {}, "extras"), table(extras));
     parts.push(element("h3", {}, "stored"), table(facts.stored));
@@ -67,7 +69,6 @@ export class Detail {
     const counts = new Map();
     for (const id of facts.box_labels ?? []) counts.set(id, (counts.get(id) ?? 0) + 1);
     const sorted = new Map([...counts].sort(([a], [b]) => a - b));
-    this.legend = sorted.size ? legend(sorted) : null;
     const list = element("ul", { class: "objects" });
     facts.boxes.forEach((box, n) => {
       const fields = Object.entries(facts.box_fields).filter(([, values]) => values[n] !== undefined && values[n] !== "0").map(([name, values]) => `${name} ${values[n]}`);
@@ -85,8 +86,10 @@ export class Detail {
       list.append(element("li", {}, row));
     });
     if (facts.box_count > facts.boxes.length) list.append(element("li", { class: "note" }, `and ${(facts.box_count - facts.boxes.length).toLocaleString("en")} more`));
-    return this.legend ? [this.legend, list] : [list];
+    return sorted.size ? [this.switches(ofBoxes(sorted)), list] : [list];
   }
+
+  switches(rows) { this.legends.push(legend(rows)); return this.legends.at(-1); }
 
   // Make a box stand out while the pointer or the focus is on it or its row; else the pinned one.
   light(n, scroll = false) {

@@ -15,7 +15,7 @@ export function svg(name, attributes = {}, ...children) {
   return made;
 }
 
-// the same as color_of in packer/view/export.py
+// the same as hue_of in packer/stats/plots.py
 export function colorOf(id) {
   if (id === null || id === undefined || id < 0) return "hsl(0 0% 60%)";
   return `hsl(${((id * 137.508 + 205) % 360).toFixed(0)} 75% 52%)`;
@@ -24,14 +24,15 @@ export function colorOf(id) {
 export const names = { classes: [] };
 export const nameOf = (id) => names.classes[id] ?? String(id);
 
-export function dot(id) {
-  const made = element("span", { class: "dot" });
-  made.style.background = colorOf(id);
+export function dot(id, ignored = false) {
+  const made = element("span", { class: ignored ? "dot ignored" : "dot" });
+  if (!ignored) made.style.background = colorOf(id);
   return made;
 }
 
-// What is drawn: not the classes that are switched off; those that no filter asks for are faint.
-export const drawn = { hidden: new Set(), focus: new Set(), skeleton: null, points: null };
+// What is drawn: not the classes that are switched off (ids of boxes; PART:ID of overlays), and of overlays only one; classes
+// that no filter asks for are faint.
+export const drawn = { hidden: new Set(), overlay: "", focus: new Set(), skeleton: null, points: null };
 export const isDrawn = (facts, n) => !drawn.hidden.has(facts.box_labels?.[n] ?? -1);
 export const isFaint = (facts, n) => drawn.focus.size > 0 && !drawn.focus.has(facts.box_labels?.[n]);
 
@@ -62,11 +63,42 @@ function pathOf({ box, outline, points, bones }) {
   return path;
 }
 
+// How parts of a record besides its image are shown, by what the server has made of them (SHOWN in packer/view/facts.py).
+const SHOWN = {
+  overlay: { over: (part, facts) => (part.name === drawn.overlay ? overlay(part, facts) : "") },
+};
+
+const overlays = new WeakMap(); // drawn again with every step of a zoom, a picture must not be decoded again
+function overlay(part, { width, height }) {
+  if (!overlays.has(part)) overlays.set(part, svg("image", { class: "overlay", width, height, preserveAspectRatio: "none" }));
+  const made = overlays.get(part), href = withoutHidden(part);
+  if (made.getAttribute("href") !== href) made.setAttribute("href", href);
+  return made;
+}
+
+// The picture of an overlay, in which the colors of hidden classes are transparent: a PNG has their opacity in its chunk tRNS, which
+// follows 33 bytes of signature and IHDR, and PLTE. A chunk is length, name, content, checksum.
+const MOST_HEAD = 1444; // characters up to the end of tRNS: three bytes are four characters
+function withoutHidden({ name, picture, legend }) {
+  const start = picture.indexOf(",") + 1, end = start + MOST_HEAD;
+  const bytes = Uint8Array.from(atob(picture.slice(start, end)), (character) => character.charCodeAt(0)), view = new DataView(bytes.buffer);
+  const chunk = 45 + view.getUint32(33), content = chunk + 8, after = content + view.getUint32(chunk);
+  legend.forEach(([id], n) => { bytes[content + n] = drawn.hidden.has(`${name}:${id}`) ? 0 : 255; });
+  view.setUint32(after, crc32(bytes.subarray(chunk + 4, after)));
+  return picture.slice(0, start) + btoa(String.fromCharCode(...bytes)) + picture.slice(end);
+}
+
+function crc32(bytes) {
+  let sum = ~0;
+  for (const byte of bytes) { sum ^= byte; for (let bit = 0; bit < 8; bit += 1) sum = sum & 1 ? (sum >>> 1) ^ 0xedb88320 : sum >>> 1; }
+  return ~sum;
+}
+
 // The lines and points of all objects, in pixels of the image, which is shown `scale` times as large. Lines have a dark
 // and a light casing, so that each color is seen on each picture. `chosen`: the number of an object that stands out.
 export function shapes(facts, { scale, chosen = null, width = 2 }) {
   const group = svg("g", { class: "shapes" }), all = objects(facts);
-  if (facts.mask) group.append(svg("image", { class: "mask", href: facts.mask, width: facts.width, height: facts.height, preserveAspectRatio: "none" }));
+  for (const part of facts.parts ?? []) group.append(SHOWN[part.as].over?.(part, facts) ?? "");
   const line = { fill: "none", "vector-effect": "non-scaling-stroke", "stroke-linejoin": "round" };
   const cased = all.filter(({ n }) => n === chosen || (chosen === null && !isFaint(facts, n))).map(pathOf).join("");
   if (cased) for (const [color, more] of [["#fff", 3], ["#000", 1.6]]) group.append(svg("path", { class: "casing", d: cased, ...line, stroke: color, "stroke-width": width + more, "stroke-opacity": color === "#fff" ? 0.55 : 0.8 }));

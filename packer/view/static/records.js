@@ -3,14 +3,16 @@ import { ask, complain } from "./server.js";
 import { counted, query, setUp } from "./filters.js";
 import { Grid } from "./grid.js";
 import { Detail } from "./detail.js";
-import { legend, onhidden } from "./legend.js";
+import { legend, ofBoxes, ofOverlay, hideAtFirst, onhidden } from "./legend.js";
 import { markForm, markKey, markRange } from "./marked.js";
+import { controls, followOverlays, overlayKey } from "./overlays.js";
 import { bind, declare, get, onchange, pack, set } from "./state.js";
 import { current } from "./tabs.js";
 
 const $ = (id) => document.getElementById(id);
 declare({ record: -1, object: -1, size: 160, labels: true });
 
+const MOST_CLASSES = 300;
 // The side of a tile: an address may hold any number.
 const side = () => Math.max(80, Math.min(320, get("size")));
 
@@ -75,11 +77,12 @@ export const tab = {
     bind($("labels"), "labels", { replace: true });
     const look = () => document.body.classList.toggle("no-marks", !get("labels"));
     onchange(["labels"], look); look();
-    if (pack.classes.length && pack.fields.includes("boxes")) {
-      const switches = legend(new Map(pack.classes.slice(0, 300).map((_, id) => [id, null])));
-      $("legend").append(switches);
-      onhidden(() => { switches.update(); grid.redraw(); });
-    } else $("legend").hidden = true;
+    const rows = pack.fields.includes("boxes") ? ofBoxes(new Map(pack.classes.slice(0, MOST_CLASSES).map((_, id) => [id, null]))) : [];
+    for (const name of pack.overlays) if (pack.masks[name]) rows.push(...ofOverlay(name, pack.masks[name]).slice(0, MOST_CLASSES));
+    const switches = legend(rows);
+    $("legend").append(switches);
+    $("legend").hidden = !rows.length;
+    onhidden(() => switches.update());
     grid.size = side();
     onchange(["size"], () => grid.resize(side()));
     await grid.show(query());
@@ -95,11 +98,21 @@ export const tab = {
   },
 };
 
+function redraw() { grid.redraw(); detail.redraw(); }
+onhidden(redraw);
+export function setUpOverlays() {
+  const backgrounds = Object.entries(pack.masks).filter(([, { background }]) => background !== null);
+  hideAtFirst(backgrounds.map(([name, { background }]) => `${name}:${background}`)); // they would hide the picture
+  followOverlays(redraw);
+  $("legend").before(controls());
+  detail.stage.tools.append(controls());
+}
+
 onchange(["record", "object"], showRecord);
 $("detail").addEventListener("close", () => set({ record: -1, object: -1 }));
 export const openRecord = showRecord;
 export const detailKey = (event) => {
   if (!detail.isOpen) return false;
   const handled = detail.key(event);
-  return handled === null && !event.target.matches("input, select, textarea") && markKey(event, get("record")) ? true : handled;
+  return handled === null && !event.target.matches("input, select, textarea") && (markKey(event, get("record")) || overlayKey(event)) ? true : handled;
 };
