@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -198,7 +199,8 @@ def cut_mask(mask: Mask, rows: Int64, columns: Int64, out: Mask, border: int) ->
     height, width = mask.shape
     left, right = sorted((columns[0], columns[-1]))
     if rows[0] >= 0 and rows[-1] < height and left >= 0 and right < width:
-        out[:] = mask.take(rows, axis=0).take(columns, axis=1)
+        # whole rows are copied, and OpenCV transposes in half the time in which numpy picks single pixels
+        out[:] = cv2.transpose(cv2.transpose(mask.take(rows, axis=0)).take(columns, axis=0))
         return
     out[:] = border
     inside_rows, inside = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)
