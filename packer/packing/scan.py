@@ -222,6 +222,7 @@ def _add_masks(masks: MaskSource, sources: list[BaseSource], options: BuildOptio
     if not masks.values.classes and options.mask_values is None:
         masks.notes.append(NO_NAMES)
     inputs.labels = (*inputs.labels, "masks")
+    inputs.label_files += ("",) if inputs.label_files else ()  # one for each kind of labels
     sources.append(masks)
 
 

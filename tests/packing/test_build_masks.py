@@ -463,3 +463,12 @@ def test_voc_splits_of_segmentation(tmp_path: Path) -> None:
         build(source, labels=("masks",), split="test", overwrite=True)
     found = build(source, split="val", overwrite=True).manifest.notes[0]
     assert "0 files left unread" in found
+
+
+def test_masks_beside_a_list(tmp_path: Path) -> None:
+    files = pairs(count=4)
+    rows = [f"images/im{i}.png,{'ab'[i % 2]}" for i in range(4)]
+    source = write_files(tmp_path / "set", files | {"labels.csv": "\n".join(["path,label", *rows]).encode()})
+    pack = build(source, labels=(f"list:{source / 'labels.csv'}",), mask="masks")
+    assert pack.manifest.options["labels"] == ["list", "masks"] and len(pack) == 4
+    assert [pack.annotation(i).label for i in range(4)] == [0, 1, 0, 1] and pack.mask(0) is not None

@@ -50,13 +50,16 @@ class Packed:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory):
-    """Five images of 4x4 pixels with a label, a box and an extra, in two shards, by container."""
+    """Five images of 4x4 pixels with a label, a box, an extra, a mask and a text, in two shards, by container."""
     home = tmp_path_factory.mktemp("damaged")
     dice = np.random.default_rng(0)
-    (home / "source").mkdir()
+    for name in ("source", "masks", "said"):
+        (home / name).mkdir()
     lines = ["path,label,xmin,ymin,xmax,ymax,text"]
     for number in range(5):
         Image.fromarray(dice.integers(0, 256, (4, 4, 3), dtype=np.uint8)).save(home / "source" / f"{number}.png")
+        Image.fromarray(dice.integers(0, 9, (4, 4), dtype=np.uint8)).save(home / "masks" / f"{number}.png")
+        (home / "said" / f"{number}.txt").write_text(f"number {number}")
         lines.append(f"{number}.png,{'ab'[number % 2]},0.{number},1.25,2.5,3.0,night {number}")
     (home / "source" / "labels.csv").write_text("\n".join(lines) + "\n")
 
@@ -65,13 +68,15 @@ def packed(tmp_path_factory: pytest.TempPathFactory):
         folder = home / f"pack.{container}"
         labels = (f"list:{home / 'source' / 'labels.csv'}",)
         source = str(home / "source")
-        build_pack(BuildOptions(source, str(folder), container, workers=1, shard_bytes=150, labels=labels))
+        parts: dict[str, Any] = {"mask": "../masks", "part": ("said=../said:text",)}
+        build_pack(BuildOptions(source, str(folder), container, workers=1, shard_bytes=150, labels=labels, **parts))
         pack = open_pack(folder)
         images = []
         for i in range(len(pack)):
             shard, _ = pack.reader.locate(i)
-            start, stop = (place - int(pack.reader._starts[shard]) for place in pack.reader.span(i))
-            images.append((pack.reader.shards[shard].container.name, start, stop))
+            for name in ("image", *pack.manifest.parts):
+                start, stop = (place - int(pack.reader._starts[shard]) for place in pack.reader.span(i, name))
+                images.append((pack.reader.shards[shard].container.name, start, stop))
         return Packed(folder, read_all(folder), {p.name: p.read_bytes() for p in sorted(folder.iterdir())}, images)
 
     return of
@@ -84,7 +89,8 @@ def read_all(folder: Path) -> object:
     for i in range(len(pack)):
         image, annotation = pack.image(i), pack.annotation(i)
         values = [_plain(getattr(annotation, name)) for name in FIELDS]
-        records.append((pack.key(i), image.tobytes(), image.shape, repr(values)))
+        parts = [_plain(pack.part(i, name)) for name in pack.manifest.parts]
+        records.append((pack.key(i), image.tobytes(), image.shape, repr(values), repr(parts)))
     columns = [(name, repr([_plain(row) for row in pack.column(name)])) for name in COLUMNS]
     return records, columns, pack.classes, pack.paths
 

@@ -26,7 +26,9 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "audit"), str(HERE.parents[1])]
 
+import numpy as np  # noqa: E402
 from drawn import draw_shots  # noqa: E402
+from PIL import Image  # noqa: E402
 from running import digests, jobs_here  # noqa: E402
 
 from packer import BuildOptions, build_pack, open_pack  # noqa: E402
@@ -59,9 +61,26 @@ class Call(NamedTuple):
         return ["-e", f"trace={','.join(names)}", *(word for one in faults for word in ("-e", one))]
 
 
+def draw_parts(source: Path) -> None:
+    """Draw a mask, a depth map and a text for each image of a folder."""
+    random = np.random.default_rng(7)
+    for image in sorted(source.rglob("*.jpg")):
+        with Image.open(image) as opened:
+            width, height = opened.size
+        parts = {
+            "masks": random.integers(0, 4, (height, width)).astype(np.uint8),
+            "depth": random.integers(0, 9000, (height, width)).astype(np.uint16),
+        }
+        for folder, values in parts.items():
+            (source / folder).mkdir(exist_ok=True)
+            Image.fromarray(values).save(source / folder / f"{image.stem}.png")
+        (source / "said").mkdir(exist_ok=True)
+        (source / "said" / f"{image.stem}.txt").write_text(f"this is {image.stem}")
+
+
 @dataclass
 class Place:
-    """A folder with a source of nine images with boxes; its pack `p` has three shards."""
+    """A folder with a source of nine images with boxes and parts; its pack `p` has three shards."""
 
     folder: Path
     container: str
@@ -69,6 +88,7 @@ class Place:
     def __post_init__(self) -> None:
         self.out, self.partial = self.folder / "p", self.folder / "p.partial"
         draw_shots(self.folder / "src", IMAGES)
+        draw_parts(self.folder / "src")
         for name, others in (("whole", {}), ("old", {"resize": "8"})):
             assert build(self.options(name, **others)) == 0, said()  # in this process: children have all loaded
         self.whole, self.old = digests(self.folder / "whole"), digests(self.folder / "old")
@@ -79,7 +99,7 @@ class Place:
         others = {"workers": 1, **others}
         return BuildOptions(
             str(self.folder / "src"), out=str(self.folder / name), format=self.container, labels=("voc",),
-            shard_bytes=12_000, **others,
+            shard_bytes=12_000, mask="masks", part=("depth=depth:map", "said=said:text"), **others,
         )  # fmt: skip
 
     def clear(self, overwrite: bool = False) -> None:
