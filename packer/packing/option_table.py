@@ -253,8 +253,14 @@ OPTIONS = (
         choices=("error", "empty", "skip"),
     ),
     Option(
-        "rle", LABELS, SHAPES, CHANGED, "COCO run-length masks: keep as text, or also convert to polygons.",
+        "rle", LABELS, SHAPES, CHANGED,
+        "COCO run-length masks without --instance-masks: keep as text, or also convert to polygons.",
         choices=("text", "polygons"),
+    ),
+    Option(
+        "instance_masks", LABELS, SHAPES, CHANGED,
+        "Pack a mask of each object, with its holes, at the size of the packed image: of the polygons, run lengths "
+        "and bitmaps of the labels. Needs pycocotools.",
     ),
     Option(
         "resize", IMAGE, SHAPES, ALWAYS, "Size of the packed images in pixels.", metavar="N|WxH", first=True,

@@ -174,7 +174,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
     """Return the tree without its masks, the sources, and those of other splits whose classes count."""
     base = SourceOptions(
         options.one_split, options.one_columns, None, options.labels == ("auto",),
-        mask_values=options.mask_values, ignore_id=options.ignore_id,
+        mask_values=options.mask_values, ignore_id=options.ignore_id, instance_masks=options.instance_masks,
     )  # fmt: skip
     tree, parts = open_parts(options.part, tree, base)
     specs, tree, masks, note = with_masks(options.labels, tree, base, mask_asked(options.mask, options.part))
