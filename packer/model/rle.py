@@ -20,9 +20,9 @@ from packer.system.machine import install_command
 
 MOST_DIGITS = 7
 """A number of a text has at most this many characters of 5 bits: 35 bits."""
-FARTHEST = 1 << 20
+FARTHEST = 1 << 17
 """Pixels: pycocotools computes the points of an outline with integers of 32 bits."""
-MOST_POINTS = 1 << 22
+MOST_POINTS = 1 << 20
 """Pixels of an outline; pycocotools holds 5 points for each."""
 FEWEST_NUMBERS = 6
 NO_MASK: UInt8 = np.zeros(0, np.uint8)

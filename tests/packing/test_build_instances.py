@@ -141,7 +141,7 @@ HOSTILE = {
     "too many digits": {"size": [48, 60], "counts": "oooooooo0"},
     "text of another size": {"size": [48, 60], "counts": "01"},
     "far outside": [[0, 0, 1e8, 0, 1e8, 1e8]],
-    "long": [[0, 0, 1e6, 0] * 2000],
+    "long": [[0, 0, 1e5, 0] * 2000],
 }
 
 
