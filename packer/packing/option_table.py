@@ -206,8 +206,9 @@ OPTIONS = (
     Option(
         "labels", LABELS, SHAPES, ALWAYS,
         "Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], parquet[:COLUMN], list:FILE, pts, dlib[:FILE], "
-        "masks[:WHERE], cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. "
-        "May be repeated: the annotations of an image are merged.  [default: auto]", takes="labels", first=True,
+        "masks[:WHERE], instances[:WHERE], cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], "
+        "datumaro[:FORMAT]. May be repeated: the annotations of an image are merged.  [default: auto]",
+        takes="labels", first=True,
     ),
     Option(
         "columns", LABELS, SHAPES, ALWAYS,
