@@ -128,6 +128,19 @@ def encode(mask: Mask) -> UInt8:
     return np.frombuffer(coco.encode(np.asfortranarray(mask != 0, np.uint8))["counts"], np.uint8)
 
 
+def as_shape(mask: Mask) -> tuple[tuple[float, float, float, float], dict[str, Any]]:
+    """Return the box (xyxy) around the pixels of a mask, and it as `RawAnnotation.rles` has it.
+
+    Raises:
+        ValueError: It has none.
+    """
+    down, across = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not len(down):
+        raise ValueError("an object has an empty mask")
+    box = (float(across[0]), float(down[0]), float(across[-1] + 1), float(down[-1] + 1))
+    return box, {"size": [*mask.shape], "counts": encode(mask).tobytes().decode("ascii")}
+
+
 def encode_shape(shape: Any, height: int, width: int, scale: tuple[float, float] = (1.0, 1.0)) -> UInt8:
     """Return the counts of the mask of an object as its label gives it (`RawAnnotation.rles`).
 

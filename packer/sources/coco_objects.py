@@ -68,10 +68,15 @@ def read_rle(size: Any, counts: Any) -> tuple[int, int, list[int]]:
     return height, width, counts
 
 
-def mask_of(height: int, width: int, counts: Sequence[int]) -> Mask:
-    """Return the mask (height, width) of run lengths. Raise ValueError if it is too large."""
+def check_pixels(width: int, height: int) -> None:
+    """Raise ValueError if a mask of this size is too large."""
     if height * width > MOST_PIXELS:
         raise ValueError(f"it has {height * width} pixels, more than {MOST_PIXELS}")
+
+
+def mask_of(height: int, width: int, counts: Sequence[int]) -> Mask:
+    """Return the mask (height, width) of run lengths. Raise ValueError if it is too large."""
+    check_pixels(width, height)
     inside = np.arange(len(counts)) % 2 == 1
     mask: Mask = np.repeat(inside, counts).reshape(width, height).T
     return mask

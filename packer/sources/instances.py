@@ -17,7 +17,7 @@ from packer.images.header import read_header
 from packer.images.masks import color_codes
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, Int64, RawAnnotation
-from packer.model.rle import check_installed, encode
+from packer.model.rle import as_shape, check_installed
 from packer.sources.by_name import MOST_JSON_BYTES, NO_CLASS
 from packer.sources.by_stem import ByStemSource
 from packer.sources.mask_files import MOST_MASK_BYTES, MaskLayout, layouts_of, masks_at
@@ -158,10 +158,9 @@ class InstanceSource(ByStemSource):
         objects = self._objects(path, values)
         boxes, shapes = [], []
         for number in objects:
-            mask = values == number
-            down, across = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-            boxes.append((float(across[0]), float(down[0]), float(across[-1] + 1), float(down[-1] + 1)))
-            shapes.append({"size": [*mask.shape], "counts": encode(mask).tobytes().decode("ascii")})
+            box, shape = as_shape(values == number)
+            boxes.append(box)
+            shapes.append(shape)
         has_crowds = self._meaning.is_cityscapes or self._meaning.segments is not None
         return RawAnnotation(
             origin=as_text(path),

@@ -100,7 +100,7 @@ def test_pascal_voc(tmp_path: Path) -> None:
     assert both.manifest.masks["mask"].classes[0] == "background" and both.annotation(0).rles is not None
     assert set(np.unique(both.mask(0))) <= {0, 3, 8, 15, 255}
     notes = build(source, "auto").manifest.notes
-    assert any("SegmentationObject/\" (--labels=instances packs objects)" in note for note in notes)
+    assert any('SegmentationObject/" (--labels=instances packs objects)' in note for note in notes)
 
 
 def test_a_class_picture_that_is_missing_or_of_other_classes(tmp_path: Path) -> None:

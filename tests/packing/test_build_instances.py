@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn import image_file
-from drawn_instances import LABELS, Masks, draw_instances, drawn_masks, read_masks
-from drawn_masks import nearest_by_hand, write_files
+from drawn_instances import LABELS, Masks, decoded, draw_instances, drawn_masks, read_masks
+from drawn_masks import nearest_by_hand, picture, write_files
 
 import packer
 from packer import BuildOptions, build_pack
@@ -124,8 +125,6 @@ def test_yolo_polygons(tmp_path: Path) -> None:
     files |= {"labels/a.txt": b"0 0.1 0.1 0.9 0.1 0.9 0.8 0.5 0.3\n1 0.5 0.5 0.6 0.5 0.6 0.7\n", "labels/b.txt": b""}
     files["data.yaml"] = b"names: [cell, dot]\ntrain: images\n"
     pack = build(write_files(tmp_path / "set", files))
-    from drawn_instances import decoded
-
     shapes = [[[4, 3, 36, 3, 36, 24, 20, 9]], [[20, 15, 24, 15, 24, 21]]]
     wanted = np.stack([decoded([[float(v) for v in ring] for ring in shape], 30, 40) for shape in shapes])
     assert np.array_equal(read_masks(pack, 0), wanted)
@@ -154,3 +153,68 @@ def test_hostile_masks_are_bad_labels(what: str, tmp_path: Path) -> None:
     with pytest.raises(TooManyBad) as caught:
         build(source)
     assert len(caught.value.rejected) == 1
+
+
+def in_base64(mask: Masks) -> str:
+    return base64.b64encode(picture(mask * 255)).decode("ascii")
+
+
+def labelme_with_mask(mask: Masks, left: int, top: int) -> bytes:
+    high, wide = mask.shape
+    corners = [[left, top], [left + wide - 1, top + high - 1]]
+    shapes = [
+        {"label": "cell", "shape_type": "polygon", "points": [[2, 2], [12, 2], [7, 11]]},
+        {"label": "dot", "shape_type": "mask", "points": corners, "mask": in_base64(mask)},
+        {"label": "dot", "shape_type": "rectangle", "points": [[1, 2], [5, 9]]},
+    ]
+    content = {"shapes": shapes, "imagePath": "a.png", "imageData": None, "imageWidth": 40, "imageHeight": 30}
+    return json.dumps(content).encode()
+
+
+def cvat_with_mask(mask: Masks, left: int, top: int) -> bytes:
+    flat = mask.ravel()
+    runs = np.diff(np.flatnonzero(np.diff(flat, prepend=1 - flat[0], append=2))).tolist()
+    rle, (high, wide) = ", ".join(map(str, [0] * int(flat[0]) + runs)), mask.shape
+    return (
+        '<?xml version="1.0"?><annotations><version>1.1</version><image id="0" name="a.png" width="40" height="30">'
+        '<polygon label="cell" points="2,2;12,2;7,11"/>'
+        f'<mask label="dot" rle="{rle}" left="{left}" top="{top}" width="{wide}" height="{high}"/>'
+        '<box label="dot" xtl="1" ytl="2" xbr="5" ybr="9"/></image></annotations>'
+    ).encode()
+
+
+BITMAPS = {"labelme": ("a.json", labelme_with_mask), "cvat": ("annotations.xml", cvat_with_mask)}
+
+
+@pytest.mark.parametrize("kind", BITMAPS)
+def test_bitmaps(kind: str, tmp_path: Path) -> None:
+    """A polygon, a bitmap at a place, and a box without a mask."""
+    name, write = BITMAPS[kind]
+    mask = (np.random.default_rng(1).random((9, 14)) < 0.6).astype(np.uint8)
+    mask[0, 0] = mask[:, -1] = mask[-1] = 1
+    files = {"a.png": image_file(1, 40, 30, "PNG"), name: write(mask, 20, 5)}
+    source = write_files(tmp_path / "set", files)
+    pack = build(source, labels=kind)
+    found, annotation = read_masks(pack, 0), pack.annotation(0)
+    wanted = np.zeros((30, 40), np.uint8)
+    wanted[5:14, 20:34] = mask
+    assert np.array_equal(found[1], wanted) and not found[2].any()
+    assert np.array_equal(found[0], decoded([[2.0, 2, 12, 2, 7, 11]], 30, 40))
+    assert annotation.boxes[1].tolist() == [20, 5, 34, 14]
+    without = build(source, labels=kind, instance_masks=False)
+    assert "1 mask; --instance-masks packs masks" in without.manifest.notes[0] and len(without.annotation(0).boxes) == 2
+
+
+@pytest.mark.parametrize("kind", BITMAPS)
+@pytest.mark.parametrize(
+    "old, new", [("40", "400000000"), ("14", "15"), ("iVBOR", "iVBOX")], ids=["vast", "size", "png"]
+)
+def test_bitmaps_that_lie(kind: str, old: str, new: str, tmp_path: Path) -> None:
+    name, write = BITMAPS[kind]
+    data = write(np.ones((9, 14), np.uint8), 20, 5).decode()
+    damaged = data.replace(old, new)
+    if damaged == data or (kind, old) == ("labelme", "14"):
+        pytest.skip("this format has no such number")
+    files = {"a.png": image_file(1, 40, 30, "PNG"), name: damaged.encode()}
+    with pytest.raises(TooManyBad):
+        build(write_files(tmp_path / "set", files), labels=kind)
