@@ -65,3 +65,15 @@ def nearest_by_hand(mask: NDArray[np.generic], height: int, width: int) -> NDArr
     rows = [(2 * i + 1) * high // (2 * height) for i in range(height)]
     columns = [(2 * i + 1) * wide // (2 * width) for i in range(width)]
     return np.array([[mask[row, column] for column in columns] for row in rows], mask.dtype)
+
+
+def cut_by_hand(
+    mask: NDArray[np.generic], region: list[float], flipped: bool, output: tuple[int, int]
+) -> NDArray[np.generic]:
+    """What a crop of whole pixels shows, pixel by pixel, in whole numbers."""
+    x, y, across, down = map(int, region)
+    assert [x, y, across, down] == region
+    height, width = output
+    rows = [y + (2 * i + 1) * down // (2 * height) for i in range(height)]
+    columns = [x + (2 * i + 1) * across // (2 * width) for i in range(width)]
+    return np.array([[mask[row, column] for column in (columns[::-1] if flipped else columns)] for row in rows])

@@ -64,6 +64,7 @@ ONLY_IN = {
     "werkzeug": ("packer/view/",),
     "obstore": ("packer/stores/",),
     "fsspec": ("packer/stores/",),
+    "pycocotools": ("packer/model/rle.py",),
     "boto3": ("packer/stores/",),
     "socket": ("packer/packing/engines/",),
 }

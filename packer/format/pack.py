@@ -265,6 +265,21 @@ class Pack:
         damaged = partial(self.reader.damage_error, i)
         return decode_part(data, encoding, self.reader.shape_of(i)[:2], spec, self.manifest.mode, damaged)
 
+    def instance_masks(self, i: int) -> Mask:
+        """Return the masks of the objects in record `i`, in the order of its boxes: uint8 (k, height, width), 0 and 1.
+
+        Raises:
+            DamagedPack: One is not the mask of such an image.
+        """
+        from packer.model.rle import NO_MASK, decode
+
+        annotation, (height, width, _) = self.annotation(i), self.reader.shape_of(i)
+        boxes = 0 if annotation.boxes is None else len(annotation.boxes)
+        try:
+            return decode(annotation.rles or (NO_MASK,) * boxes, height, width)
+        except ValueError as error:
+            raise self.reader.damage_error(i, f"has a mask of an object that is damaged: {error}") from None
+
     def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
         from packer.images.decode import decode
         from packer.images.opencv import quiet_opencv

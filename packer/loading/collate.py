@@ -14,7 +14,7 @@ from torch.utils.data._utils import collate as torch_collate
 from packer.errors import NotInstalled, UsageError, add_note
 from packer.loading.annotations import BatchAnnotations, Column, in_lists
 from packer.loading.memory import SentTensor, is_in_worker, shared_memory, shared_pool
-from packer.model.fields import LISTS
+from packer.model.fields import INSTANCES, LISTS
 
 COLLATIONS = ("list", "dict", "yolo", "padded")
 NUMPY_HAS = (torch.float32, torch.int64, torch.uint8, torch.bool, torch.int32, torch.float64, torch.float16)
@@ -421,6 +421,7 @@ def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
             target[name] = points(value[..., :2])
             target |= {"visibility": value[..., 2]} if value.shape[-1] > 2 else {}
     for name, value in target.items():
-        if isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.shape == image.shape[1:]:
+        is_map = isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.shape == image.shape[1:]
+        if is_map or name == INSTANCES.target:
             target[name] = kinds.Mask(value)
     return kinds.Image(image), target

@@ -20,10 +20,11 @@ from packer.format.pack import Pack
 from packer.images.opencv import Interpolation
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.crop import CropParams
+from packer.loading.instance_rows import read_instances
 from packer.loading.part_rows import PartReader
 from packer.model.annotation import Int64
 from packer.model.annotation_columns import Ragged
-from packer.model.fields import BY_NAME, FLIPS
+from packer.model.fields import BY_NAME, FLIPS, INSTANCES
 from packer.samplers.order import Records, derive
 from packer.samplers.ranks import as_number, check_int
 from packer.stores.waiting import check_ended
@@ -79,14 +80,16 @@ class Targets(Sequence[Target]):
         self._pack = pack  # not the dataset: a reference cycle would keep the map
         self._min_area = check_area(options.min_area)
         self._hide_outside = options.hide_outside
-        self._fields = pack.manifest.fields
+        parts = check_parts(pack, options.parts)
+        left_out = () if INSTANCES.target in parts else (INSTANCES.name,)
+        self._fields = tuple(name for name in pack.manifest.fields if name not in left_out)
         self._read = [name for name in self._fields if name != "tags"]
         self._label_offset = check_int("label_offset", options.label_offset, 0)
         specs = {spec.name: spec for spec in pack.manifest.part_specs}
         self._parts = [
-            PartReader(pack, specs[name], options.verify, options.interpolation)
-            for name in check_parts(pack, options.parts)
+            PartReader(pack, specs[name], options.verify, options.interpolation) for name in parts if name in specs
         ]
+        self._has_instances = INSTANCES.name in self._fields
         self.are_labels = tuple(self._fields) == ("label",) and not self._parts
         """Whether the targets are class ids: the pack has only labels of whole images."""
         self._has_tags = "tags" in self._fields
@@ -97,7 +100,7 @@ class Targets(Sequence[Target]):
         self.is_array = self.are_labels or are_tags or self.are_masks
         """Whether `of` returns an array: class ids, tags, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
-        self.has_parts = bool(self._parts)
+        self.has_parts = bool(self._parts) or self._has_instances
         if self._label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
         self._points: dict[str, int] = {name: _points_each(pack, name) for name in FLIPS if name in self._fields}
@@ -124,7 +127,8 @@ class Targets(Sequence[Target]):
         Returns:
             boxes float32 (n, 4), xyxy in pixels; labels int64 (n,), of the boxes; label int, of the image, -1 if it has
             none; tags float32 (k,), 1 for each of the pack's tags that the image has, else 0; landmarks float32 (k,
-            2); polygons list of n float32 (m, 2); keypoints float32 (n, k, 3);
+            2); polygons list of n float32 (m, 2); masks uint8 (n, height, width), 1 where each object is; keypoints
+            float32 (n, k, 3);
             difficult, truncated, occluded int64 (n,); other box fields as lists of n; extras dict; image_id int, the
             number of the record. All images of a pack have the same keys. The tensors of a batch are views of one
             tensor per field: clone one to keep it without the others.
@@ -165,6 +169,9 @@ class Targets(Sequence[Target]):
                 found = found.mirrored(params.flipped, self._flip_index)
         if params is not None and params.regions is not None:
             found = found.cut(params.output, self._min_area, self._hide_outside)
+        if self._has_instances:
+            masks = read_instances(self._pack, records, found, params)
+            found.images[INSTANCES.target] = list(map(torch.from_numpy, masks))
         for part in self._parts:
             found.images[part.name] = self._values(part, records, params)
         return found
@@ -207,8 +214,8 @@ class Targets(Sequence[Target]):
 
 
 def check_parts(pack: Pack, parts: Sequence[str] | None) -> Sequence[str]:
-    """Return the names of the parts to read, by default all. Raise UsageError for others."""
-    there = list(pack.manifest.parts)
+    """Return the names of the parts to read, and of masks of objects, by default all. Raise UsageError for others."""
+    there = list(pack.manifest.parts) + [INSTANCES.target] * ({INSTANCES.name, "boxes"} <= {*pack.manifest.fields})
     if parts is None:
         return there
     wanted = (parts,) if isinstance(parts, str) else tuple(parts)

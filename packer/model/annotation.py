@@ -109,6 +109,9 @@ class RawAnnotation:
     """Polygon of each box's object; same length as `boxes`; empty for an object without one."""
     keypoints: tuple[tuple[tuple[float, float, float], ...], ...] | None = None
     """(x, y, visibility) of each box's object; the same number for each; same length as `boxes`."""
+    rles: tuple[Any, ...] | None = None
+    """Mask of each box's object: polygons, of which it is the union; run lengths as COCO has them, ``{"size": [height,
+    width], "counts": TEXT}``; or () for an object without one. Same length as `boxes`."""
     box_fields: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
     """Other fields of each box, one value per box: difficult, truncated, occluded (ints), pose (text)."""
     extras: Mapping[str, Json] = field(default_factory=dict)
@@ -143,6 +146,9 @@ class Annotation:
     """One value per box: difficult, truncated, occluded (ints), pose (text), ..."""
     extras: Mapping[str, Json] = field(default_factory=dict)
     """Other fields of the image, JSON values."""
+    rles: tuple[UInt8, ...] | None = None
+    """n masks: uint8 (m,), the ASCII of COCO's compressed counts at the size of the image; (0,) for an object without
+    a mask. `packer.model.rle` reads them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -284,7 +290,7 @@ RESERVED = {
     *_FIELDS,
     *(name.removesuffix("s") for name in _FIELDS),
     *("annotation", "annotations", "box", "channels", "class", "classes", "cls", "crc32c", "dtype", "encoding"),
-    *("filename", "format", "height", "image", "images", "json", "key", "keys", "labels", "object", "objects"),
+    *("filename", "format", "height", "image", "images", "json", "key", "keys", "labels", "masks", "object", "objects"),
     *("offset", "path", "size", "source_id", "width"),
     *("avif", "bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "npy", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff"),
     *("webp",),

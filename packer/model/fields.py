@@ -185,6 +185,25 @@ class Lists:
 
 
 @dataclass(frozen=True)
+class AsciiTexts(Lists):
+    """A text for each object of an image, (m,) of ASCII codes; "" for an object without."""
+
+    item: Rows = Rows("uint8")
+
+    def of_raw(self, value: Any, scale: Scale) -> Any:
+        """Return the value of an annotation from that of a `RawAnnotation`."""
+        return tuple(value)
+
+    def to_json(self, value: Any) -> Any:
+        """Return a value as JSON has it: a list of texts."""
+        return [one.tobytes().decode("ascii", "replace") for one in value]
+
+    def of_json(self, value: Any) -> Any:
+        """Return the value that JSON has."""
+        return tuple(np.frombuffer(one.encode("ascii"), np.uint8) for one in value)
+
+
+@dataclass(frozen=True)
 class Members:
     """A mapping for each image, as JSON text; `per_box`: each member is a tuple with a value for each box."""
 
@@ -298,10 +317,12 @@ FIELDS = (
     Field("box_fields", Members(per_box=True), per_box=True, says=False),
     Field("extras", Members(), says=False),
     Field("tags", Rows("uint8"), fill=0, whole=True, since=3),
+    Field("rles", AsciiTexts(), per_box=True, renamed="masks", says=False, since=5),
 )
 """In the order of the columns of an index."""
 FIELD_NAMES = tuple(field.name for field in FIELDS)
 BY_NAME = {field.name: field for field in FIELDS}
+INSTANCES = BY_NAME["rles"]
 NUMERIC = tuple(field for field in FIELDS if field.kind.is_numeric)
 """Those that are not JSON."""
 LISTS = tuple(field for field in NUMERIC if not isinstance(field.kind, Number))

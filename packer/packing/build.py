@@ -17,6 +17,7 @@ from packer.format.make_jpeg_index import check_installed, jobs_for, list_of, ma
 from packer.format.manifest import Manifest, Rejected, read_manifest
 from packer.images.decode import check_available
 from packer.model.annotation import Progress, advancing
+from packer.model.rle import check_installed as check_pycocotools
 from packer.packing import bad_inputs, partial_builds
 from packer.packing.build_options import KINDS, BuildOptions
 from packer.packing.engines import Engine, open_engine, with_threads
@@ -321,6 +322,7 @@ def _pack_all(every: Sequence[BuildOptions], progress: Progress, reading: _Readi
 def _check_installed(options: BuildOptions) -> None:
     """Raise UsageError if a library that the options ask for is missing."""
     check_available(options.decoder)
+    check_pycocotools(options.instance_masks)
     if options.jpeg_index is not None:
         check_installed(JPEG_INDEX)
 

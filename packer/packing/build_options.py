@@ -126,7 +126,8 @@ class BuildOptions:
         boxes: Boxes outside the image or without area: fail, clip or drop.
         fail_fast: Stop as soon as there are too many bad inputs, instead of finding all of them first.
         force: Build even if the pack is not expected to fit on the disk.
-        rle: How masks of run lengths (COCO) are kept: as text, or also as polygons.
+        rle: How masks of run lengths (COCO) are kept without `instance_masks`: as text, or also as polygons.
+        instance_masks: Pack a mask of each object in place of polygons and run lengths.
         overwrite: Replace an existing pack.
         follow_links: Follow symlinks to folders outside the source.
         inventory: File that lists the objects of a source in an object store, which is then not listed: Parquet or
@@ -180,6 +181,7 @@ class BuildOptions:
     fail_fast: bool = False
     force: bool = False
     rle: str = "text"
+    instance_masks: bool = False
     overwrite: bool = False
     follow_links: bool = False
     inventory: str | None = None
@@ -380,6 +382,12 @@ def _labels_go_together(options: BuildOptions) -> None:
         raise UsageError(option("labels"), "names the same labels twice")
 
 
+def _masks_replace_outlines(options: BuildOptions) -> None:
+    if options.instance_masks and options.rle != "text":
+        step = "leave out one of them: masks are exact, outlines have no holes"
+        raise UsageError(option("rle", options.rle), f"excludes {option('instance_masks')}", step)
+
+
 def _parts_are_built_in_a_folder(options: BuildOptions) -> None:
     if options.job is not None and options.finish:
         raise UsageError(option("job"), "excludes --finish", "leave out one of them")
@@ -409,8 +417,8 @@ def _index_is_of_jpegs_in_a_folder(options: BuildOptions) -> None:
 RULES = (
     _names_its_places, _inventory_is_of_a_store, _scratch_is_for_a_store, _recheck_is_for_what_is_not_verified,
     _extension_means_the_format, _copies_keep_their_size, _size_can_be_reached, _resizing_needs_a_size,
-    _columns_are_those_of_lists, _labels_go_together, _parts_are_built_in_a_folder, _bad_inputs_are_counted_once,
-    _index_is_of_jpegs_in_a_folder,
+    _columns_are_those_of_lists, _labels_go_together, _masks_replace_outlines, _parts_are_built_in_a_folder,
+    _bad_inputs_are_counted_once, _index_is_of_jpegs_in_a_folder,
 )  # fmt: skip
 """What options must be together: each raises UsageError. What a single one must be is in its row of the table."""
 KINDS = {field.name: str(field.type) for field in fields(BuildOptions)}

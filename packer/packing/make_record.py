@@ -26,6 +26,7 @@ from packer.images.resize import Encoding, TargetSize, encode
 from packer.model.annotation import Annotation, Image, Part, PartFile, Record
 from packer.model.fields import FIELDS
 from packer.model.geometry import clip, move
+from packer.model.rle import moved_masks
 from packer.sources.archives import FAULT
 from packer.sources.places import OWN_FILE, Archive, Place, SourceFile, held_open
 from packer.sources.store_files import AT_REST, SourceObject, ahead_of, at_once
@@ -372,6 +373,7 @@ def resize_annotation(annotation: Annotation, resize: TargetSize, size: tuple[in
     if not any(field.moves and getattr(annotation, field.name) is not None for field in FIELDS):
         return annotation
     geometry = resize.geometry(*size)
+    annotation = moved_masks(annotation, size[1], size[0], partial(resize.apply_to_mask, border=0))
     moved = move(annotation, geometry)
     # only a crop puts boxes outside; elsewhere float32 may miss the border by its last digit
     return clip(moved, geometry.width, geometry.height)

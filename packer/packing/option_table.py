@@ -206,8 +206,9 @@ OPTIONS = (
     Option(
         "labels", LABELS, SHAPES, ALWAYS,
         "Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], parquet[:COLUMN], list:FILE, pts, dlib[:FILE], "
-        "masks[:WHERE], cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], datumaro[:FORMAT]. "
-        "May be repeated: the annotations of an image are merged.  [default: auto]", takes="labels", first=True,
+        "masks[:WHERE], instances[:WHERE], cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], "
+        "datumaro[:FORMAT]. May be repeated: the annotations of an image are merged.  [default: auto]",
+        takes="labels", first=True,
     ),
     Option(
         "columns", LABELS, SHAPES, ALWAYS,
@@ -253,8 +254,14 @@ OPTIONS = (
         choices=("error", "empty", "skip"),
     ),
     Option(
-        "rle", LABELS, SHAPES, CHANGED, "COCO run-length masks: keep as text, or also convert to polygons.",
+        "rle", LABELS, SHAPES, CHANGED,
+        "COCO run-length masks without --instance-masks: keep as text, or also convert to polygons.",
         choices=("text", "polygons"),
+    ),
+    Option(
+        "instance_masks", LABELS, SHAPES, CHANGED,
+        "Pack a mask of each object, with its holes, at the size of the packed image: of the polygons, run lengths "
+        "and bitmaps of the labels. Needs pycocotools.",
     ),
     Option(
         "resize", IMAGE, SHAPES, ALWAYS, "Size of the packed images in pixels.", metavar="N|WxH", first=True,

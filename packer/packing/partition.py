@@ -130,7 +130,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
     """
     result = Partition()
     classes = ClassIds(job.classes)
-    resolver = Resolver(classes, job.options.boxes)
+    resolver = Resolver(classes, job.options.boxes, job.options.instance_masks)
     kinds = {name: BY_KIND[spec.kind] for source in sources for name, spec in source.parts.items()}
     of_all_splits, more_names = job.options.one_split is not None and job.classes is None, dict[str, None]()
     good: list[int] = []

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from packer.errors import BadBox, BadLabel, UsageError, option, printable
 from packer.format.lists import Changed, Listing
 from packer.format.manifest import names_a_pack, read_manifest
+from packer.images.decode import orient
 from packer.images.header import Header
 from packer.model.annotation import Annotation, RawAnnotation
 from packer.model.fields import FIELDS, Field, Scale, with_boxes
 from packer.model.geometry import clip_polygon, move, orientation_geometry
+from packer.model.rle import encode_shape, moved_masks
 from packer.sources.paths import is_text
 
 Box = tuple[float, float, float, float]
@@ -259,10 +261,11 @@ def has_only_label(raws: Sequence[RawAnnotation]) -> bool:
 class Resolver:
     """Creates the annotation of each image; counts and lists clipped and dropped boxes."""
 
-    def __init__(self, classes: ClassIds, boxes: str) -> None:
-        """Use these class ids and this box policy (fail, clip or drop)."""
+    def __init__(self, classes: ClassIds, boxes: str, instance_masks: bool = False) -> None:
+        """Use these class ids and this box policy (fail, clip or drop); polygons become masks if that is asked for."""
         self.classes = classes
         self.policy = boxes
+        self.instance_masks = instance_masks
         self.counts: Counter[str] = Counter()
         self.changed = Listing(Changed)
         self._of_label: dict[str | None, Annotation] = {}
@@ -306,6 +309,7 @@ class Resolver:
         if stored_frame:
             width, height = header.width, header.height
         sx, sy = (float(width), float(height)) if raw.relative else (1.0, 1.0)
+        raw = self._with_masks(raw, (height, width), (sx, sy))
         annotation = Annotation(
             **{
                 field.name: self._converted(field, value, (sx, sy), raw.origin)
@@ -316,7 +320,26 @@ class Resolver:
         annotation = check_boxes(self.policy, annotation, raw, (width, height), (sx, sy, sx, sy), changes)
         if stored_frame:
             annotation = move(annotation, orientation_geometry(header.orientation, header.width, header.height))
+            annotation = moved_masks(
+                annotation, height, width, lambda mask: orient(mask[..., None], header.orientation)[..., 0], raw.origin
+            )
         return annotation
+
+    def _with_masks(self, raw: RawAnnotation, size: tuple[int, int], scale: Scale) -> RawAnnotation:
+        """Return an annotation with the counts of its masks, of an image of this (height, width)."""
+        shapes = raw.rles
+        if shapes is None and self.instance_masks and raw.polygons is not None:
+            shapes = tuple((polygon,) for polygon in raw.polygons)
+        if shapes is None:
+            return raw
+        found = []
+        for number, shape in enumerate(shapes):
+            try:
+                found.append(encode_shape(shape, *size, scale))
+            except ValueError as error:
+                origin, box = _place(raw, number)
+                raise BadLabel(origin, f"the mask of object {box} {error}", "correct it") from None
+        return replace(raw, rles=tuple(found), polygons=None)
 
     def _converted(self, field: Field, value: Any, scale: Scale, origin: str) -> Any:
         """Return the value of a field in an annotation: names of classes become their ids."""

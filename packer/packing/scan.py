@@ -39,7 +39,7 @@ from packer.stores import is_url
 MASK_OPTIONS = ("mask_values", "ignore_id", "mask_encode")
 NO_NAMES = (
     "the masks have no names of classes: their values are taken as ids, and class_names.txt beside them would name "
-    "them; numbers of the objects in an image are not classes"
+    "them; if they are numbers of the objects in an image, --labels=instances packs a mask of each object instead"
 )
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
 VIDEOS = (b".mp4", b".avi", b".mov", b".mkv", b".webm", b".m4v", b".mpg", b".mpeg")
@@ -174,10 +174,11 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
     """Return the tree without its masks, the sources, and those of other splits whose classes count."""
     base = SourceOptions(
         options.one_split, options.one_columns, None, options.labels == ("auto",),
-        mask_values=options.mask_values, ignore_id=options.ignore_id,
+        mask_values=options.mask_values, ignore_id=options.ignore_id, instance_masks=options.instance_masks,
     )  # fmt: skip
     tree, parts = open_parts(options.part, tree, base)
-    specs, tree, masks, note = with_masks(options.labels, tree, base, mask_asked(options.mask, options.part))
+    asked = mask_asked(options.mask, options.part)
+    specs, tree, masks, note, instances = with_masks(options.labels, tree, base, asked)
     others = tuple[str, ...]()
     if specs == ["auto"]:
         choice = recognize(tree, base)
@@ -196,11 +197,16 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
         sources.append(open_source(spec, tree, source_options))
         if others and not getattr(sources[-1], "has_splits", True):  # the list itself is the split
             sources[-1] = open_source(spec, tree, replace(source_options, split=None, by_auto=False))
+    if instances is not None:
+        instances.take_classes(() if options.classes is None else read_classes(options.classes))
+        inputs.labels = (*inputs.labels, "instances")
+        sources.append(instances)
     if masks is not None:
         _add_masks(masks, sources, options, inputs)
     sources += parts
     inputs.mask_values = {name: one.values for one in sources if isinstance(one, MaskSource) for name in one.parts}
     has_values = inputs.mask_values or any(spec.kind == "map" for one in parts for spec in one.parts.values())
+    has_values = has_values or instances is not None
     given = [] if has_values else [name for name in MASK_OPTIONS if getattr(options, name) is not None]
     if given:
         raise UsageError(

@@ -28,7 +28,8 @@ from packer.images.header import Mode
 from packer.images.parts import BY_KIND
 from packer.images.resize import Encoding
 from packer.model.annotation import OF_PIXELS, Progress, advancing
-from packer.model.fields import FIELD_NAMES
+from packer.model.fields import FIELD_NAMES, INSTANCES
+from packer.model.rle import check_installed
 from packer.packing.build_options import BuildOptions, check_extension
 from packer.packing.engines import with_threads
 from packer.packing.input_table import Selection, read_selection
@@ -255,6 +256,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     old = read_manifest(folder)
     options = _options(folder, old, os.fsdecode(out), given)
     remake = _remake(options, old, given)
+    check_installed(options.resize is not None and INSTANCES.name in old.fields, option("resize"))
     output = output_of(options, progress, indexes=True)
     _check_links(old, folder, output.path)
     indexes = Indexes(IndexFiles(folder, old.shards, old))

@@ -274,7 +274,7 @@ def _build_words(pack: Pack, layout: Layout, target: str) -> tuple[str, ...]:
     """Return the command that reads the folder again."""
     manifest = pack.manifest
     given = {"labels": layout.labels, **layout.options}
-    options = {name: value.replace("FOLDER", target) for name, value in given.items()}
+    options = {name: one.replace("FOLDER", target) if isinstance(one, str) else one for name, one in given.items()}
     if manifest.encoding != "raw":
         options["encode"] = "copy"
     if manifest.mode != "rgb":

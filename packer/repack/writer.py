@@ -23,7 +23,9 @@ from packer.images.opencv import quiet_opencv
 from packer.images.parts import BY_KIND
 from packer.images.resize import Encoding, encode
 from packer.model.annotation import Part, PartSpec, RawAnnotation, Record
-from packer.model.fields import BY_NAME, FIELDS, Field, Lists, listed_fields
+from packer.model.fields import BY_NAME, FIELDS, INSTANCES, Field, Lists, listed_fields
+from packer.model.rle import check_installed
+from packer.model.rle import encode as encode_rle
 from packer.packing.build_options import DEFAULT_CONTAINER, DEFAULT_MAX_PIXELS, DEFAULT_QUALITY, check_extension
 from packer.packing.partition import checked_texts
 from packer.packing.plan import MOST_RECORDS, shard_name
@@ -32,6 +34,7 @@ from packer.packing.resolve import ClassIds, Resolver, similar_names
 from packer.packing.resume import library_versions
 from packer.packing.write_shard import ConvertedInput, NewShard, files_of, name_files
 from packer.repack.index_columns import recount
+from packer.sources.coco_objects import read_rle, rle_text
 from packer.sources.mask_files import MASK
 from packer.sources.paths import MOST_CLASSES
 from packer.system.atomic import make_own_folder
@@ -42,8 +45,8 @@ SHARD_BYTES = 128 << 20
 MOST_KEYS = 10**8
 """Keys have 8 digits."""
 PIXELS = {"uint8": 8, "uint16": 16}
-WRITABLE = tuple(field.name for field in FIELDS if field.name not in ("label", "tags"))
-"""Tags need names for the whole pack, which a list has."""
+WRITABLE = tuple(field.name for field in FIELDS if field.name not in ("label", "tags", "rles"))
+"""Tags need names for the whole pack, which a list has; `masks` are run lengths."""
 
 
 class PackWriter:
@@ -131,7 +134,7 @@ class PackWriter:
 
     def write(
         self, image: Any, label: int | str | None = None, *, path: AnyPath | None = None, mask: Any = None,
-        **fields: Any,
+        masks: Any = None, **fields: Any,
     ) -> None:  # fmt: skip
         """Add a record. If it raises, nothing is added, and others can follow.
 
@@ -142,6 +145,8 @@ class PackWriter:
             path: Its name, another one for each. None: its number.
             mask: The id of the class of each pixel, uint8 or uint16 (height, width). A pack has masks if its first
                 record has one; others may then lack theirs.
+            masks: That of the object in each box: arrays (k, height, width) that are not 0 where it is; or run lengths
+                as pycocotools makes them, ``{"size": [height, width], "counts": ...}``, and None for an object without.
             fields: What else is known of it, in pixels, by the names of `packer.types.Annotation`: ``boxes=[[xmin,
                 ymin, xmax, ymax]], box_labels=[3]``, points, ``extras={"night": True}``.
 
@@ -160,11 +165,14 @@ class PackWriter:
         name = self._name(path, encoding)
         where = f"record {self._count}" if path is None else os.fsdecode(name)
         values = {field.name: self._value(field, value, where) for field, value in _given_fields(fields)}
+        if masks is not None:
+            values[INSTANCES.name] = tuple(_shape(one, shape[:2], where) for one in masks)
         boxes = len(values.get("boxes", ()))
         for field in FIELDS:
             for each in _per_box(field, values.get(field.name)):
                 if len(each) != boxes:
-                    problem = f"has {len(each)} {field.name} for {plural(boxes, 'box')}"
+                    what = field.target if field is INSTANCES else field.name
+                    problem = f"has {len(each)} {what} for {plural(boxes, 'box')}"
                     raise BadLabel(where, problem, "give one for each box")
         raw = RawAnnotation(where, None if label is None else self._class(label, where), **values)
         annotation = self._resolver.annotation([raw], header, name)
@@ -376,6 +384,26 @@ def check_ignored(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
         raise UsageError(option("ignore-id"), f"must be 0 to {LARGEST}, got {value!r}", "write ignore_id=255, or None")
     return value
+
+
+def _shape(mask: Any, size: tuple[int, int], where: str) -> Any:
+    """Return the mask of an object in an image of this (height, width) as a `RawAnnotation` has it."""
+    if mask is None:
+        return ()
+    if isinstance(mask, Mapping):
+        counts = mask.get("counts")
+        try:
+            text = counts.decode("ascii", "replace") if isinstance(counts, bytes) else counts
+            height, width, lengths = read_rle([*mask.get("size", ())], text)
+        except ValueError as error:
+            raise BadMask(where, f"has a mask of an object, but {error}", "give it as pycocotools makes it") from None
+        return {"size": [height, width], "counts": rle_text(lengths)}
+    check_installed(what="PackWriter")
+    array = np.asarray(mask)
+    if array.shape != size or array.dtype.kind not in "bui":
+        problem = f"has a mask of an object of {array.dtype} {array.shape}, not of uint8 or bool {size}"
+        raise BadMask(where, problem, "give masks=(k, height, width)")
+    return {"size": list(size), "counts": encode_rle(array).tobytes().decode("ascii")}
 
 
 def _names(classes: Sequence[str]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType,
 from packer.system.registry import Registry, resolve_alias, suggestion
 
 if TYPE_CHECKING:
+    from packer.sources.instances import InstanceSource
     from packer.sources.mask_files import MaskSource
 
 SOURCES = {
@@ -39,8 +40,8 @@ _REGISTRY = Registry(SOURCES, "packer.sources")
 
 CHOICES = (
     "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "pts", "dlib[:FILE]",
-    "masks[:WHERE]", "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]",
-    "datumaro[:FORMAT]",
+    "masks[:WHERE]", "instances[:WHERE]", "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]",
+    "widerface[:FILE]", "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 
@@ -104,9 +105,31 @@ class BesideMasks(NamedTuple):
     masks: MaskSource | None = None
     note: str = ""
     """On masks that are not packed."""
+    instances: InstanceSource | None = None
+    """Pictures with the numbers of objects."""
 
 
 def with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where: str | None = None) -> BesideMasks:
+    """Return a source divided into its masks, the pictures of its objects, and the rest; as `_with_masks` does.
+
+    Raises:
+        UsageError: What is asked for is not there.
+    """
+    of_objects = [spec for spec in specs if spec.partition(":")[0] == "instances"]
+    found = _with_masks([spec for spec in specs if spec not in of_objects], tree, options, where)
+    if not of_objects:
+        return found
+    from packer.sources.instances import InstanceSource, find_instances
+    from packer.sources.mask_files import without_masks
+
+    if len(of_objects) > 1:
+        raise UsageError(option("labels"), f"names several: {', '.join(of_objects)}", "name one folder of pictures")
+    pictures = find_instances(tree, of_objects[0].partition(":")[2])
+    source = InstanceSource(tree, options, pictures, alone=not found.specs)
+    return found._replace(tree=without_masks(found.tree, pictures), instances=source)
+
+
+def _with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where: str | None = None) -> BesideMasks:
     """Return a source divided into its masks and the rest.
 
     For ``auto``, masks are looked for; where they fit fewer than half of the images, which have other labels, they are
@@ -197,8 +220,8 @@ def splits_of_labels(
     Raises:
         PackerError: The labels cannot be read.
     """
-    specs, tree, masks, _ = with_masks(specs, tree, options, where)
-    if masks is not None and not specs:
+    specs, tree, masks, _, instances = with_masks(specs, tree, options, where)
+    if not specs and (masks or instances) is not None:
         from packer.sources.voc import SEGMENTATION, listed_splits
 
         return listed_splits(tree, SEGMENTATION) or folder_splits(tree)

@@ -8,13 +8,17 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
-from packer.model.annotation import Json, Point, RawAnnotation
+import numpy as np
+
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, option, plural, printable
+from packer.model.annotation import Json, Mask, Point, RawAnnotation
+from packer.model.rle import as_shape
+from packer.sources.coco_objects import check_pixels
 from packer.sources.path_finder import FileImages, ImageNames
 from packer.sources.paths import (
     are_splits,
@@ -31,6 +35,8 @@ from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, read_file, read_head
 from packer.stores import is_url
 
+MASK = "mask"
+"""A kind of shape: a bitmap."""
 NO_CLASS = "object"
 """The class of an object without one."""
 MOST_JSON_BYTES = 2048 * MIB
@@ -44,6 +50,30 @@ def extent(points: Iterable[Sequence[float]]) -> Box:
     """Return the box (xyxy) around some points."""
     xs, ys = zip(*points, strict=True)
     return min(xs), min(ys), max(xs), max(ys)
+
+
+class Bitmap(NamedTuple):
+    """A mask of a part of an image."""
+
+    read: Callable[[], Mask]
+    """Returns its pixels, (height, width)."""
+    at: tuple[int, int]
+    """Its left and upper edge."""
+    size: tuple[int, int] | None
+    """(width, height) of the image."""
+
+    def whole(self) -> Mask:
+        """Return it as a mask of the whole image; what lies beside the image is cut. Raise ValueError."""
+        if self.size is None:
+            raise ValueError("has a mask, but not the size of its image")
+        (left, top), (width, height) = self.at, self.size
+        check_pixels(width, height)
+        mask = self.read()
+        rows, columns = np.arange(height) - top, np.arange(width) - left
+        inside_rows, inside = (rows >= 0) & (rows < mask.shape[0]), (columns >= 0) & (columns < mask.shape[1])
+        whole = np.zeros((height, width), np.uint8)
+        whole[np.ix_(inside_rows, inside)] = mask[np.ix_(rows[inside_rows], columns[inside])] != 0
+        return whole
 
 
 @dataclass(slots=True)
@@ -61,6 +91,10 @@ class LabelledObjects:
     extras: dict[str, Json] = field(default_factory=dict)
     no_field: Counter[str] = field(default_factory=Counter)
     """Kinds of shapes that packer has no field for."""
+    with_masks: bool = False
+    """Whether bitmaps are read (``--instance-masks``)."""
+    shapes: dict[int, Any] = field(default_factory=dict)
+    """Number of an object that has a bitmap -> it, as `RawAnnotation.rles` has it."""
 
     def add(
         self,
@@ -85,6 +119,15 @@ class LabelledObjects:
         self.keypoints.append(points)
         self.fields.append(fields or {})
 
+    def add_mask(self, name: str | None, bitmap: Bitmap, fields: Mapping[str, Json] | None = None) -> None:
+        """Add an object with a mask, if masks are read. Raise ValueError if it has no pixels in the image."""
+        if not self.with_masks:
+            self.no_field[MASK] += 1
+            return
+        box, shape = as_shape(bitmap.whole())
+        self.shapes[len(self.boxes)] = shape
+        self.add(name, box, fields=fields)
+
     def annotation(self, origin: str, size: tuple[int, int] | None, has_boxes: bool) -> RawAnnotation:
         """Return the annotation; with `has_boxes`, an image without objects has no boxes rather than no such field.
 
@@ -107,11 +150,16 @@ class LabelledObjects:
             box_labels=tuple(self.names) if there else None,
             landmarks=self.landmarks,
             polygons=tuple(self.polygons) if any(self.polygons) else None,
+            rles=self._shapes() if self.shapes else None,
             keypoints=tuple(points or nothing for points in self.keypoints) if count else None,
             box_fields={name: tuple(fields.get(name) for fields in self.fields) for name in every},
             extras=self.extras,
             image_size=size,
         )
+
+    def _shapes(self) -> tuple[Any, ...]:
+        """Return the bitmaps and polygons of all objects."""
+        return tuple(self.shapes.get(i, (ring,) if ring else ()) for i, ring in enumerate(self.polygons))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +215,16 @@ class ByNameSource(BaseSource):
         kinds = ", ".join(plural(count, printable(kind)) for kind, count in sorted(left_out.items()))
         if left_out and not any(objects.boxes or objects.labels or objects.landmarks for objects in sound):
             step = "pass --labels=none to pack the images without them"
+            if MASK in left_out:
+                step = f"pass {option('instance-masks')} to pack masks"
             raise UsageError(
                 some_paths(sorted(self.label_files or ())),
                 f"there are only {kinds}, which packer has no field for",
                 step,
             )
         if left_out:
-            self.notes.append(f"left out, because packer has no field for them: {kinds}")
+            hint = f"; {option('instance-masks')} packs masks" if MASK in left_out else ""
+            self.notes.append(f"left out, because packer has no field for them: {kinds}{hint}")
         names, in_folder = ImageNames(tree), dict[bytes, FileImages]()
         for entry in entries:
             images = in_folder.get(entry.folder)
@@ -247,6 +298,7 @@ class NamedFilesSource(ByNameSource):
     """What they are: a verb for one of them, and for several."""
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        self.instance_masks = options.instance_masks
         files = files_like(tree, self.ending, *self.words)
         if options.file is not None:
             path = file_of(tree, self.kind, options.file)

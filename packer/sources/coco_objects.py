@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.model.annotation import Int64, Json, Point
+from packer.model.rle import lengths_of
 from packer.sources.paths import LARGEST
 
 Mask = NDArray[np.bool_]
@@ -28,8 +29,6 @@ MOST_STEPS = 1 << 16
 """Longest outline of a mask, in pixels."""
 MOST_DISTANCES = 1 << 24
 """Beyond so many, polygons are joined at their first points, not at the nearest ones."""
-MOST_DIGITS = 7
-"""A number of a text has at most this many characters of 5 bits: 35 bits."""
 
 
 # Masks as run lengths: COCO's two forms of them, and the polygon around one.
@@ -52,26 +51,6 @@ def rle_text(counts: Sequence[int]) -> str:
     return "".join(text)
 
 
-def rle_counts(text: str) -> list[int]:
-    """Return the run lengths in a text. Raise ValueError if it is not one."""
-    counts: list[int] = []
-    value = digits = 0
-    for character in text:
-        digit = ord(character) - 48
-        if not 0 <= digit < 64 or digits == MOST_DIGITS:
-            raise ValueError("its counts are not run lengths")
-        value |= (digit & 31) << 5 * digits
-        digits += 1
-        if not digit & 32:
-            if digit & 16:
-                value -= 1 << 5 * digits
-            counts.append(value + counts[-2] if len(counts) > 2 else value)
-            value = digits = 0
-    if digits:
-        raise ValueError("its counts end inside a number")
-    return counts
-
-
 def read_rle(size: Any, counts: Any) -> tuple[int, int, list[int]]:
     """Return height, width and run lengths of an RLE. Raise ValueError if it is invalid."""
     if not (
@@ -80,7 +59,8 @@ def read_rle(size: Any, counts: Any) -> tuple[int, int, list[int]]:
         raise ValueError("its size is not [height, width]")
     height, width = size
     if isinstance(counts, str):
-        counts = rle_counts(counts)
+        text = np.frombuffer(counts.encode("utf-8", "surrogatepass"), np.uint8)
+        counts = lengths_of([text], height * width)[0].tolist()
     if not isinstance(counts, list) or not all(type(count) is int and count >= 0 for count in counts):
         raise ValueError("its counts are not run lengths")
     if sum(counts) != height * width:
@@ -88,10 +68,15 @@ def read_rle(size: Any, counts: Any) -> tuple[int, int, list[int]]:
     return height, width, counts
 
 
-def mask_of(height: int, width: int, counts: Sequence[int]) -> Mask:
-    """Return the mask (height, width) of run lengths. Raise ValueError if it is too large."""
+def check_pixels(width: int, height: int) -> None:
+    """Raise ValueError if a mask of this size is too large."""
     if height * width > MOST_PIXELS:
         raise ValueError(f"it has {height * width} pixels, more than {MOST_PIXELS}")
+
+
+def mask_of(height: int, width: int, counts: Sequence[int]) -> Mask:
+    """Return the mask (height, width) of run lengths. Raise ValueError if it is too large."""
+    check_pixels(width, height)
     inside = np.arange(len(counts)) % 2 == 1
     mask: Mask = np.repeat(inside, counts).reshape(width, height).T
     return mask
@@ -237,6 +222,13 @@ class Outline(NamedTuple):
     keypoints: tuple[Keypoint, ...]
     crumbs: int
     """Number of polygons of fewer than three points, which are left out."""
+    rings: Sequence[Flat] = ()
+    """The polygons of which `polygon` is made."""
+
+    @property
+    def shape(self) -> Any:
+        """What its mask is made of (`RawAnnotation.rles`)."""
+        return self.rle or self.rings
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,16 +266,18 @@ def shape_of(found: CocoObject, size: tuple[int, int] | None, rules: Rules) -> O
     box = _box(found.bbox) if found.bbox else None
     polygon = array("d")
     rle = None
-    crumbs = 0
+    rings: list[Flat] = []
     segmentation = found.segmentation
     if isinstance(segmentation, Rle):
         box, polygon, rle = _mask_geometry(segmentation, box, size, rules.rle_polygons)
     elif segmentation:
-        polygon, crumbs = _polygon(segmentation)
+        rings = _rings(segmentation)
+        polygon = _joined(rings)
         box = box or _extent(polygon)
     if box is None:
         raise ValueError("has no bbox")
-    return Outline(box, polygon, rle, _keypoints(found, rules) if rules.points else (), crumbs)
+    crumbs = len(segmentation) - len(rings) if isinstance(segmentation, list) else 0
+    return Outline(box, polygon, rle, _keypoints(found, rules) if rules.points else (), crumbs, rings)
 
 
 def _box(values: list[float]) -> Box:
@@ -317,30 +311,29 @@ def far_off(polygons: Sequence[Flat]) -> tuple[int, float] | None:
     return next((number, value) for number, value in farthest if abs(value) > LARGEST)
 
 
-def _check_range(values: list[float]) -> None:
+def _check_range(values: Sequence[float]) -> None:
     if max(values) > LARGEST or min(values) < -LARGEST:
         raise ValueError(f"{max(values, key=abs):g} is not a coordinate")
 
 
-def _polygon(parts: list[list[float]]) -> tuple[Flat, int]:
-    """Return one polygon of all parts, and the number of parts without an area."""
-    if len(parts) == 1 and len(parts[0]) >= 2 * FEWEST_POINTS and not len(parts[0]) % 2:
-        return array("d", parts[0]), 0
-    rings = []
+def _rings(parts: list[list[float]]) -> list[Flat]:
+    """Return the parts that have an area."""
     for part in parts:
         if len(part) % 2:
             raise ValueError(f"a polygon of it has {len(part)} numbers, an x without y")
-        if len(part) < 2 * FEWEST_POINTS:
-            continue  # COCO has such crumbs; detectron2 leaves them out too
-        rings.append(part)
-    crumbs = len(parts) - len(rings)
+    # COCO has crumbs of one or two points; detectron2 leaves them out too
+    return [array("d", part) for part in parts if len(part) >= 2 * FEWEST_POINTS]
+
+
+def _joined(rings: Sequence[Flat]) -> Flat:
+    """Return one polygon of all parts."""
     if len(rings) < 2:
-        return array("d", rings[0] if rings else ()), crumbs
+        return rings[0] if rings else array("d")
     for ring in rings:
         _check_range(ring)  # before their areas overflow
     # parts are a union: turned alike, none of them is a hole in another
     several = (list(zip(ring[::2], ring[1::2], strict=True)) for ring in rings)
-    return _flat(join_rings([ring if _area(ring) >= 0 else ring[::-1] for ring in several])), crumbs
+    return _flat(join_rings([ring if _area(ring) >= 0 else ring[::-1] for ring in several]))
 
 
 def _flat(points: Iterable[Point]) -> Flat:

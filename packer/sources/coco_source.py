@@ -92,6 +92,11 @@ class CocoSource(BaseSource):
             self._refuse_points()
         self._not_named = f"not in {some_paths([as_bytes(file.name) for file in self._files])}"
         self._crumbs = 0
+        self._masks = options.instance_masks
+        if any("counts" in file.fields for file in self._files) and not (
+            options.instance_masks or options.rle_polygons
+        ):
+            self.notes.append(f"run lengths are kept as text; {option('instance_masks')} packs a mask of each object")
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -149,7 +154,7 @@ class CocoSource(BaseSource):
                 shapes.append(shape_of(one, size, file.rules))
             except ValueError as error:
                 raise BadLabel(file.where(row, i), str(error), "fix the object") from None
-        boxes, polygons, rles, keypoints, crumbs = zip(*shapes, strict=True) if shapes else ((),) * 5
+        boxes, polygons, rles, keypoints, crumbs, _ = zip(*shapes, strict=True) if shapes else ((),) * 6
         if far := far_off(polygons):
             raise BadLabel(file.where(row, far[0]), f"{far[1]:g} is not a coordinate", "fix the object")
         self._crumbs += sum(crumbs)
@@ -157,9 +162,10 @@ class CocoSource(BaseSource):
             origin=origin,
             boxes=boxes,
             box_labels=tuple(classes),
-            polygons=polygons if any(polygons) else None,
+            polygons=polygons if any(polygons) and not self._masks else None,
+            rles=tuple(one.shape for one in shapes) if self._masks and any(one.shape for one in shapes) else None,
             keypoints=keypoints if file.rules.points else None,
-            box_fields=_fields(file, found, rles),
+            box_fields=_fields(file, found, None if self._masks else rles),
             extras={"image_id": key},
             image_size=size,
         )
@@ -199,14 +205,14 @@ class CocoSource(BaseSource):
         )
 
 
-def _fields(file: CocoFile, found: list[CocoObject], rles: tuple[Json, ...]) -> dict[str, tuple[Json, ...]]:
+def _fields(file: CocoFile, found: list[CocoObject], rles: tuple[Json, ...] | None) -> dict[str, tuple[Json, ...]]:
     fields: dict[str, tuple[Json, ...]] = {
         "iscrowd": tuple([int(bool(one.iscrowd)) for one in found]),
         "category_id": tuple([one.category_id for one in found]),
     }
     if "area" in file.fields:
         fields["area"] = tuple([one.area if isinstance(one.area, (int, float)) else None for one in found])
-    if "counts" in file.fields:
+    if rles is not None and "counts" in file.fields:
         fields["rle"] = rles
     return fields
 

@@ -10,32 +10,37 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from xml.etree.ElementTree import Element, ParseError
 
+import numpy as np
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import iterparse
 
 from packer.errors import BadImage, BadLabel, UsageError, printable
 from packer.model.annotation import Json
-from packer.sources.by_name import VISIBLE, ImageEntry, LabelledObjects, NamedFilesSource
+from packer.sources.by_name import MASK, VISIBLE, Bitmap, ImageEntry, LabelledObjects, NamedFilesSource
+from packer.sources.coco_objects import check_pixels
 from packer.sources.paths import as_bytes, folder_of, is_number, number, quoted_value, stem_of
 from packer.sources.places import stream_of
 from packer.sources.source import Tree
 
 SHAPES = frozenset({"box", "polygon", "points", "skeleton", "polyline", "ellipse", "mask", "cuboid"})
-NO_FIELD = frozenset({"polyline", "ellipse", "mask", "cuboid"})
+NO_FIELD = frozenset({"polyline", "ellipse", "cuboid"})
 FRAME = re.compile(rb"frame_([0-9]{6,9})")
 HIDDEN = 1.0
 
 
 class _CvatFile:
-    def __init__(self, tree: Tree, path: bytes) -> None:
-        self._tree, self._path = tree, path
+    def __init__(self, tree: Tree, path: bytes, with_masks: bool) -> None:
+        self._tree, self._path, self._new = tree, path, partial(LabelledObjects, with_masks=with_masks)
+        self._size: tuple[int, int] | None = None
+        """(width, height) of the video, or of the image that is read."""
         self._points_of: dict[str, list[str]] = defaultdict(list)
         """Skeleton -> the names of its points, in order."""
         self._kinds: dict[str, str] = {}
         """Attribute -> its kind: number, checkbox, ..."""
-        self._frames: dict[int, LabelledObjects] = defaultdict(LabelledObjects)
+        self._frames: dict[int, LabelledObjects] = defaultdict(self._new)
         self._num_frames = 0
         self._problems: dict[int, str] = {}
         """Frame -> what is wrong with a shape in it."""
@@ -78,17 +83,20 @@ class _CvatFile:
                 self._points_of[parent].append(label.findtext("name", ""))
             for attribute in label.iter("attribute"):
                 self._kinds[attribute.findtext("name", "")] = attribute.findtext("input_type", "")
+        sides = [meta.findtext(f".//original_size/{side}", "").encode() for side in ("width", "height")]
+        if all(map(is_number, sides)):
+            self._size = int(number(sides[0])), int(number(sides[1]))
         size = next((size.text for size in meta.iter("size") if size.text), "0")
         self._num_frames = int(number(size.encode())) if is_number(size.encode()) else 0
 
     def _image(self, image: Element) -> ImageEntry:
         name = image.get("name", "")
         origin = f"{printable(self._path)}: image {quoted_value(name)}"
-        objects: LabelledObjects | BadLabel = (shapes := LabelledObjects())
+        objects: LabelledObjects | BadLabel = (shapes := self._new())
         size = None
         try:
             width, height = (int(number(image.get(side, "0").encode())) for side in ("width", "height"))
-            size = (width, height) if width and height else None
+            self._size = size = (width, height) if width and height else None
             for shape in image:
                 self._add(shapes, shape, shape.get("label"))
         except ValueError as error:
@@ -121,12 +129,25 @@ class _CvatFile:
             box = [_number(shape, edge) for edge in ("xtl", "ytl", "xbr", "ybr")]
             angle = _number(shape, "rotation") if shape.get("rotation") else 0.0
             objects.add(name, None if angle else box, _turned_corners(box, angle) if angle else (), fields=fields)
+        elif shape.tag == MASK:
+            objects.add_mask(name, self._bitmap(shape), fields)
         elif shape.tag == "polygon":
             objects.add(name, polygon=_points(shape), fields=fields)
         elif shape.tag == "points":
             objects.extras.setdefault("points", []).append((name, _points(shape), fields))
         else:
             objects.add(name, keypoints=self._skeleton(shape, name or ""), fields=fields)
+
+    def _bitmap(self, shape: Element) -> Bitmap:
+        """Return a mask: runs of its own box, row by row, beginning with those outside."""
+        width, height = _whole(shape, "width"), _whole(shape, "height")
+        texts = [text.strip() for text in shape.get("rle", "").split(",")]
+        runs = [int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1 for text in texts]
+        if min(runs) < 0 or sum(runs) != width * height:
+            raise ValueError(f"<mask> rle is not of {width}x{height} pixels")
+        check_pixels(width, height)
+        at = _whole(shape, "left"), _whole(shape, "top")
+        return Bitmap(lambda: np.repeat(np.arange(len(runs)) & 1, runs).reshape(height, width), at, self._size)
 
     def _skeleton(self, skeleton: Element, name: str) -> list[tuple[float, float, float]]:
         order = self._points_of[name]
@@ -186,7 +207,7 @@ class CvatSource(NamedFilesSource):
 
     def entries(self, tree: Tree, files: Sequence[bytes]) -> list[ImageEntry]:
         """Return the entries of all files, when it is known whether an image of any has two point sets."""
-        entries = [entry for path in files for entry in _CvatFile(tree, path).entries()]
+        entries = [entry for path in files for entry in _CvatFile(tree, path, self.instance_masks).entries()]
         sets = [entry.objects for entry in entries if isinstance(entry.objects, LabelledObjects)]
         one_set = all(objects.extras.get("points") is None or len(objects.extras["points"]) == 1 for objects in sets)
         for objects in sets:

@@ -86,7 +86,7 @@ def find_masks(tree: Tree) -> MaskLayout | None:
 
     Of several sets that fit, such as SegmentationClass and SegmentationObject, one is chosen.
     """
-    layouts = _layouts(tree.images)
+    layouts = layouts_of(tree.images)
     every = frozenset(path for layout in layouts for path in layout.masks)
     usable = [layout for layout in layouts if not _is_not_classes(layout.beside) and _are_masks(tree, layout)]
     if not usable:
@@ -96,7 +96,7 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     return replace(chosen, others=others, all_masks=every)
 
 
-def _layouts(paths: Iterable[bytes]) -> list[MaskLayout]:
+def layouts_of(paths: Iterable[bytes]) -> list[MaskLayout]:
     """Return the sets of pictures that fit the others by their names."""
     groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
     images: list[bytes] = []
@@ -131,6 +131,10 @@ def _layout(images: Sequence[bytes], mark: tuple[bytes, bytes], masks: list[byte
 def _is_not_classes(where: bytes) -> bool:
     parts = where.lower().split(b"/")
     return bool(NOT_CLASSES.intersection(parts)) or NOT_CLASS_ENDING.search(parts[-1]) is not None
+
+
+def _is_of_objects(where: bytes) -> bool:
+    return b"segmentationobject" in where.lower() or b"instance" in where.lower()
 
 
 def _rank(layout: MaskLayout) -> tuple[int, int]:
@@ -210,7 +214,9 @@ class MaskSource(PartSource):
         self.parts = {name: PartSpec(name, "mask", max(dtypes, default=""), self.values.classes, self.values.ignore)}
         if found.others:
             names = ", ".join(quoted_value(where) for where in found.others)
-            self.notes.append(f"masks of {quoted_value(found.where)}; not packed: {names}")
+            objects = [where for where in found.others if _is_of_objects(where)]
+            hint = f" ({option('labels', 'instances')} packs objects)" if objects else ""
+            self.notes.append(f"masks of {quoted_value(found.where)}; not packed: {names}{hint}")
 
     def _values(self, tree: Tree, asked: Asked) -> MaskValues:
         """Return what the values mean; where nothing says it, a few masks are looked at."""
@@ -270,7 +276,7 @@ def masks_at(tree: Tree, where: str) -> MaskLayout:
     """
     files = files_at(tree, where, BY_KIND[MASK])
     masks = frozenset(files.paths)
-    layouts = _layouts(path for path in tree.images if path not in masks)
+    layouts = layouts_of(path for path in tree.images if path not in masks)
     every = masks.union(*(layout.masks for layout in layouts))
     matches = files.matches(path for path in tree.images if path not in every)
     others = tuple(layout.where for layout in layouts)
@@ -280,7 +286,7 @@ def masks_at(tree: Tree, where: str) -> MaskLayout:
 
 def masks_among(paths: Iterable[bytes]) -> frozenset[bytes]:
     """Return the pictures that are named like masks of the others."""
-    return frozenset(path for layout in _layouts(paths) for path in layout.masks)
+    return frozenset(path for layout in layouts_of(paths) for path in layout.masks)
 
 
 def without_masks(tree: Tree, layout: MaskLayout) -> Tree:

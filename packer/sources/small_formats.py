@@ -5,12 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
-from packer.errors import BadLabel, NotInstalled, UsageError, option, printable
-from packer.model.annotation import Point
+from numpy import asarray
+
+from packer.errors import BadInput, BadLabel, NotInstalled, UsageError, option, printable
+from packer.images.masks import color_codes, read_mask_header
+from packer.images.pillow import decode_values
+from packer.model.annotation import Mask, Point
 from packer.sources.by_name import (
+    MASK,
+    Bitmap,
     ByNameSource,
     ImageEntry,
     LabelledObjects,
@@ -113,6 +121,7 @@ class LabelMeSource(ByNameSource):
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         entries, files = [], []
         self._names: list[str] | None = None
+        self._with_masks = options.instance_masks
         stems = {stem_of(image) for image in tree.images}
         for path in files_like(tree, b".json"):
             try:
@@ -138,17 +147,17 @@ class LabelMeSource(ByNameSource):
         # the tool keeps the old name of an image that was renamed together with its file
         claimed = content.get("imagePath")
         name = stem_of(path) if stem_of(path) in stems or not isinstance(claimed, str) else as_bytes(claimed)
-        objects: LabelledObjects | BadLabel = (shapes := LabelledObjects())
+        objects: LabelledObjects | BadLabel = (shapes := LabelledObjects(with_masks=self._with_masks))
         points: dict[str, Point] = {}
+        size = whole_size(content.get("imageWidth"), content.get("imageHeight"))
         try:
             for shape in content["shapes"]:
-                _add_labelme_shape(shapes, shape, points)
+                _add_labelme_shape(shapes, shape, points, size)
             if points:
                 shapes.landmarks = self._landmarks(points)
             shapes.labels += [flag for flag, there in (content.get("flags") or {}).items() if there is True]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             objects = BadLabel(path, f"is not as LabelMe writes it: {error!r}", "fix the label")
-        size = whole_size(content.get("imageWidth"), content.get("imageHeight"))
         return ImageEntry(printable(path), name, objects, folder_of(path), None, size)
 
     def _landmarks(self, points: dict[str, Point]) -> tuple[Point, ...]:
@@ -163,7 +172,9 @@ def _is_labelme(head: bytes) -> bool:
     return sum(word in head for word in WORDS) > 1
 
 
-def _add_labelme_shape(objects: LabelledObjects, shape: dict[str, Any], points: dict[str, Point]) -> None:
+def _add_labelme_shape(
+    objects: LabelledObjects, shape: dict[str, Any], points: dict[str, Point], size: tuple[int, int] | None
+) -> None:
     kind, name, corners = name_in(shape.get("shape_type") or "polygon"), name_in(shape["label"]), shape["points"]
     fields = {}
     if (group := shape.get("group_id")) is not None:
@@ -173,6 +184,9 @@ def _add_labelme_shape(objects: LabelledObjects, shape: dict[str, Any], points: 
         objects.add(name, polygon=corners, fields=fields)
     elif kind == "rectangle":
         objects.add(name, extent(corners), fields=fields)
+    elif kind == MASK:
+        left, top, *_ = (int(coordinate(value)) for value in extent(corners))
+        objects.add_mask(name, Bitmap(partial(_labelme_mask, shape["mask"]), (left, top), size), fields)
     elif kind == "point":
         if name in points:
             raise ValueError(f"there are two points {name}")
@@ -180,6 +194,16 @@ def _add_labelme_shape(objects: LabelledObjects, shape: dict[str, Any], points: 
         points[name] = (coordinate(x), coordinate(y))
     else:
         objects.no_field[kind] += 1
+
+
+def _labelme_mask(text: str) -> Mask:
+    """Return the pixels of a mask: a picture in base64. Raise ValueError if it cannot be read."""
+    data = b64decode(text, validate=True)
+    try:
+        values = decode_values(data, read_mask_header(data, True, len(data)))
+    except BadInput as error:
+        raise ValueError(f"its mask {error.problem}") from None
+    return color_codes(values) if values.ndim == 3 else values
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -256,7 +280,7 @@ FORMATS = {
     "icdar_text_localization": (),
 }
 """Name of a Datumaro format -> parts of the lower-case paths of files by which it is recognized."""
-NO_FIELD = {"polyline": "line", "mask": "mask", "caption": "caption", "ellipse": "ellipse", "cuboid_3d": "cuboid"}
+NO_FIELD = {"polyline": "line", "caption": "caption", "ellipse": "ellipse", "cuboid_3d": "cuboid"}
 
 
 # Formats that Datumaro reads (``pip install datumaro``), which packer has no source of its own for.
@@ -288,7 +312,7 @@ class DatumaroSource(ByNameSource):
         if importlib.util.find_spec("datumaro") is None:
             step = f"{install_command('datumaro')}, then pass --labels=datumaro:{name}"
             raise NotInstalled("", f"Datumaro, which reads {name}, is not installed", step)
-        super().__init__(tree, options, _datumaro_entries(tree, name), _files_of(tree, name))
+        super().__init__(tree, options, _datumaro_entries(tree, name, options.instance_masks), _files_of(tree, name))
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -314,7 +338,7 @@ def _only_format(tree: Tree) -> str:
     raise UsageError(option("labels", "datumaro"), problem, f"name one of them, --labels=datumaro:FORMAT: {choices}")
 
 
-def _datumaro_entries(tree: Tree, name: str) -> Iterator[ImageEntry]:
+def _datumaro_entries(tree: Tree, name: str, masks: bool) -> Iterator[ImageEntry]:
     from datumaro import Dataset
 
     try:
@@ -331,22 +355,21 @@ def _datumaro_entries(tree: Tree, name: str) -> Iterator[ImageEntry]:
         path = getattr(item.media, "path", None)
         written = as_bytes(path) if path and os.path.isfile(path) else as_bytes(item.id)
         origin = f"{name}: {printable(item.id)}"
-        yield ImageEntry(
-            origin, written, _datumaro_objects(item, names, one_set=most == 1), split=_split_of(item.subset)
-        )
+        objects = LabelledObjects(with_masks=masks)
+        _add_datumaro_objects(objects, item, names, one_set=most == 1)
+        yield ImageEntry(origin, written, objects, split=_split_of(item.subset))
 
 
 def _split_of(subset: str | None) -> str | None:
     return None if subset in (None, "default") else subset
 
 
-def _datumaro_objects(item: Any, names: list[str], one_set: bool) -> LabelledObjects:
+def _add_datumaro_objects(objects: LabelledObjects, item: Any, names: list[str], one_set: bool) -> None:
     """Map the annotations of an item.
 
     A point set is the landmarks of its image if no image has two of them; otherwise it is keypoints, of the box in its
     group if there is one.
     """
-    objects = LabelledObjects()
     annotations = sorted(item.annotations, key=lambda a: a.type.name not in ("points", "skeleton"))
     points_of = {} if one_set else {a.group: a for a in annotations if a.type.name == "points" and a.group}
     boxed = {a.group for a in annotations if a.type.name == "bbox" and a.group in points_of}
@@ -364,6 +387,9 @@ def _datumaro_objects(item: Any, names: list[str], one_set: bool) -> LabelledObj
             objects.add(name, polygon=_pairs(annotation.points), fields=fields)
         elif kind == "rotated_bbox":
             objects.add(name, polygon=_pairs(annotation.as_polygon()), fields=fields)
+        elif kind == MASK:
+            image = annotation.image
+            objects.add_mask(name, Bitmap(partial(asarray, image), (0, 0), image.shape[::-1]), fields)
         elif kind == "points" and one_set:
             objects.landmarks = tuple(_pairs(annotation.points))
         elif kind == "points":
@@ -375,7 +401,6 @@ def _datumaro_objects(item: Any, names: list[str], one_set: bool) -> LabelledObj
         else:
             objects.no_field[NO_FIELD.get(kind, kind)] += 1
     objects.extras = {key: _plain(value) for key, value in item.attributes.items()}
-    return objects
 
 
 def _pairs(points: Iterable[float]) -> list[tuple[float, float]]:

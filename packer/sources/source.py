@@ -102,6 +102,8 @@ class SourceOptions:
     """The FILEs of further ``--labels`` of this source, if its type has ``joins_files``."""
     rle_polygons: bool = False
     """``--rle polygons``: masks of run lengths become polygons as well."""
+    instance_masks: bool = False
+    """``--instance-masks``: objects get masks; run lengths and bitmaps are read."""
     mask_values: str | None = None
     """``--mask-values``: what the pixels of mask files mean."""
     ignore_id: int | None = None

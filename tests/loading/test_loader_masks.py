@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from drawn import voc_xml
-from drawn_masks import COLORS, draw_mask, image_of, pairs, picture, write_files
-from numpy.typing import NDArray
+from drawn_masks import COLORS, cut_by_hand, draw_mask, image_of, pairs, picture, write_files
 from torch.utils.data import DataLoader
 
 import packer
@@ -38,16 +36,6 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[kind] = home / f"{kind}.lmdb"
         build_pack(BuildOptions(str(source), str(made[kind]), encode=encode, quality=100, workers=1))
     return made
-
-
-def cut_by_hand(mask: NDArray[Any], region: list[float], flipped: bool, output: tuple[int, int]) -> NDArray[Any]:
-    """What a crop of whole pixels shows, pixel by pixel, in whole numbers."""
-    x, y, across, down = map(int, region)
-    assert [x, y, across, down] == region
-    height, width = output
-    rows = [y + (2 * i + 1) * down // (2 * height) for i in range(height)]
-    columns = [x + (2 * i + 1) * across // (2 * width) for i in range(width)]
-    return np.array([[mask[row, column] for column in (columns[::-1] if flipped else columns)] for row in rows])
 
 
 @pytest.mark.parametrize("kind", [RAW, JPEG, RAGGED])

@@ -128,7 +128,7 @@ def _labels(
     here = Tree(root.encode(), images, sorted(name.encode() for name in files), (b"b", b"train", b"val"))
     names = {root, *(printable(name) for name in files)}
     classes = ClassIds(("dog", "7") if choice & 1 else None)
-    resolver = Resolver(classes, ("fail", "clip", "drop")[choice % 3])
+    resolver = Resolver(classes, ("fail", "clip", "drop")[choice % 3], options.instance_masks)
     good = 0
     try:
         if auto:
@@ -240,8 +240,8 @@ VALUES: tuple[Any, ...] = (
 def reader_of(kind: str, json_base: Any = None) -> Callable[[bytes], str]:
     """Return the target of one kind of labels.
 
-    Its first byte says how: with or without a list of classes, which --boxes, --rle polygons, a second file, --split,
-    edits of `json_base` in place of any bytes.
+    Its first byte says how: with or without a list of classes, which --boxes, --rle polygons with --instance-masks, a
+    second file, --split, edits of `json_base` in place of any bytes.
     """
 
     written_base = json.dumps(json_base)
@@ -254,7 +254,8 @@ def reader_of(kind: str, json_base: Any = None) -> Callable[[bytes], str]:
         else:
             texts = text.split(b"\0\0", 1)
         texts = texts if choice & 8 else texts[:1]
-        options = SourceOptions(split="train" if choice & 32 else None, rle_polygons=bool(choice & 4))
+        masks = bool(choice & 4)
+        options = SourceOptions(split="train" if choice & 32 else None, rle_polygons=masks, instance_masks=masks)
         files = dict(zip(LABEL_FILES[kind], texts, strict=False))
         return _labels(kind, choice, files, options, auto=choice & 0xE0 == 0xE0)
 

@@ -9,6 +9,17 @@ from drawn import voc_xml
 
 from packer.sources.coco_objects import rle_text
 
+INSTANCES = [
+    bytes([29, 39]) + b"a94j000000000000000000cb0  " + rle_text([0, 1200]).encode(),
+    bytes([2, 3]) + b"11200000O 0<", bytes([9, 9]) + rle_text([3, 4, 5, 6, 7, 75]).encode() + b" X3",
+    bytes([1, 1]) + b"4 oooooo0 04", bytes([255, 255]) + rle_text([65000, 500, 36]).encode(),
+]  # fmt: skip
+INSTANCE_SHAPES = [
+    b"\x1d\x27[[1,2,30.5,3,9,28]]", b"\x1d\x27[[1,2,30.5,3,9,28],[5,5,9,5,9,9,5,9],[1,1]]",
+    b"\x02\x03{\"size\":[3,4],\"counts\":\"11200000O\"}", b"\x02\x03{\"size\":[3,4],\"counts\":[0,3,9]}",
+    b"\x09\x09[[-1e5,5,1e5,5,1e5,6]]", b"\x09\x09[[0,0,1e9,0,0,1e9]]",
+]  # fmt: skip
+
 YOLO = [
     b"\x00" + b"0 0.5 0.5 0.25 0.3\n2 .1 1e-2 +0.3 -0\n",
     b"\x80" + b"1\t0.5 0.5 1 1\r\n\r\n0 0.1 0.1 0.2 0.1 0.2 0.2\r\n",

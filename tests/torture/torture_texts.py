@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 
+import msgspec
+import numpy as np
 from torture_labels import GOLDEN, IMAGES, check_named, written
 
 from packer.errors import DamagedPack, PackerError, UsageError
 from packer.format.lists import KINDS, file_of
 from packer.format.lists import read_list as rows_of_list
 from packer.format.manifest import FileEntry, parse_manifest
+from packer.model.rle import MOST_DIGITS, decode, encode_shape, lengths_of, write
 from packer.packing.build_options import BuildOptions
 from packer.packing.input_table import read_selection
 from packer.packing.recorded import as_config, options_from, read_config
-from packer.sources.coco_objects import join_rings, mask_box, mask_of, outline, read_rle, rle_text
+from packer.sources.coco_objects import (
+    CocoObject,
+    Rules,
+    join_rings,
+    mask_box,
+    mask_of,
+    outline,
+    read_rle,
+    rle_text,
+    shape_of,
+)
+
+RULES = Rules(0, {}, False)
 
 
 def read_masks(data: bytes) -> str:
@@ -37,6 +53,63 @@ def read_masks(data: bytes) -> str:
     assert (left, top, right, bottom) == box
     twice = sum(a * d - c * b for ring in rings for (a, b), (c, d) in zip(ring, [*ring[1:], ring[0]], strict=True))
     assert twice == 2 * mask.sum()
+    return "read"
+
+
+def _counts_by_hand(text: bytes) -> list[int]:
+    """The run lengths in a text, a character at a time."""
+    counts: list[int] = []
+    value = digits = 0
+    for byte in text:
+        digit = byte - 48
+        if not 0 <= digit < 64 or digits == MOST_DIGITS:
+            raise ValueError("no digit")
+        value |= (digit & 31) << 5 * digits
+        digits += 1
+        if not digit & 32:
+            value -= (1 << 5 * digits) * bool(digit & 16)
+            counts.append(value + counts[-2] if len(counts) > 2 else value)
+            value = digits = 0
+    if digits or min(counts, default=0) < 0:
+        raise ValueError("no run lengths")
+    return counts
+
+
+def read_stored_instances(data: bytes) -> str:
+    """Masks of the objects of an image, as an index has them: height and width, then their texts, between blanks."""
+    height, width, *_ = data[:2] + bytes(2)
+    shape, texts = (height + 1, width + 1), data[2:].split(b" ")[:5]
+    try:
+        wanted = [_counts_by_hand(text) for text in texts]
+        if any(text and sum(runs) != shape[0] * shape[1] for text, runs in zip(texts, wanted, strict=True)):
+            raise ValueError("another size")
+    except ValueError:
+        wanted = []
+    try:
+        found = decode([np.frombuffer(text, np.uint8) for text in texts], *shape)
+    except ValueError:
+        assert not wanted
+        return "refused"
+    rows, columns = np.arange(-2, 2 * shape[0], 3), np.arange(2 * shape[1], -2, -2)
+    for mask, text, runs in zip(found, texts, wanted, strict=True):
+        by_hand = np.repeat(np.arange(len(runs)) % 2, runs) if text else np.zeros(shape[0] * shape[1])
+        assert np.array_equal(mask.T.ravel(), by_hand)
+        (lengths,), out = lengths_of([np.frombuffer(text, np.uint8)], mask.size), np.zeros((len(rows), len(columns)))
+        write(lengths, shape, rows, columns, out)
+        beside = np.pad(mask, ((2, shape[0]), (2, shape[1] + 1)))
+        assert np.array_equal(out, beside[np.ix_(rows + 2, columns + 2)])
+    return "read"
+
+
+def read_shapes(data: bytes) -> str:
+    """Polygons and run lengths of an object, as JSON, become a mask by pycocotools, which trusts what it is given."""
+    try:
+        shape = json.loads(data[2:])
+        found = shape_of(msgspec.convert({"segmentation": shape, "bbox": [0, 0, 1, 1]}, CocoObject), None, RULES)
+        counts = encode_shape(found.shape, data[0] + 1, data[1] + 1)
+    except ValueError:  # msgspec's and json's errors are such
+        return "refused"
+    assert decode([counts], data[0] + 1, data[1] + 1).max(initial=0) <= 1
     return "read"
 
 

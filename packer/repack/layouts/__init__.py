@@ -16,7 +16,7 @@ from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.images.masks import encode_mask, voc_palette, with_palette
 from packer.model.annotation import Annotation, Mask, PartSpec
-from packer.model.fields import FIELDS, Number
+from packer.model.fields import FIELDS, INSTANCES, Number
 from packer.sources.mask_files import MASK
 from packer.sources.paths import IMAGE_FOLDERS, quoted_value
 from packer.system.registry import Registry, choose
@@ -86,8 +86,10 @@ class Layout:
         """What could not be written -> the number of records, or of what it says."""
         self.labels = self.name
         """``--labels`` that reads it again, with FOLDER for the folder."""
-        self.options: dict[str, str] = {}
-        """Further options that read it again -> their values."""
+        self.options: dict[str, str | bool] = {}
+        """Further options that read it again -> their values, True for one without."""
+        if INSTANCES.name in self.holds and INSTANCES.name in manifest.fields:
+            self.options["instance-masks"] = True
         self.parts: dict[str, str] = {}
         """``--part`` for each part that was written."""
 

@@ -13,8 +13,9 @@ import numpy as np
 from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.model.annotation import Annotation
+from packer.model.rle import decode
 from packer.repack.layouts import Item, Layout, below_images, plain
-from packer.sources.coco_objects import PIXEL_CENTER
+from packer.sources.coco_objects import PIXEL_CENTER, join_rings, outline
 from packer.sources.list_columns import FLAGS
 from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, as_text, quoted_value, stem_of
 from packer.sources.yolo_source import IMAGES_TO_LABELS
@@ -255,6 +256,7 @@ class YoloLayout(Layout):
     """A text file for each image that has boxes, with a row for each: a box, a polygon, or a box with keypoints."""
 
     name = "yolo"
+    holds = frozenset({"boxes", "polygons", "rles"})
     needs = frozenset({"boxes"})
     stems = True
 
@@ -264,7 +266,8 @@ class YoloLayout(Layout):
         self._points = 0
         self._below = True
         """Whether all images are in the folder images."""
-        self.holds = frozenset({"boxes", "keypoints" if self._posed else "polygons"})
+        if self._posed:
+            self.holds = frozenset({"boxes", "keypoints"})
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return the path below the folder images, wherever it is in the path."""
@@ -281,7 +284,7 @@ class YoloLayout(Layout):
             box = annotation.boxes[number].astype(np.float64)
             center, extent = (box[:2] + box[2:]) / 2 / size, (box[2:] - box[:2]) / size
             values: list[float] = [*center.tolist(), *extent.tolist()]
-            polygon = () if annotation.polygons is None else annotation.polygons[number]
+            polygon = self._polygon(item, number)
             if self._posed:
                 values += self._keypoints(annotation.keypoints, number, size)
             elif len(polygon):
@@ -291,6 +294,19 @@ class YoloLayout(Layout):
             lines.append(f"{label} {' '.join(map(plain, values))}\n")
         self._below &= item.name.startswith(YOLO_IMAGES + b"/")
         self.write(_label_folder(item.name) + stem_of(item.name) + b".txt", "".join(lines).encode("ascii"))
+
+    def _polygon(self, item: Item, number: int) -> Any:
+        """Return the polygon of an object, or that along the pixels of its mask; () if it has neither."""
+        annotation = item.annotation
+        if annotation.rles is None or not len(counts := annotation.rles[number]):
+            return () if annotation.polygons is None else annotation.polygons[number]
+        (mask,) = decode([counts], item.height, item.width)
+        try:
+            rings = outline(mask.astype(np.bool_))
+        except ValueError as error:
+            self.lost[f"the mask of an object: {error}"] += 1
+            return ()
+        return join_rings(rings) if rings else ()
 
     def _keypoints(self, keypoints: Any, number: int, size: Any) -> Sequence[float]:
         points = np.zeros((self._points, 3)) if keypoints is None else keypoints[number].astype(np.float64)
@@ -333,7 +349,7 @@ class CocoLayout(Layout):
     name = "coco"
     needs = frozenset({"boxes"})
     holds = frozenset({
-        "boxes", "polygons", "keypoints", "extras.image_id", "box_fields.voc_bndbox",
+        "boxes", "polygons", "keypoints", "rles", "extras.image_id", "box_fields.voc_bndbox",
         *(f"box_fields.{name}" for name in READ),
     })  # fmt: skip
 
@@ -373,7 +389,9 @@ class CocoLayout(Layout):
             made: dict[str, Any] = {"bbox": [x1, y1, x2 - x1, y2 - y1], "iscrowd": 0, "area": (x2 - x1) * (y2 - y1)}
             made |= {n: fields[n][number] for n in ("iscrowd", "area") if n in fields and fields[n][number] is not None}
             polygon = () if annotation.polygons is None else annotation.polygons[number]
-            if "rle" in fields and fields["rle"][number]:
+            if annotation.rles is not None and len(counts := annotation.rles[number]):
+                made["segmentation"] = {"size": [item.height, item.width], "counts": counts.tobytes().decode("ascii")}
+            elif "rle" in fields and fields["rle"][number]:
                 made["segmentation"] = fields["rle"][number]
                 self.lost["the polygon of a mask of run lengths"] += bool(len(polygon))
             elif len(polygon):

@@ -1,0 +1,273 @@
+"""Pictures whose values are numbers of objects: each number is an object with a mask, a box and a class.
+
+``--labels instances[:WHERE]``: the numbers of Penn-Fudan (0 is background), Pascal VOC's ``SegmentationObject`` with
+classes from ``SegmentationClass``, Cityscapes' ``instanceIds``, COCO panoptic's colors with their JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+
+from packer.errors import BadInput, BadMask, UsageError, option, printable
+from packer.images.header import read_header
+from packer.images.masks import color_codes
+from packer.images.pillow import decode_values
+from packer.model.annotation import Image, Int64, RawAnnotation
+from packer.model.rle import as_shape, check_installed
+from packer.sources.by_name import MOST_JSON_BYTES, NO_CLASS
+from packer.sources.by_stem import ByStemSource
+from packer.sources.mask_files import MOST_MASK_BYTES, MaskLayout, layouts_of, masks_at
+from packer.sources.mask_values import CITYSCAPES_CLASSES, CITYSCAPES_IDS, IGNORED, VOC_CLASSES, Asked, values_in
+from packer.sources.part_files import match_files
+from packer.sources.paths import FolderSplit, as_bytes, as_text, folder_of, some_paths, stem_of
+from packer.sources.source import SourceOptions, Tree
+from packer.sources.tree import read_file
+from packer.sources.voc import SegmentationSplit
+
+VOC, CITYSCAPES = b"segmentationobject", b"_instanceids"
+NAMED = (VOC, CITYSCAPES, b"instance", b"panoptic", b"ped")
+"""In lower case, what is in the names of such pictures, or of their folders."""
+PER_CLASS = 1000
+"""Cityscapes: an object's value is its class * 1000 + its number; that of a group of objects is the class."""
+THINGS = dict(zip(CITYSCAPES_IDS[11:], CITYSCAPES_CLASSES[11:], strict=True))
+"""cityscapesScripts, helpers/labels.py: the classes of which single objects are labelled, and evaluated."""
+
+
+class _Segment(msgspec.Struct, gc=False):
+    id: int
+    category_id: int
+    iscrowd: int = 0
+
+
+class _Panoptic(msgspec.Struct, gc=False):
+    file_name: str
+    segments_info: list[_Segment]
+
+
+class _Category(msgspec.Struct, gc=False):
+    id: int
+    name: str
+    isthing: int = 1
+
+
+class _PanopticFile(msgspec.Struct):
+    annotations: list[_Panoptic]
+    categories: list[_Category]
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What the values of pictures mean."""
+
+    classes: tuple[str, ...] | None = None
+    """All classes, if they are known."""
+    of_class: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Picture -> that with the class of each pixel."""
+    is_cityscapes: bool = False
+    segments: Mapping[bytes, Mapping[int, tuple[str, int]]] | None = None
+    """Stem of a picture -> color of each object -> its class, and whether it is a crowd."""
+
+    def of_pictures(self, paths: Collection[bytes]) -> _Meaning:
+        """Return what those of these pictures mean."""
+        of_class = {path: self.of_class[path] for path in paths if path in self.of_class}
+        known = self.segments
+        segments = None if known is None else {stem: known[stem] for stem in map(stem_of, paths) if stem in known}
+        return replace(self, of_class=of_class, segments=segments)
+
+
+def find_instances(tree: Tree, where: str) -> MaskLayout:
+    """Return the pictures in a folder, or of a pattern; without one, those whose names say that they are of objects.
+
+    Raises:
+        UsageError: There are none, or several that may be meant.
+    """
+    if where:
+        return masks_at(tree, where.removesuffix(".json"))
+    layouts = layouts_of(tree.images)
+    stems = {path.removesuffix(b".json") for path in tree.files}
+    for folder in stems.intersection(tree.folders):  # COCO's panoptic pictures are named as their JSON
+        if own := [path for path in tree.images if folder_of(path) == folder]:
+            others = [path for path in tree.images if folder_of(path) != folder]
+            layouts.append(MaskLayout(folder + b"/", tuple(own), match_files(others, own)))
+    named = [one for one in layouts if any(word in one.beside.lower() for word in NAMED)]
+    found = named or layouts
+    if len(found) != 1:
+        problem = f"several folders of pictures fit: {some_paths([one.where for one in found])}"
+        problem = problem if found else "no pictures were found that fit the images by their names"
+        raise UsageError(tree.root, problem, f"name their folder: {option('labels', 'instances:FOLDER')}")
+    every = frozenset(path for layout in layouts for path in layout.masks)
+    return replace(found[0], all_masks=every)
+
+
+class InstanceSource(ByStemSource):
+    """A picture of each image's size, in which the pixels of an object have its number.
+
+    Args:
+        tree: The source.
+        options: How they are read.
+        found: The pictures.
+        alone: Whether the images have no other labels.
+
+    Raises:
+        NotInstalled: pycocotools is missing.
+        UsageError: The JSON of panoptic pictures cannot be read.
+    """
+
+    def __init__(self, tree: Tree, options: SourceOptions, found: MaskLayout, alone: bool) -> None:
+        check_installed(what=option("labels", "instances"))
+        super().__init__(tree, found.matches)
+        self.where = found.where
+        self._ignored = IGNORED if options.ignore_id is None else options.ignore_id
+        self._meaning = _meaning_of(tree, found)
+        self.classes = self._meaning.classes
+        self._only_class = NO_CLASS
+        self.of_split = (SegmentationSplit.of(tree, options.split) if alone else None) or FolderSplit.of(
+            tree, options.split
+        )
+        self.label_files.update(found.all_masks)
+
+    def take_classes(self, names: Sequence[str]) -> None:
+        """Name the class of objects, if there is one; other names are those that the pictures' files give."""
+        if len(names) == 1:
+            self._only_class = names[0]
+
+    def for_images(self, images: Sequence[bytes]) -> InstanceSource | None:
+        """Return a copy for a worker, with the pictures of these images."""
+        if (part := super().for_images(images)) is not None:
+            part._meaning = self._meaning.of_pictures(part._matches.label_of.values())
+        return part
+
+    def wanted(self, image: bytes) -> str:
+        """Return how an error names what an image lacks."""
+        return f"picture of its objects in {printable(self.where)}"
+
+    def annotate(self, image: bytes) -> RawAnnotation:
+        """Return the objects of the image.
+
+        Raises:
+            NoLabel: It has no picture.
+            BadLabel: Several fit it.
+            BadMask: The picture cannot be read, or shows objects that are not known.
+        """
+        path = self.label_file(image)
+        values = _read_values(self._tree, path)
+        objects = self._objects(path, values)
+        boxes, shapes = [], []
+        for number in objects:
+            box, shape = as_shape(values == number)
+            boxes.append(box)
+            shapes.append(shape)
+        has_crowds = self._meaning.is_cityscapes or self._meaning.segments is not None
+        return RawAnnotation(
+            origin=as_text(path),
+            boxes=tuple(boxes),
+            box_labels=tuple(name for name, _ in objects.values()),
+            rles=tuple(shapes) if shapes else None,
+            box_fields={"iscrowd": tuple(crowd for _, crowd in objects.values())} if has_crowds else {},
+            image_size=(values.shape[1], values.shape[0]),
+        )
+
+    def _objects(self, path: bytes, values: Image) -> dict[int, tuple[str, int]]:
+        """Return the values of objects, each with its class, and whether it is a crowd."""
+        there: list[int] = np.unique(values).tolist()
+        meaning = self._meaning
+        if meaning.segments is not None:
+            return _named_segments(path, there, meaning.segments)
+        if meaning.is_cityscapes:
+            of_value = {value: value // PER_CLASS if value >= PER_CLASS else value for value in there}
+            return {value: (THINGS[one], int(value < PER_CLASS)) for value, one in of_value.items() if one in THINGS}
+        numbers = [value for value in there if value not in (0, self._ignored)]
+        if path not in meaning.of_class:
+            return dict.fromkeys(numbers, (self._only_class, 0))
+        classes = _read_values(self._tree, meaning.of_class[path])
+        if classes.shape != values.shape:
+            raise BadMask(meaning.of_class[path], f"has another size than {printable(path)}", "make them alike")
+        return {number: (self._class_in(path, number, classes[values == number]), 0) for number in numbers}
+
+    def _class_in(self, path: bytes, number: int, classes: Int64) -> str:
+        """Return the class that most pixels of an object have."""
+        found, counts = np.unique(classes[(classes != 0) & (classes != self._ignored)], return_counts=True)
+        names = self._meaning.classes or ()
+        value = int(found[counts.argmax()]) if len(found) else 0
+        if not 0 < value <= len(names):
+            where = self._meaning.of_class[path]
+            raise BadMask(where, f"gives object {number} the class {value}, which has no name", "correct the picture")
+        return names[value - 1]
+
+
+def _read_values(tree: Tree, path: bytes) -> Image:
+    """Return the values of a picture, (height, width), colors as one number. Raise BadMask if it cannot be read."""
+    try:
+        data = read_file(tree, path, MOST_MASK_BYTES)
+        header = read_header(data)
+        if header.format == "jpeg":
+            raise BadMask(path, "is a JPEG, which changes the values at the borders of objects", "save it as PNG")
+        values = decode_values(data, header)
+    except BadInput as error:
+        raise BadMask(path, error.problem, error.next_step) from None
+    return color_codes(values) if values.ndim == 3 else values
+
+
+def _meaning_of(tree: Tree, found: MaskLayout) -> _Meaning:
+    place = found.beside.lower()
+    if CITYSCAPES in place:
+        return _Meaning(tuple(THINGS.values()), is_cityscapes=True)
+    if VOC in place.split(b"/"):
+        return _of_voc(tree, found)
+    folder = found.beside.rstrip(b"/")
+    file = next(
+        (path for path in tree.files if path.rpartition(b".json")[0] in (folder, b"annotations/" + folder)), None
+    )
+    return _Meaning() if file is None else _of_panoptic(tree, file)
+
+
+def _of_voc(tree: Tree, found: MaskLayout) -> _Meaning:
+    folder = found.beside[: found.beside.lower().index(VOC)] + b"SegmentationClass/"
+    classes = {stem_of(path): path for path in found.all_masks if path.startswith(folder)}
+    of_class = {path: classes[stem_of(path)] for path in found.masks if stem_of(path) in classes}
+    if missing := [path for path in found.matches.label_of.values() if path not in of_class]:
+        problem = f"{some_paths(missing)} has no picture in {printable(folder)}, which says what its objects are"
+        raise UsageError(tree.root, problem, "add it, or remove the one of its objects")
+    named = values_in(tree, folder, Asked())
+    return _Meaning((VOC_CLASSES if named is None else named.classes)[1:], of_class)
+
+
+def _of_panoptic(tree: Tree, file: bytes) -> _Meaning:
+    try:
+        found = msgspec.json.decode(read_file(tree, file, MOST_JSON_BYTES), type=_PanopticFile)
+    except (BadInput, msgspec.DecodeError, ValueError) as error:
+        raise UsageError(file, f"is no JSON of panoptic segments: {error}", "name another folder") from None
+    things = {one.id: one.name for one in found.categories if one.isthing}
+    stuff = {one.id for one in found.categories if not one.isthing}
+    segments = {}
+    for one in found.annotations:
+        if unknown := [part for part in one.segments_info if part.category_id not in things.keys() | stuff]:
+            problem = f"has a segment of {printable(one.file_name)} of category {unknown[0].category_id}, which is none"
+            raise UsageError(file, problem, "add the category")
+        of_color = {
+            _color_of(part.id): (things.get(part.category_id, ""), int(bool(part.iscrowd)))
+            for part in one.segments_info
+        }
+        segments[stem_of(as_bytes(one.file_name))] = of_color
+    return _Meaning(tuple(dict.fromkeys(things.values())), segments=segments)
+
+
+def _color_of(number: int) -> int:
+    """Return the color of a segment, red << 16 | green << 8 | blue: its id is red + 256 green + 65536 blue."""
+    return int.from_bytes(number.to_bytes(8, "little")[:3], "big")
+
+
+def _named_segments(
+    path: bytes, there: Sequence[int], segments: Mapping[bytes, Mapping[int, tuple[str, int]]]
+) -> dict[int, tuple[str, int]]:
+    """Return the objects of a panoptic picture; what is no single thing, such as sky, is none."""
+    if (known := segments.get(stem_of(path))) is None:
+        raise BadMask(path, "is not in the JSON of the panoptic pictures", "add its segments, or remove it")
+    if unknown := [value for value in there if value and value not in known]:
+        color = (unknown[0] >> 16, unknown[0] >> 8 & 255, unknown[0] & 255)
+        raise BadMask(path, f"has the color {color}, which is of no segment in the JSON", "correct one of them")
+    return {value: known[value] for value in there if value and known[value][0]}

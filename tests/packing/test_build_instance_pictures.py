@@ -1,0 +1,183 @@
+"""Pictures with the numbers of objects: as Penn-Fudan, Pascal VOC, Cityscapes and COCO panoptic have them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from drawn import image_file
+from drawn_instances import Masks, read_masks
+from drawn_masks import picture, write_files
+from PIL import Image
+from running import good
+
+import packer
+from packer import BuildOptions, build_pack
+from packer.errors import TooManyBad, UsageError
+
+SIZE = (30, 40)
+
+
+def build(source: Path, labels: Any = "instances", **options: Any) -> packer.Pack:
+    out = source.parent / f"{source.name}-{len(list(source.parent.iterdir()))}.lmdb"
+    build_pack(BuildOptions(str(source), str(out), labels=labels, workers=1, **options))
+    return packer.open_pack(out)
+
+
+def numbers(seed: int, most: int = 5) -> Masks:
+    """Numbers of objects: rectangles, which partly hide each other, on 0."""
+    random, found = np.random.default_rng(seed), np.zeros(SIZE, np.uint8)
+    for number in range(1, most):
+        y, x = random.integers(0, 20), random.integers(0, 30)
+        found[y : y + 9, x : x + 11] = number
+    return found
+
+
+def assert_objects(pack: packer.Pack, i: int, wanted: dict[int, Masks], names: list[str]) -> None:
+    """An object for each number, in order, with the bounds of its pixels as its box."""
+    found, annotation = read_masks(pack, i), pack.annotation(i)
+    assert np.array_equal(found, np.stack([*wanted.values()]))
+    assert [pack.classes[one] for one in annotation.box_labels] == names
+    for mask, box in zip(found, annotation.boxes.tolist(), strict=True):
+        ys, xs = np.nonzero(mask)
+        assert box == [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]
+
+
+def masks_in(values: Masks, *ignored: int) -> dict[int, Masks]:
+    return {n: values == n for n in np.unique(values).tolist() if n and n not in ignored}
+
+
+def drawn_pairs(where: str, count: int = 3) -> dict[str, bytes]:
+    files = {f"PNGImages/im{i}.png": image_file(i, *SIZE[::-1], "PNG") for i in range(count)}
+    return files | {where.format(f"im{i}"): picture(numbers(i)) for i in range(count)}
+
+
+@pytest.mark.parametrize("labels", ["instances", "instances:PedMasks", "instances:PedMasks/{stem}_mask.png"])
+def test_numbers_of_one_class(labels: str, tmp_path: Path) -> None:
+    pack = build(write_files(tmp_path / "set", drawn_pairs("PedMasks/{}_mask.png")), labels)
+    for i in range(3):
+        wanted = masks_in(numbers(i))
+        assert_objects(pack, i, wanted, ["object"] * len(wanted))
+    assert len(pack) == 3 and pack.manifest.parts == {}
+
+
+def test_the_class_has_the_name_of_the_list(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "set", {**drawn_pairs("PedMasks/{}_mask.png"), "names": b"person\n"})
+    assert build(source, classes=str(source / "names")).classes == ["person"]
+
+
+def test_auto_says_which_option_reads_numbers(tmp_path: Path) -> None:
+    pack = build(write_files(tmp_path / "set", drawn_pairs("PedMasks/{}_mask.png")), "auto")
+    assert any("--labels=instances packs a mask of each object" in note for note in pack.manifest.notes)
+
+
+def voc(palette: bool = True) -> dict[str, bytes]:
+    files = {}
+    for i in range(2):
+        values = numbers(i)
+        values[5, :] = 255  # a border
+        classes = np.select([values == 1, values == 2, values == 255], [15, 3, 255], 8).astype(np.uint8)
+        classes[values == 0] = 0
+        files[f"JPEGImages/im{i}.jpg"] = image_file(i, *SIZE[::-1])
+        files[f"SegmentationObject/im{i}.png"] = picture(values, palette=palette)
+        files[f"SegmentationClass/im{i}.png"] = picture(classes, palette=palette)
+    return files
+
+
+def test_pascal_voc(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "VOC2012", voc())
+    pack = build(source)
+    for i in range(2):
+        values = numbers(i)
+        values[5, :] = 255
+        wanted = masks_in(values, 255)
+        assert_objects(pack, i, wanted, [{1: "person", 2: "bird"}.get(n, "cat") for n in wanted])
+    assert pack.classes[0] == "aeroplane" and len(pack.classes) == 20
+    both = build(source, ("masks", "instances"))
+    assert both.manifest.masks["mask"].classes[0] == "background" and both.annotation(0).rles is not None
+    assert set(np.unique(both.mask(0))) <= {0, 3, 8, 15, 255}
+    notes = build(source, "auto").manifest.notes
+    assert any('SegmentationObject/" (--labels=instances packs objects)' in note for note in notes)
+
+
+def test_a_class_picture_that_is_missing_or_of_other_classes(tmp_path: Path) -> None:
+    files = voc()
+    with pytest.raises(UsageError, match=r"im1.png has no picture in SegmentationClass/"):
+        build(write_files(tmp_path / "a", {n: data for n, data in files.items() if n != "SegmentationClass/im1.png"}))
+    files["SegmentationClass/im1.png"] = picture(np.full(SIZE, 77, np.uint8))
+    with pytest.raises(TooManyBad) as caught:
+        build(write_files(tmp_path / "b", files))
+    assert "gives object 1 the class 77, which has no name" in str(caught.value.rejected)
+
+
+def test_cityscapes(tmp_path: Path) -> None:
+    values = np.full(SIZE, 7, np.uint16)  # road
+    values[2:9, 3:9], values[12:20, 5:9], values[12:20, 20:29], values[25:, :] = 26001, 24000, 25, 26
+    name = "aachen/aachen_000000_000019"
+    files = {f"leftImg8bit/train/{name}_leftImg8bit.png": image_file(1, *SIZE[::-1], "PNG")}
+    files[f"gtFine/train/{name}_gtFine_instanceIds.png"] = picture(values)
+    files[f"gtFine/train/{name}_gtFine_labelIds.png"] = picture((values // 1000).astype(np.uint8))
+    files |= {path.replace("000019", "000020"): data for path, data in files.items()}
+    pack = build(write_files(tmp_path / "city", files))
+    numbers_there = [25, 26, 24000, 26001]
+    assert_objects(pack, 0, {n: values == n for n in numbers_there}, ["rider", "car", "person", "car"])
+    assert pack.annotation(0).box_fields["iscrowd"] == (1, 1, 0, 0)
+    assert pack.classes == ["person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle"]
+
+
+@pytest.mark.parametrize("labels", ["instances", "instances:annotations/panoptic_val.json"])
+def test_coco_panoptic(labels: str, tmp_path: Path) -> None:
+    ids = {1: 70000, 2: 258, 3: 7, 4: 16777215}
+    files, entries = {}, []
+    for i in range(2):
+        values = numbers(i)
+        pixels = np.zeros((*SIZE, 3), np.uint8)
+        for n, key in ids.items():
+            pixels[values == n] = (key & 255, key >> 8 & 255, key >> 16)
+        files[f"val/im{i}.jpg"] = image_file(i, *SIZE[::-1])
+        files[f"annotations/panoptic_val/im{i}.png"] = picture(pixels)
+        infos = [{"id": key, "category_id": 10 + n, "iscrowd": int(n == 2)} for n, key in ids.items()]
+        entries.append({"file_name": f"im{i}.png", "image_id": i, "segments_info": infos})
+    categories = [{"id": 10 + n, "name": f"thing {n}", "isthing": int(n != 3)} for n in ids]
+    content = {"images": [], "annotations": entries, "categories": categories}
+    files["annotations/panoptic_val.json"] = json.dumps(content).encode()
+    pack = build(write_files(tmp_path / "coco", files), labels)
+    order = sorted((n for n in ids if n != 3), key=lambda n: int.from_bytes(ids[n].to_bytes(3, "little"), "big"))
+    for i in range(2):
+        values = numbers(i)
+        wanted = {n: values == n for n in order if (values == n).any()}
+        assert_objects(pack, i, wanted, [f"thing {n}" for n in wanted])
+        assert pack.annotation(i).box_fields["iscrowd"] == tuple(int(n == 2) for n in wanted)
+    assert pack.classes == ["thing 1", "thing 2", "thing 4"]
+
+
+@pytest.mark.parametrize("name", ["jpeg", "size", "cut"])
+def test_bad_pictures(name: str, tmp_path: Path) -> None:
+    files = drawn_pairs("PedMasks/{}_mask.png")
+    data = {"size": picture(numbers(1)[:20]), "cut": files["PedMasks/im1_mask.png"][:90]}
+    if name == "jpeg":
+        files["PedMasks/im1_mask.jpg"] = picture(numbers(1), "JPEG")
+        del files["PedMasks/im1_mask.png"]
+    else:
+        files["PedMasks/im1_mask.png"] = data[name]
+    with pytest.raises(TooManyBad) as caught:
+        build(write_files(tmp_path / "set", files), "instances:PedMasks")
+    assert len(caught.value.rejected) == 1 and "im1" in caught.value.rejected[0].path
+
+
+def test_no_pictures(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no pictures were found"):
+        build(write_files(tmp_path / "set", {"a.png": image_file(1, 40, 30, "PNG")}))
+
+
+def test_real_pedestrians(real_data: Path, tmp_path: Path) -> None:
+    source = real_data / "masks_pennfudan"
+    good("build", source, "-o", tmp_path / "p.lmdb", "--labels", "instances", "--workers", 1)
+    pack = packer.open_pack(tmp_path / "p.lmdb")
+    for i, path in enumerate(pack.paths):
+        values = np.asarray(Image.open(source / "PedMasks" / f"{Path(path).stem}_mask.png"))
+        wanted = masks_in(values)
+        assert_objects(pack, i, wanted, ["object"] * len(wanted))
