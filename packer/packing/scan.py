@@ -204,6 +204,8 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
     if masks is not None:
         _add_masks(masks, sources, options, inputs)
     sources += parts
+    if inputs.label_files:  # one for each kind of labels
+        inputs.label_files += ("",) * (len(inputs.labels) - len(inputs.label_files))
     inputs.mask_values = {name: one.values for one in sources if isinstance(one, MaskSource) for name in one.parts}
     has_values = inputs.mask_values or any(spec.kind == "map" for one in parts for spec in one.parts.values())
     has_values = has_values or instances is not None
@@ -228,7 +230,6 @@ def _add_masks(masks: MaskSource, sources: list[BaseSource], options: BuildOptio
     if not masks.values.classes and options.mask_values is None:
         masks.notes.append(NO_NAMES)
     inputs.labels = (*inputs.labels, "masks")
-    inputs.label_files += ("",) if inputs.label_files else ()  # one for each kind of labels
     sources.append(masks)
 
 
