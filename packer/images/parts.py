@@ -10,21 +10,21 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from packer.errors import BadInput, BadMask, BadPart
+from packer.errors import BadInput, BadMask, BadPart, UsageError, printable
 from packer.images.decode import Decoder, decode, orient
 from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, read_header
 from packer.images.image_headers import Header, bad_image
 from packer.images.masks import MaskValues, codec, decode_mask, decode_stored, encode_mask, gray_of
 from packer.images.pillow import decode_values
 from packer.images.resize import Encoding, TargetSize, encode
-from packer.model.annotation import EXTENSIONS, MAP_DTYPES, Image, Part, PartSpec
+from packer.model.annotation import EXTENSIONS, MAP_DTYPES, Image, Part, PartSpec, check_names
 from packer.model.geometry import interpolate
 from packer.model.strict_json import check_json, read_json
 
@@ -79,6 +79,8 @@ class PartKind:
     """Whether its files are pictures."""
     endings: ClassVar[frozenset[bytes]] = frozenset()
     """The extensions of its other files, in lower case."""
+    stored: ClassVar[str] = "bytes"
+    """The encoding of kinds without pixels."""
     error: ClassVar[type[BadPart]] = BadPart
     """That of a bad file."""
 
@@ -133,9 +135,16 @@ class PartKind:
         """Return the extension and the content of a file of a value, which is stored as `data`."""
         return EXTENSIONS[encoding], data
 
+    def as_bytes(self, value: Any) -> bytes:
+        """Return the content of a file of a value in memory, of which `read` makes it again."""
+        if not self.of_pixels:
+            return self.encode(value, "")
+        pixels = np.asarray(value)
+        return self.as_file(pixels[..., None] if pixels.ndim == 2 and self.name == "image" else pixels, "raw", b"")[1]
+
     def encoding(self, container: str, encode: str | None, spec: PartSpec) -> str:
         """Return how values are stored in a container if nobody says it, beside images in the encoding `encode`."""
-        return "bytes"
+        return self.stored
 
     def spec(self, found: Collection[tuple[str, int]], recipe: PartRecipe) -> PartSpec:
         """Return the spec of a pack's part; `found` are the dtypes and channels of its files."""
@@ -160,6 +169,9 @@ class MaskKind(PartKind):
 
     def encode(self, value: Any, encoding: str, quality: int = 90) -> bytes:
         return encode_mask(value, encoding)
+
+    def as_file(self, value: Any, encoding: str, data: bytes) -> tuple[str, bytes]:
+        return "png", encode_mask(value, "png")
 
     def decode(self, data: bytes | memoryview, encoding: str, shape: tuple[int, int], spec: PartSpec, mode: str) -> Any:
         return decode_stored(data, encoding, shape, spec.dtype)
@@ -313,25 +325,24 @@ class ArrayKind(PartKind):
     """Numbers that belong to the image as a whole: an embedding, the logits of a teacher, the matrix of a camera."""
 
     name = "array"
+    stored = "npy"
     endings = frozenset((b".npy",))
 
     def read(self, data: bytes, recipe: PartRecipe) -> Any:
         return _loaded(data)
 
     def encode(self, value: Any, encoding: str, quality: int = 90) -> bytes:
-        return _saved(value)
+        return _saved(np.asarray(value))
 
     def decode(self, data: bytes | memoryview, encoding: str, shape: tuple[int, int], spec: PartSpec, mode: str) -> Any:
         return _loaded(bytes(data))
-
-    def encoding(self, container: str, encode: str | None, spec: PartSpec) -> str:
-        return "npy"
 
 
 class TextKind(PartKind):
     """A text, such as a caption."""
 
     name = "text"
+    stored = "txt"
     endings = frozenset((b".txt", b".caption"))
 
     def read(self, data: bytes, recipe: PartRecipe) -> Any:
@@ -349,14 +360,12 @@ class TextKind(PartKind):
         except UnicodeDecodeError as error:
             raise bad_image(f"is not UTF-8 text: {error}") from None
 
-    def encoding(self, container: str, encode: str | None, spec: PartSpec) -> str:
-        return "txt"
-
 
 class JsonKind(PartKind):
     """Any value of JSON: several captions, what else is known of an image."""
 
     name = "json"
+    stored = "json"
     endings = frozenset((b".json",))
 
     def read(self, data: bytes, recipe: PartRecipe) -> Any:
@@ -372,9 +381,6 @@ class JsonKind(PartKind):
             return read_json(bytes(data))
         except ValueError as error:
             raise bad_image(f"is not JSON: {error}") from None
-
-    def encoding(self, container: str, encode: str | None, spec: PartSpec) -> str:
-        return "json"
 
 
 _ROWS: tuple[PartKind, ...] = (
@@ -393,6 +399,39 @@ def decode_part(
         return BY_KIND[spec.kind].decode(data, encoding, shape, spec, mode)
     except BadInput as error:
         raise damaged(f"has a {spec.name} that {error.problem}") from None
+
+
+def check_kinds(parts: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the kinds of parts by name. Raise UsageError if a pack cannot have them beside masks."""
+    try:
+        check_names(["mask", *parts])
+    except ValueError as error:
+        raise UsageError("parts", str(error), "name them otherwise") from None
+    if unknown := [kind for kind in parts.values() if kind not in BY_KIND]:
+        raise UsageError("parts", f"{printable(unknown[0])} is no kind of part: {', '.join(BY_KIND)}", "choose one")
+    return parts
+
+
+def part_of_value(value: Any, recipe: PartRecipe, container: str, encode: str, image: Header) -> tuple[PartSpec, Part]:
+    """Return the part of a record out of a value in memory, or out of the bytes of a file, and the spec of the part.
+
+    The spec of `recipe` has no dtype for the first value of pixels. `encode` is how images are stored in the container,
+    `image` the header of the record's.
+
+    Raises:
+        BadInput: It is no value of the kind, or does not fit the image.
+    """
+    kind = BY_KIND[recipe.spec.kind]
+    try:
+        data = value if isinstance(value, bytes) else kind.as_bytes(value)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise BadPart("", f"is no value of the kind {kind.name}: {error}") from None
+    spec = recipe.spec
+    if kind.of_pixels and not spec.dtype:
+        facts = kind.facts(data, True, len(data), recipe.max_pixels)
+        spec = kind.spec({(facts.dtype, facts.channels)}, recipe)
+    recipe = replace(recipe, spec=spec, encode=kind.encoding(container, encode, spec))
+    return spec, kind.part(data, recipe, image, None)
 
 
 def check_size(size: tuple[int, int], image: Header) -> None:

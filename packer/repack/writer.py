@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -13,14 +14,14 @@ from xxhash import xxh3_128_digest
 import packer
 from packer.containers import container_names, container_of
 from packer.containers.container import EXTENSIONS, ShardSpec
-from packer.errors import AnyPath, BadImage, BadLabel, BadMask, UsageError, option, plural, printable
+from packer.errors import AnyPath, BadImage, BadInput, BadLabel, BadMask, BadPart, UsageError, option, plural, printable
 from packer.format.index import read_index
 from packer.format.manifest import Manifest, Origin, ShardEntry, of_parts
 from packer.images.header import check_header, decoded_shape, read_header
 from packer.images.image_headers import Header
 from packer.images.masks import LARGEST, MaskValues, encode_mask
 from packer.images.opencv import quiet_opencv
-from packer.images.parts import BY_KIND
+from packer.images.parts import BY_KIND, PartRecipe, check_kinds, part_of_value
 from packer.images.resize import Encoding, encode
 from packer.model.annotation import Part, PartSpec, RawAnnotation, Record
 from packer.model.fields import BY_NAME, FIELDS, INSTANCES, Field, Lists, listed_fields
@@ -65,6 +66,7 @@ class PackWriter:
         overwrite: Replace an existing pack.
         mask_classes: The names of the ids in masks. None: those of `classes`.
         ignore_id: The id of pixels of masks that are of no class. None: there are none.
+        parts: What else records have: name -> kind, one of mask, map, image, array, text and json.
 
     Raises:
         UsageError: A value is out of range, or the pack cannot be written there.
@@ -83,6 +85,7 @@ class PackWriter:
         overwrite: bool = False,
         mask_classes: Sequence[str] | None = None,
         ignore_id: int | None = 255,
+        parts: Mapping[str, str] | None = None,
     ) -> None:
         check_folder(out, "PackWriter")
         path = os.fsdecode(out)
@@ -98,6 +101,8 @@ class PackWriter:
         self._classes = None if classes is None else _names(classes)
         self._ids = _NumberedClasses() if self._classes is None else ClassIds(self._classes)
         self._resolver = Resolver(self._ids, "fail")
+        kinds = check_kinds(parts or {}).items()
+        self._parts = {n: PartRecipe(PartSpec(n, kind), "", mode="unchanged", quality=quality) for n, kind in kinds}
         self._masks: PartSpec | None = None
         """What masks are, if the first record has one."""
         self._mask_values = MaskValues(
@@ -134,7 +139,7 @@ class PackWriter:
 
     def write(
         self, image: Any, label: int | str | None = None, *, path: AnyPath | None = None, mask: Any = None,
-        masks: Any = None, **fields: Any,
+        masks: Any = None, parts: Mapping[str, Any] | None = None, **fields: Any,
     ) -> None:  # fmt: skip
         """Add a record. If it raises, nothing is added, and others can follow.
 
@@ -147,6 +152,8 @@ class PackWriter:
                 record has one; others may then lack theirs.
             masks: That of the object in each box: arrays (k, height, width) that are not 0 where it is; or run lengths
                 as pycocotools makes them, ``{"size": [height, width], "counts": ...}``, and None for an object without.
+            parts: The value of each of the pack's `parts` that it has: arrays, texts, values of JSON; or the bytes of a
+                file. The first record has all that have pixels.
             fields: What else is known of it, in pixels, by the names of `packer.types.Annotation`: ``boxes=[[xmin,
                 ymin, xmax, ymax]], box_labels=[3]``, points, ``extras={"night": True}``.
 
@@ -177,9 +184,15 @@ class PackWriter:
         raw = RawAnnotation(where, None if label is None else self._class(label, where), **values)
         annotation = self._resolver.annotation([raw], header, name)
         checked_texts(annotation, name)
-        parts = () if mask is None else (self._mask(mask, shape[:2], where),)
+        stored = [self._part(part, value, header, where) for part, value in (parts or {}).items()]
+        if mask is not None:
+            stored.append(self._mask(mask, shape[:2], where))
+        for recipe in () if self._count else self._parts.values():
+            if BY_KIND[recipe.spec.kind].of_pixels and not recipe.spec.dtype:
+                raise UsageError(where, f"has no {recipe.spec.name}", "give the first record one: the others are alike")
         key, digest = f"{self._count:08d}", xxh3_128_digest(data)
-        self._add(Record(key, data, encoding, *shape, dtype, annotation, name, digest, parts), path is not None)
+        record = Record(key, data, encoding, *shape, dtype, annotation, name, digest, tuple(stored))
+        self._add(record, path is not None)
 
     def close(self) -> None:
         """Write what is left, and publish the pack.
@@ -250,9 +263,23 @@ class PackWriter:
         self._masks = spec
         return part
 
+    def _part(self, name: str, value: Any, image: Header, where: str) -> Part:
+        if (recipe := self._parts.get(name)) is None:
+            step = 'name its kind: PackWriter(OUT, parts={"depth": "map"})'
+            raise UsageError(where, f"has the part {printable(name)}", step)
+        encode = "copy" if self._is_of_files else self._encode
+        try:
+            with quiet_opencv():
+                spec, part = part_of_value(value, recipe, self._container, encode, image)
+        except BadInput as error:
+            raise BadPart(where, f"has a {name} that {error.problem}", error.next_step) from None
+        self._parts[name] = replace(recipe, spec=spec)
+        return part
+
     @property
     def _part_specs(self) -> tuple[PartSpec, ...]:
-        return () if self._masks is None else (self._masks,)
+        others = tuple(recipe.spec for recipe in self._parts.values())
+        return others if self._masks is None else (self._masks, *others)
 
     _is_of_files = False
 
