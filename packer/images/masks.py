@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -73,11 +73,18 @@ class MaskValues:
         highest = int(values.max(initial=0))
         if not self.ids and (highest < len(self.classes) or not self.classes) and highest <= np.iinfo(dtype).max:
             return values.astype(dtype, copy=False)
-        known = table >= 0
-        known &= table <= np.iinfo(dtype).max
+        known = self._known(dtype)
+        if values.dtype == np.uint8 and dtype == "uint8" and cv2.LUT(values, known[:256].view(np.uint8)).all():
+            return np.asarray(cv2.LUT(values, table[:256].astype(np.uint8)))
         if not (there := known[values]).all():
             raise self._unknown(values, there, str)
         return table.astype(dtype)[values]
+
+    @lru_cache(maxsize=8)  # noqa: B019 - of a few values
+    def _known(self, dtype: str) -> NDArray[np.bool_]:
+        """Return which values have an id that a dtype holds."""
+        known: NDArray[np.bool_] = (self._table >= 0) & (self._table <= np.iinfo(dtype).max)
+        return known
 
     def _of_colors(self, values: Mask, dtype: str) -> Mask:
         colors, ids = self._colors
