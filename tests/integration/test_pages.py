@@ -14,7 +14,10 @@ from drawn_masks import pairs, write_files
 from packer import BuildOptions, build_pack
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if "test_pages.py" in (block.reason or "")]
-LIBRARIES = ("torchvision", "segmentation_models_pytorch", "lightning", "accelerate", "torchdata", "transformers", "tensorflow", "keras")
+LIBRARIES = (
+    "torchvision", "segmentation_models_pytorch", "lightning", "accelerate", "torchdata", "transformers", "tensorflow",
+    "keras",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
