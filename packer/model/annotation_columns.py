@@ -45,7 +45,8 @@ class Ragged:
                 raise IndexError(f"only slices of step 1, got step {step}")
             return Ragged(self.values, self.offsets[start : max(start, stop) + 1])
         if isinstance(index, np.ndarray) and index.ndim:
-            starts, lengths = self.offsets[:-1][index].astype(np.int64), self.lengths[index].astype(np.int64)
+            starts, stops = (bounds[index].astype(np.int64) for bounds in (self.offsets[:-1], self.offsets[1:]))
+            lengths = stops - starts
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
             return Ragged(self.values[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)], offsets)
         row = index + len(self) if index < 0 else index

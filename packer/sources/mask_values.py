@@ -12,7 +12,7 @@ from packer.images.masks import LARGEST, MaskValues
 from packer.sources.paths import as_text, file_of, folder_of, quoted_value
 from packer.sources.source import Tree
 from packer.sources.tree import MIB, lines_of, read_file
-from packer.sources.yolo_config import NAME_FILES
+from packer.sources.yolo_config import NAME_FILES, read_config, yamls_with
 
 IGNORED = 255
 """The id that means "no class" in the published sets of masks."""
@@ -20,6 +20,8 @@ FORMS = 'ids, binary, "colors:FILE" or "map:FILE"'
 COLOR_FILES = frozenset(b"labelmap.txt label_colors.txt class_dict.csv class_dict_seg.csv".split())
 """Files of colors and names, as CVAT, CamVid and tools for both write them (compared in lower case)."""
 MASK_NAME_FILES = NAME_FILES | {b"class_names.txt", b"labels.txt"}
+MASK_KEYS = frozenset(("masks_dir", "label_mapping"))
+"""A data.yaml with one of these is of masks, as Ultralytics reads it; others name the boxes."""
 ADE_FILES = frozenset(b"objectinfo150.txt scenecategories.txt".split())
 NUMBERS = re.compile(r"[0-9]+")
 HEX = re.compile(r"#([0-9a-fA-F]{6})\b")
@@ -94,6 +96,8 @@ def _beside(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
             raise UsageError(as_text(path), problem, f"say what the values mean: {option('mask-values')}") from None
     if any(path.rpartition(b"/")[2].lower() in ADE_FILES for path in tree.files) and b"annotations" in place:
         return _scene_parsing(tree, asked.ignore)
+    if yamls_with(tree, MASK_KEYS):
+        return _of_yaml(tree, asked.ignore)
     if names := _names(tree, where, asked.alone):
         return with_ignored(MaskValues(names), asked.ignore)
     if b"segmentationclass" in place:
@@ -150,9 +154,25 @@ def _scene_parsing(tree: Tree, ignore: int | None) -> MaskValues:
     return MaskValues(names, ignored, ids)
 
 
+def _of_yaml(tree: Tree, ignore: int | None) -> MaskValues:
+    """Return the classes of a data.yaml, and the ids of its ``label_mapping``; other values are ids."""
+    config = read_config(tree)
+    names, ignored = config.names or (), IGNORED if ignore is None else ignore
+    ids = {number: number for number in range(len(names))} if config.label_mapping else {}
+    ids |= {value: ignored if id is None else id for value, id in config.label_mapping.items()}
+    if unknown := [id for id in ids.values() if id >= len(names) and id != ignored]:
+        problem = f"label_mapping: names class {unknown[0]}, and names: has {len(names)}"
+        raise UsageError(as_text(config.origin), problem, "fix the file")
+    return MaskValues(names if len(names) != 1 else ("background", *names), ignored, tuple(ids.items()))
+
+
 def files_of_values(tree: Tree, where: bytes, alone: bool) -> list[bytes]:
     """Return the files that may say what the values of the masks in a folder mean; the arguments are as in `Asked`."""
-    return [*_near(tree, where, COLOR_FILES | ADE_FILES), *_name_files(tree, where, alone)]
+    return [
+        *_near(tree, where, COLOR_FILES | ADE_FILES),
+        *yamls_with(tree, MASK_KEYS),
+        *_name_files(tree, where, alone),
+    ]
 
 
 def _name_files(tree: Tree, where: bytes, alone: bool) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,8 @@ DEEPEST = 32
 MOST_NODES = 4 * MOST_CLASSES
 """Maximum number of values in a YAML file: a number and a name per class, each twice."""
 
+UNLABELLED = ("ignore_label", "255", "null", "~", "")
+"""What ``label_mapping`` says of values of no class."""
 NAME_FILES = frozenset({b"classes.txt", b"obj.names", b"classes.names", b"coco.names", b"_darknet.labels"})
 """Files of class names, one per line; never labels."""
 
@@ -43,6 +46,8 @@ class YoloConfig:
     """(number of points, values per point: 2 or 3)."""
     flip_index: tuple[int, ...] | None = None
     """Index of the mirror image of each point: ``flip_idx``, or from the names of the points."""
+    label_mapping: dict[int, int | None] = field(default_factory=dict)
+    """Value in a mask -> class id, None for what is of no class."""
     splits: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """train, val, ... -> folders or lists of images, as written."""
     path: str = ""
@@ -57,12 +62,7 @@ def read_config(tree: Tree) -> YoloConfig:
     Raises:
         UsageError: It is invalid, or several files differ.
     """
-    yamls = {}
-    for path in tree.files:
-        if b"/" not in path and extension_of(path) in (b".yaml", b".yml"):
-            loaded = _load(tree, path)
-            if loaded.keys() & {"names", "nc"}:
-                yamls[path] = loaded
+    yamls = yamls_with(tree, {"names", "nc"})
     if len(yamls) > 1 and b"data.yaml" not in yamls:
         raise UsageError(tree.root, f"several files give class names: {some_paths(yamls)}", "keep one, as data.yaml")
     if yamls:
@@ -72,6 +72,12 @@ def read_config(tree: Tree) -> YoloConfig:
     if found.names is None:
         _refuse_names_below(tree)
     return found
+
+
+def yamls_with(tree: Tree, keys: Set[str]) -> dict[bytes, dict[str, Any]]:
+    """Return the YAML files in the root folder that have one of these keys."""
+    paths = (path for path in tree.files if b"/" not in path and extension_of(path) in (b".yaml", b".yml"))
+    return {path: loaded for path in paths if (loaded := _load(tree, path)).keys() & keys}
 
 
 def _refuse_names_below(tree: Tree) -> None:
@@ -147,6 +153,7 @@ def _config(loaded: dict[str, Any], path: bytes) -> YoloConfig:
             names=_names(loaded.get("names"), loaded.get("nc")),
             kpt_shape=kpt_shape,
             flip_index=None if kpt_shape is None else _flip_index(loaded, kpt_shape[0]),
+            label_mapping=_label_mapping(loaded.get("label_mapping")),
             splits={
                 key: tuple(value if isinstance(value, list) else [value])
                 for key, value in loaded.items()
@@ -157,6 +164,21 @@ def _config(loaded: dict[str, Any], path: bytes) -> YoloConfig:
         )
     except ValueError as error:
         raise UsageError(path, str(error), "fix the file") from None
+
+
+def _label_mapping(value: Any) -> dict[int, int | None]:
+    """Return ``label_mapping`` of a data.yaml; values below 0 are in no mask. Raise ValueError if it is invalid."""
+    if value is not None and not isinstance(value, dict):
+        raise ValueError("label_mapping: is not a mapping of values to class ids")
+    found: dict[int, int | None] = {}
+    for key, text in (value or {}).items():
+        number, ignored = class_id(key.encode("utf-8", "replace")), text in UNLABELLED
+        id = None if ignored or not isinstance(text, str) else class_id(text.encode("utf-8", "replace"))
+        if (number is None and not key.startswith("-")) or (id is None and not ignored):
+            raise ValueError(f"label_mapping: {quoted_value(key)} has no class id, and is not ignore_label")
+        if number is not None:
+            found[number] = id
+    return found
 
 
 def _points(value: Any) -> tuple[int, int] | None:

@@ -9,11 +9,15 @@ import pytest
 from conftest import Launch
 from doc_blocks import PAGES, Block, blocks_of
 from drawn import draw_classes
+from drawn_masks import pairs, write_files
 
 from packer import BuildOptions, build_pack
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if "test_pages.py" in (block.reason or "")]
-LIBRARIES = ("lightning", "accelerate", "torchdata", "transformers", "tensorflow", "keras")
+LIBRARIES = (
+    "torchvision", "segmentation_models_pytorch", "lightning", "accelerate", "torchdata", "transformers", "tensorflow",
+    "keras",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +29,8 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build_pack(BuildOptions(str(home / name), str(home / f"{name}.lmdb"), "lmdb", workers=1, resize="32x32"))
     how = {"encode": "jpeg", "resize": "64x64", "workers": 1}
     build_pack(BuildOptions(str(home / "imgs"), str(home / "imgs.tfrecord"), "tfrecord", **how))
+    scenes = write_files(home / "scenes", pairs(count=8) | {"masks/class_names.txt": b"background\nant\nbee\ncat\n"})
+    build_pack(BuildOptions(str(scenes), str(home / "scenes-train.lmdb"), encode="jpeg", workers=1))
     return home
 
 

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 import packer
 from packer import BuildOptions, build_pack, open_pack
 from packer.errors import NotInstalled
-from packer.loading.yolo_labels import ImageFiles, YoloLabels, imread
+from packer.loading.yolo_labels import ImageFiles, MaskLabels, YoloLabels, imread, read_mask
 
 ROWS = {
     "a": "1 0.5 0.5 0.25 0.5\n0 0.25 0.25 0.1 0.2\n1 0.5 0.5 0.25 0.5\n",  # the third is the first again
@@ -92,6 +92,22 @@ def test_workers_get_few_bytes(tmp_path: Path) -> None:
     labels, files = pickle.loads(pickle.dumps((YoloLabels(pack, range(3)), ImageFiles(pack, range(3)))))
     assert len(pickle.dumps((labels, files))) < 1000
     assert len(files) == 3 and files[2] == labels[2]["im_file"]
+
+
+@pytest.mark.parametrize(("ignore", "missing"), [(255, 255), (2, 255), (None, 0)])
+def test_masks_have_255_where_they_have_no_class(tmp_path: Path, ignore: int | None, missing: int) -> None:
+    """Whatever the pack ignores; where an image has no mask, it has no class, or class 0 if none is ignored."""
+    image, mask = np.zeros((2, 3, 3), np.uint8), np.array([[0, 1, 1], [1, 0, 1]], np.uint8)
+    mask[0, 2] = 1 if ignore is None else ignore
+    with packer.PackWriter(tmp_path / "p", mask_classes=["ant", "bee"], ignore_id=ignore) as writer:
+        writer.write(image, mask=mask)
+        writer.write(image)
+    pack = open_pack(tmp_path / "p")
+    expected = np.where(mask == ignore, 255, mask)
+    assert np.array_equal(read_mask(pack, 0), expected) and read_mask(pack, 0).flags.writeable
+    assert np.array_equal(read_mask(pack, 1), np.full((2, 3), missing)) and read_mask(pack, 1).dtype == np.uint8
+    first, second = MaskLabels(pack, range(2))
+    assert first["shape"] == second["shape"] == (2, 3) and not len(first["cls"]) and first["bboxes"].shape == (0, 4)
 
 
 # -- images

@@ -250,6 +250,49 @@ def test_names_beside_the_masks(tmp_path: Path) -> None:
     assert not any("no names of classes" in note for note in pack.manifest.notes)
 
 
+YAML = "names: [background, ant, bee, cat]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "ignore"),
+    [
+        ("masks_dir: masks\n", {}, None),
+        ("label_mapping: {-1: ignore_label, 0: 1, 1: 0, 3: ignore_label}\n", {0: 1, 1: 0, 3: 255}, None),
+        ("masks_dir: masks\nlabel_mapping: {2: null, 3: 255}\n", {2: 7, 3: 7}, 7),
+    ],
+)
+def test_a_data_yaml_of_masks(text: str, ids: dict[int, int], ignore: int | None, tmp_path: Path) -> None:
+    """As Ultralytics reads it: tests/integration/test_ultralytics.py compares them."""
+    source = write_files(tmp_path / "set", pairs() | {"data.yaml": (YAML + text).encode()})
+    pack = build(source, ignore_id=ignore)
+    table = np.array([ids.get(value, value) for value in range(4)])
+    assert same(masks_of(pack), {name: table[mask] for name, mask in drawn().items()})
+    assert pack.classes == ["background", "ant", "bee", "cat"]
+    assert pack.manifest.masks["mask"].ignore == (ignore or 255) and "0 files left unread" in pack.manifest.notes[0]
+
+
+def test_a_data_yaml_of_one_class(tmp_path: Path) -> None:
+    masks = {name: mask.clip(0, 1) for name, mask in drawn().items()}
+    files = pairs() | {f"masks/{name}.png": picture(mask) for name, mask in masks.items()}
+    pack = build(write_files(tmp_path / "set", files | {"data.yaml": b"names: {0: ant}\nmasks_dir: masks\n"}))
+    assert same(masks_of(pack), masks) and pack.classes == ["background", "ant"]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "problem"),
+    [
+        ("[0, 1]", "label_mapping: is not a mapping of values to class ids"),
+        ("{0: ant}", 'label_mapping: "0" has no class id, and is not ignore_label'),
+        ("{x: 1}", 'label_mapping: "x" has no class id'),
+        ("{0: 4}", "label_mapping: names class 4, and names: has 4"),
+    ],
+)
+def test_bad_mappings_of_a_data_yaml(mapping: str, problem: str, tmp_path: Path) -> None:
+    text = f"{YAML}label_mapping: {mapping}\n"
+    with pytest.raises(UsageError, match=problem):
+        build(write_files(tmp_path / "set", pairs() | {"data.yaml": text.encode()}))
+
+
 def test_cityscapes(tmp_path: Path) -> None:
     """labelTrainIds are preferred; labelIds alone become them, by the published table; all else is ignored."""
     wanted = {}
