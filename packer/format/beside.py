@@ -68,6 +68,14 @@ class BesideList:
         text = self.to_json()
         return (*self.data_files, FileEntry(self.NAME, len(text), hashlib.sha256(text).hexdigest()))
 
+    def write(self, folder: str) -> None:
+        """Write the list into a folder, durably and in one step. Raise StorageError on failure."""
+        from packer.system.storage import storage_errors  # which reading does not need
+
+        path = os.path.join(folder, self.NAME)
+        with storage_errors(path), replacing(path) as file:
+            file.write(self.to_json())
+
 
 L = TypeVar("L", bound=BesideList)
 
@@ -125,12 +133,3 @@ def parse_beside(kind: type[L], pack: str, text: bytes, manifest: Manifest, next
     if not all(0 <= file.bytes < 1 << 62 for file in found.data_files):
         raise DamagedPack(path, "has a file without a valid size", next_step)
     return found
-
-
-def write_beside(folder: str, found: BesideList) -> None:
-    """Write a list into a folder, durably and in one step. Raise StorageError on failure."""
-    from packer.system.storage import storage_errors  # which reading does not need
-
-    path = os.path.join(folder, found.NAME)
-    with storage_errors(path), replacing(path) as file:
-        file.write(found.to_json())

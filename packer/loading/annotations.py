@@ -158,7 +158,7 @@ class BatchAnnotations:
             if column.values.dtype != object:
                 columns[name] = Column(torch.from_numpy(column.values), column.counts, column.sizes)
         images = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in self.images.items()}
-        return replace(self, columns=columns, images=images)
+        return BatchAnnotations(self.records, columns, images, self.points)
 
     def as_dicts(self, leave: Collection[str] = ()) -> list[dict[str, Any]]:
         """Return a target for each image (`loading.targets.target_of`): views of one tensor for each field.
@@ -192,11 +192,11 @@ class BatchAnnotations:
         if len(parts) == 1:
             return parts[0]
         first = parts[0]
-        return replace(
-            first,
-            records=np.concatenate([part.records for part in parts]),
-            columns={name: Column.join([part.columns[name] for part in parts]) for name in first.columns},
-            images={name: _joined([part.images[name] for part in parts]) for name in first.images},
+        return BatchAnnotations(
+            np.concatenate([part.records for part in parts]),
+            {name: Column.join([part.columns[name] for part in parts]) for name in first.columns},
+            {name: _joined([part.images[name] for part in parts]) for name in first.images},
+            first.points,
         )
 
 

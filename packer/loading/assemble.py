@@ -413,7 +413,7 @@ def check_collate(collate: Any, targets: Targets) -> str:
     if not targets.has_boxes:
         raise UsageError("collate", f'is "{collate}", which needs boxes, but the pack has none', "leave it out")
     if targets.has_parts:
-        next_step = 'write collate="list", or leave them out with parts=()'
+        next_step = 'write collate="list", or leave the parts out with parts=()'
         raise UsageError("collate", f'is "{collate}", which has no place for parts', next_step)
     return str(collate)
 

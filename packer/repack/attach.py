@@ -16,7 +16,7 @@ import numpy as np
 from crc32c import crc32c
 
 from packer.errors import AnyPath, BadInput, UsageError, option, printable
-from packer.format.beside import read_beside, write_beside
+from packer.format.beside import read_beside
 from packer.format.pack import Pack, open_pack
 from packer.format.sidecar_list import (
     CHECKED_BYTES,
@@ -183,7 +183,7 @@ def _publish(pack: Pack, work: str, sidecars: Sequence[SidecarFacts]) -> None:
             os.replace(os.path.join(work, name), os.path.join(pack.path, name))
         sync_path(pack.path)
         if sidecars:
-            write_beside(pack.path, listed)
+            listed.write(pack.path)
         kept = {file.name for file in listed.files} if sidecars else set()
         gone = [name for name in os.listdir(pack.path) if SIDECAR_FILE.fullmatch(name) and name not in kept]
         for name in sorted(gone, key=lambda name: name != SidecarList.NAME):

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, option, printable
-from packer.format.beside import read_beside, write_beside
+from packer.format.beside import read_beside
 from packer.format.jpeg_index_list import (
     JPEG_INDEX_NAME,
     JPEG_INDEX_PREFIX,
@@ -219,5 +219,5 @@ def _publish(pack: Pack, work: str, listed: JpegIndexList) -> None:
         for name in names:
             os.replace(os.path.join(work, name), os.path.join(folder, name))
         sync_path(folder)
-        write_beside(folder, listed)
+        listed.write(folder)
         remove_files(folder, [name for name in own_files(folder) if name not in (*names, JPEG_INDEX_NAME)])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printable
-from packer.format.beside import BesideList, read_beside, write_beside
+from packer.format.beside import BesideList, read_beside
 from packer.format.digests import sha256_of
 from packer.format.jpeg_index_list import JPEG_INDEX
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
@@ -290,7 +290,7 @@ def pull(url: AnyPath, pack: AnyPath, overwrite: bool = False, progress: Progres
     with output:
         resumed = output.fetch(files, progress)
         for listed in beside:
-            write_beside(output.folder, listed)
+            listed.write(output.folder)
         output.publish_folder(manifest)
     size = sum(file.bytes for file in files)
     seconds = time.monotonic() - started

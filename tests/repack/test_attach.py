@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from running import digests, good, refused, run
 
 from packer import attach, convert, detach, merge, open_pack, pull, push, split
 from packer.errors import BadInput, DamagedPack, StorageError, UsageError
-from packer.format.sidecar_list import ITEM_BYTES
+from packer.format.beside import read_beside
+from packer.format.sidecar_list import ITEM_BYTES, SidecarList
 from packer.format.verify import verify
 from packer.repack import attach as attaching
 from packer.repack.url_packs import clean, find_unreferenced
@@ -251,8 +253,8 @@ def test_an_end_in_the_middle_leaves_the_pack_as_it_was(
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    for place in (attaching.np.lib.format, os, attaching):
-        name = {os: "fsync", attaching: "write_beside"}.get(place, "write_array_header_1_0")
+    for place in (attaching.np.lib.format, os, SidecarList):
+        name = {os: "fsync", SidecarList: "write"}.get(place, "write_array_header_1_0")
         with monkeypatch.context() as patch:
             patch.setattr(place, name, stop)
             with pytest.raises(KeyboardInterrupt):
@@ -310,11 +312,6 @@ def test_damage_is_found(lmdb: Path, tmp_path: Path) -> None:
 
 def test_a_list_that_somebody_made_up(lmdb: Path, copied: MakePack, tmp_path: Path) -> None:
     """Nothing is read beyond a file, or outside the folder; nor that of another pack."""
-    from dataclasses import replace
-
-    from packer.format.beside import read_beside, write_beside
-    from packer.format.sidecar_list import SidecarList
-
     attach(lmdb, saved(tmp_path / "v.npy", rows()), "v")
     listed = read_beside(SidecarList, str(lmdb), open_pack(lmdb).manifest)
     assert listed is not None
@@ -325,10 +322,10 @@ def test_a_list_that_somebody_made_up(lmdb: Path, copied: MakePack, tmp_path: Pa
         replace(facts, files=(replace(file, name="../v.npy"),)), replace(facts, name="a/b"), replace(facts, files=()),
         replace(facts, files=(replace(file, crc32c=""),)), replace(facts, files=(replace(file, bytes=-1),)),
     ):  # fmt: skip
-        write_beside(str(lmdb), replace(listed, sidecars=(wrong,)))
+        replace(listed, sidecars=(wrong,)).write(str(lmdb))
         with pytest.raises(DamagedPack, match=r"sidecars\.json"):
             open_pack(lmdb).part(0, "v")
-    write_beside(str(lmdb), replace(listed, rows_sha256="0" * 64))
+    replace(listed, rows_sha256="0" * 64).write(str(lmdb))
     with pytest.raises(DamagedPack, match="was made for other records than those of the pack"):
         open_pack(lmdb).sidecars  # noqa: B018
 
