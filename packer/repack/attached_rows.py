@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,7 @@ def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
         if ending == ".npy":
             return _in_order(where, _loaded(where), pack)
         if ending not in TABLES:
+            os.stat(where)
             step = f"give a folder, or a file that ends in .npy, {', '.join(TABLES)}"
             raise UsageError(where, "is in no format that packer attach reads", step)
         return _read_table(asked, TABLES[ending](where), pack)
@@ -130,7 +132,7 @@ def _read_folder(asked: AttachRequest, pack: Pack) -> Attached:
     files = {name: [p for p in tree.files if extension_of(p).lower() in kinds[name]] for name in kinds}
     there = [name for name in kinds if files[name]]
     if len(there) != 1:
-        endings = b", ".join(sorted(b"".join(kinds[name]) for name in there or kinds)).decode()
+        endings = b", ".join(sorted(chain.from_iterable(kinds[name] for name in there or kinds))).decode()
         step = f"pass {option('kind')}" if there else "name the folder of the files"
         raise UsageError(where, f"has {'' if there else 'no '}files of {endings}", step)
     (kind,) = there

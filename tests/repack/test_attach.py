@@ -231,6 +231,11 @@ def test_commands_say_what_to_do(lmdb: Path, tmp_path: Path) -> None:
     assert "'label'" in refused(2, "attach", lmdb, array, "--as", "label")
     assert "'image_id'" in refused(2, "attach", lmdb, array, "--as", "image_id")
     assert "cannot be read" in refused(3, "attach", lmdb, tmp_path / "none.npy", "--as", "v")
+    assert "cannot be read: No such file" in refused(3, "attach", lmdb, tmp_path / "none", "--as", "v")
+    (tmp_path / "none").mkdir()
+    assert "has no files of .caption, .json, .npy, .txt" in refused(
+        2, "attach", lmdb, lmdb.parent / "none", "--as", "v"
+    )
     assert "packer pull it first" in refused(2, "attach", f"file://{lmdb}", array, "--as", "v")
     good("attach", lmdb, array, "--as", "v")
     assert "packer detach" in refused(2, "attach", lmdb, array, "--as", "v")
