@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from packer.packing.build_options import BuildOptions
     from packer.packing.recorded import options_from, options_like
     from packer.repack.adopt import adopt
+    from packer.repack.attach import attach, detach
     from packer.repack.convert import convert
     from packer.repack.diff import diff
     from packer.repack.extract import extract
@@ -48,6 +49,7 @@ _HOMES = {
     "RandomResizedCrop": "packer.loading.crop",
     "Resize": "packer.loading.crop",
     "adopt": "packer.repack.adopt",
+    "attach": "packer.repack.attach",
     "as_tv_tensors": "packer.loading.collate",
     "build": "packer.packing.build",
     "build_pack": "packer.packing.build",
@@ -55,6 +57,7 @@ _HOMES = {
     "build_part": "packer.packing.build",
     "build_parts": "packer.packing.build",
     "collate": "packer.loading.collate",
+    "detach": "packer.repack.attach",
     "diff": "packer.repack.diff",
     "extract": "packer.repack.extract",
     "join_packs": "packer.format.pack",
@@ -88,6 +91,7 @@ __all__ = [
     "__version__",
     "adopt",
     "as_tv_tensors",
+    "attach",
     "build",
     "build_pack",
     "build_packs",
@@ -95,6 +99,7 @@ __all__ = [
     "build_parts",
     "collate",
     "convert",
+    "detach",
     "diff",
     "extract",
     "join_packs",

@@ -190,7 +190,17 @@ TAKE_URLS = {
     *(f"{name} pack" for name in ("convert", "split", "extract", "stats", "info", "hash", "verify", "repair", "index")),
     *(f"{name} out" for name in ("convert", "adopt", "merge", "split")),
     *(f"{name} cache_dir" for name in ("info", "hash", "diff", "stats", "view", "bench", "extract", "cache")),
-    *("merge packs", "view packs", "push pack", "diff a", "diff b", "stats against", "bench path"),
+    *(
+        "attach pack",
+        "detach pack",
+        "merge packs",
+        "view packs",
+        "push pack",
+        "diff a",
+        "diff b",
+        "stats against",
+        "bench path",
+    ),
 }
 """Read or write there, or say what to do instead."""
 

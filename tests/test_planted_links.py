@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import audit_guard
+import numpy as np
 import pytest
 from drawn import draw_classes, tree_state
 from indexing import stand_in
@@ -84,6 +85,15 @@ def _cached(w: Path) -> None:
     good("hash", f"file://{w}/store/p")
 
 
+def _rows(w: Path) -> None:
+    np.save(w / "rows.npy", np.arange(len(open_pack(w / "p"))))
+
+
+def _attached(w: Path) -> None:
+    _rows(w)
+    good("attach", w / "p", w / "rows.npy", "--as", "rows")
+
+
 def _installed(w: Path) -> None:
     good("completion", "bash", "--install")
 
@@ -100,6 +110,8 @@ CASES: dict[str, tuple[list[str], Callable[[Path], None] | None]] = {
     "index": (["index", "{w}/p"], None),
     "index, again": (["index", "{w}/p", "--interval", "4"], _indexed),
     "index, remove": (["index", "{w}/p", "--remove"], _indexed),
+    "attach": (["attach", "{w}/p", "{w}/rows.npy", "--as", "rows"], _rows),
+    "detach": (["detach", "{w}/p", "rows"], _attached),
     "extract": (["extract", "{w}/p", "{w}/out"], None),
     "extract, again": (["extract", "{w}/p", "{w}/out", "--overwrite"], _extracted),
     "split": (["split", "{w}/p", "--parts", "train=0.5,val=0.5"], None),

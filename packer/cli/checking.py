@@ -204,11 +204,12 @@ def info(
     if as_json:
         asked = {name: list_as_json(read_list(pack, name, manifest)) for name, is_asked in lists.items() if is_asked}
         command_line = {"command": command_of(manifest, pack)}
-        found = {
+        found: dict[str, Any] = {
             "missing": missing_files(pack, manifest),
             "content": content_digest_of(pack, manifest, cache_dir, cache_bytes),
         }
         found |= jpeg_index_facts(pack, manifest)
+        found["sidecars"] = sidecar_facts(pack, manifest)
         facts = {"path": pack, "bytes": manifest.shard_bytes, **asdict(manifest)}
         echo(json.dumps({**facts, **found, **command_line, **asked}))
         return
@@ -219,6 +220,8 @@ def info(
         echo(f"{name:<10} {printable(value)}")
     for value in jpeg_index_facts(pack, manifest).values():
         echo(f"JPEG index {value['text']}")
+    for sidecar in sidecar_facts(pack, manifest):
+        echo(f"sidecar    {sidecar['text']}")
     for name in missing_files(pack, manifest):
         step = f"packer repair {printable(pack)} restores what it can"
         if is_url(pack):
@@ -261,13 +264,32 @@ def jpeg_index_facts(pack: str, manifest: Manifest) -> dict[str, Any]:
     That of a pack at a URL is not looked at.
     """
     from packer.cli.making import jpeg_index_facts as facts_of
-    from packer.format.jpeg_index_list import read_jpeg_index_list
+    from packer.format.beside import read_beside
+    from packer.format.jpeg_index_list import JpegIndexList
 
     try:
-        found = None if is_url(pack) else read_jpeg_index_list(pack, manifest)
+        found = None if is_url(pack) else read_beside(JpegIndexList, pack, manifest)
     except DamagedPack as error:
         return {"jpeg_index": {"text": as_options(f"{printable(error.problem)}; {printable(error.next_step)}")}}
     return {} if found is None else {"jpeg_index": facts_of(found, manifest)}
+
+
+def sidecar_facts(pack: str, manifest: Manifest) -> list[dict[str, Any]]:
+    """Return what was attached to a pack, as JSON values and as text."""
+    from packer.format.beside import read_beside
+    from packer.format.pack_objects import beside_at
+    from packer.format.sidecar_list import SidecarList
+    from packer.stores import open_store
+
+    try:
+        kind, at_url = SidecarList, is_url(pack)
+        found = beside_at(kind, open_store(pack), manifest) if at_url else read_beside(kind, pack, manifest)
+    except DamagedPack as error:
+        return [{"text": as_options(f"{printable(error.problem)}; {printable(error.next_step)}")}]
+    return [{name: getattr(one, name) for name in SHOWN_OF_SIDECARS} for one in (found.sidecars if found else ())]
+
+
+SHOWN_OF_SIDECARS = ("name", "kind", "dtype", "shape", "bytes", "text")
 
 
 def missing_files(pack: str, manifest: Manifest) -> list[str]:

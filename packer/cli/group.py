@@ -23,7 +23,7 @@ from packer.cli.looking import stats, view
 from packer.cli.making import adopt, build, convert, sample
 from packer.cli.measuring import bench, demo, doctor
 from packer.cli.output import echo, has_colors
-from packer.cli.reshaping import extract, index, merge, repair, split
+from packer.cli.reshaping import attach, detach, extract, index, merge, repair, split
 from packer.cli.storing import cache, clean, pull, push
 from packer.cli.values import OneOf
 from packer.errors import UsageError, printable
@@ -247,14 +247,14 @@ Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or
 permission, 4 a damaged pack, 130 interrupted."""
 
 SECTIONS = {
-    "Make packs": (build, adopt, convert, merge, split),
+    "Make packs": (build, adopt, convert, merge, split, attach),
     "Look": (info, view, stats, diff, extract),
     "Check": (verify, repair),
     "Move": (push, pull, cache),
     "Try and measure": (demo, bench, doctor),
 }
 """Heading of the help -> the commands below it."""
-SELDOM = (hash_command, clean, index, sample, completion)
+SELDOM = (hash_command, clean, detach, index, sample, completion)
 ALIASES = {"export": extract, "link": adopt}
 """Names that other tools have for a command."""
 

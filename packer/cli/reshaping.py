@@ -1,4 +1,4 @@
-"""Commands that make something of packs: `packer merge`, `split`, `extract`, `repair` and `index`."""
+"""Commands that make something of packs: `packer merge`, `split`, `extract`, `repair`, `index` and `attach`."""
 
 from __future__ import annotations
 
@@ -274,3 +274,60 @@ def made_lines(facts: dict[str, Any]) -> list[str]:
         reasons = ", ".join(f"{count:,} {printable(why)}" for why, count in facts["without"].items())
         lines.append(f"without an index: {reasons}")
     return lines
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@click.argument("where", type=LocalPath())
+@click.option("--as", "name", required=True, metavar="NAME", help="What to call it.")
+@click.option(
+    "--kind",
+    type=OneOf(("array", "text", "json")),
+    help="What it is.  [default: numbers are an array, texts are text]",
+)
+@click.option(
+    "--column",
+    metavar="COL",
+    help="Column of a table.  [default: the only one, the one called NAME, or that of the captions]",
+)
+@telling()
+def attach(pack: str, where: str, progress: ProgressBar, **given: Any) -> Told:
+    """Attach embeddings, captions, scores or the like to PACK.
+
+    WHERE is a .npy file in the order of the records; a table (.npz, .parquet, .csv, .tsv, .jsonl) with a column of
+    keys or paths; or a folder with a .npy, .txt or .json file for each image, of its name. Each record must have one
+    row. It is in files beside the shards; the pack itself stays as it is, and no image is read.
+
+    \b
+    Examples:
+      packer attach imgs.lmdb clip.npy --as embedding
+      packer attach imgs.lmdb captions.csv --as caption --kind text
+      packer attach imgs.lmdb ./captions --as caption
+    """
+    from packer.repack.attach import attach as attach_to_pack
+
+    report = attach_to_pack(pack, where, **given, progress=progress)
+    path = as_typed(printable(report.path), [pack])
+    return asdict(report), [
+        *(f"note: {note}" for note in report.notes),
+        f"{path}: {report.text}; {plural(report.records, 'record')} {report.joined}, {time_text(report.seconds)}",
+        f'read it: packer.PackedLoader("{path}", batch_size=32, parts=("{report.name}",))',
+    ]
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@click.argument("name")
+@telling()
+def detach(pack: str, name: str, progress: ProgressBar) -> Told:
+    """Remove from PACK what was attached as NAME.
+
+    \b
+    Example:
+      packer detach imgs.lmdb embedding
+    """
+    from packer.repack.attach import detach as detach_from_pack
+
+    report = detach_from_pack(pack, name)
+    path = as_typed(printable(report.path), [pack])
+    return asdict(report), [f"{path}: {report.name} removed, {size_text(report.bytes)}"]

@@ -119,7 +119,7 @@ def _verify(packs: list[CachedPack], as_json: bool) -> None:
             name = printable(report.url)
             for line in shortened([f"{name}: {printable(one)}" for one in report.problems], SHOWN_PROBLEMS):
                 echo_error(line)
-            checked = f"{report.records:,} of {plural(report.of, 'record')} are here{_proof(report)}"
+            checked = f"{report.records:,} of {plural(report.of, report.what)} are here{_proof(report)}"
             if report.problems:
                 in_use = f", {size_text(report.in_use_bytes)} is in use" if report.in_use_bytes else ""
                 echo(f"{name}: {checked}; {size_text(report.dropped_bytes)} was dropped{in_use}, to be fetched again")

@@ -9,13 +9,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+from crc32c import crc32c
 
 from packer.errors import DamagedPack, PackerError, StorageError, UsageError
+from packer.format.beside import read_beside
 from packer.format.digests import sha256_of
 from packer.format.index import read_index
 from packer.format.indexes import all_ranges
 from packer.format.jpeg_index_list import JPEG_INDEX, index_file_of
 from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
+from packer.format.mmap import map_file
+from packer.format.sidecar_list import CHECKED_BYTES, SidecarList
+from packer.format.sidecars import checksums_of
 from packer.format.verify_records import record_problems, text_of
 from packer.model.annotation import Int64, Progress, names_in
 from packer.model.annotation_columns import column
@@ -90,6 +95,8 @@ class CacheReport:
     """Removed, because something in it was wrong; it is fetched again when it is read."""
     in_use_bytes: int = 0
     """The same, but in use by a process, which verifies what it reads itself."""
+    what: str = "record"
+    """What `records` counts: of a sidecar, "piece", of its files."""
 
 
 def cached_packs(root: str, which: str | None = None) -> list[CachedPack]:
@@ -126,6 +133,8 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
     """
     try:
         manifest = read_manifest(pack.folder)
+        if (beside := read_beside(SidecarList, pack.folder, manifest)) is not None:
+            return _verify_sidecar(pack, beside, progress)
     except PackerError as error:
         step = f"remove it, to have it fetched again: packer cache --clear {pack.id}"
         raise DamagedPack(pack.url, f"cannot be verified in the cache: {error.problem}", step) from None
@@ -169,12 +178,43 @@ def verify_cached(pack: CachedPack, progress: Progress) -> CacheReport:
                 report.problems.append(f"{shard.container.name}: does not match its SHA-256, though its records do")
                 wrong.update(stored.layout.extents[begin:end].tolist())
             progress.advance(int(sizes[:, rows].sum()))
+    _drop(stored, wrong, report)
+    return report
+
+
+def _verify_sidecar(pack: CachedPack, beside: SidecarList, progress: Progress) -> CacheReport:
+    """Verify the pieces that are here of the sidecar to which this folder belongs."""
+    report, stored, wrong = CacheReport(pack.url, 0, 0, what="piece"), pack.stored, set[int]()
+    (facts,) = beside.sidecars
+    with stored.held():
+        here, layout = stored.present(), stored.layout
+        for number, file in enumerate(facts.files):
+            path, first = os.path.join(pack.folder, file.name), int(layout.first_blocks[number])
+            data, absent = map_file(path, file.bytes), 0
+            for piece, wanted in enumerate(checksums_of(file).tolist()):
+                start = piece * CHECKED_BYTES
+                block, some = first + start // BlockLayout.BLOCK_BYTES, data[start : start + CHECKED_BYTES]
+                report.of, report.records = report.of + 1, report.records + int(here[block])
+                absent += 0 if here[block] else len(some)
+                if here[block] and crc32c(some) != wanted:
+                    report.problems.append(f"{file.name}: piece {piece} does not match its checksum")
+                    wrong.add(int(layout.extents[block]))
+            report.absent_bytes += absent
+            progress.advance(file.bytes - absent)
+        if not report.absent_bytes and not wrong:
+            proved = all(sha256_of(os.path.join(pack.folder, file.name)) == file.sha256 for file in facts.files)
+            report.proved = report.records if proved else 0
+    _drop(stored, wrong, report)
+    return report
+
+
+def _drop(stored: StoredBlocks, wrong: set[int], report: CacheReport) -> None:
+    """Drop extents that are wrong, to be fetched again."""
     for extent in sorted(wrong):
         size = int(stored.layout.block_sizes[stored.present() & (stored.layout.extents == extent)].sum())
         dropped = stored.evict(extent)
         report.dropped_bytes += dropped
         report.in_use_bytes += size if not dropped else 0
-    return report
 
 
 def _problems(container: str, table: object, rows: Int64) -> Iterator[tuple[int, str]]:
@@ -217,7 +257,7 @@ def clear_cached(pack: CachedPack) -> int:
 
 
 def _own_names(pack: CachedPack) -> set[str]:
-    own = {ORIGIN, NAME, MANIFEST_NAME, *(name for name, _ in pack.files)}
+    own = {ORIGIN, NAME, MANIFEST_NAME, SidecarList.NAME, *(name for name, _ in pack.files)}
     manifest: Manifest | None = None
     with suppress(PackerError):
         manifest = read_manifest(pack.folder)

@@ -16,9 +16,10 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, StorageError, UsageError
+from packer.format.beside import beside_text, parse_beside
 from packer.format.index import one_batch
 from packer.format.indexes import FETCHED_AT_ONCE, in_memory
-from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, list_text, make_again, parse_jpeg_index_list
+from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.manifest import IndexEntry
 from packer.format.mmap import MANY_FILES, check_files, map_file, map_files
 from packer.format.pack import Pack
@@ -53,7 +54,7 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
         StorageError: A file cannot be opened or fetched.
     """
     while True:
-        texts = [None if one.remote else list_text(one.folder) for one in pack.reader.files]
+        texts = [None if one.remote else beside_text(JpegIndexList, one.folder) for one in pack.reader.files]
         problem, found = None, None
         try:
             listed = [_read_list_file(*each) for each in zip(pack.reader.files, texts, strict=True)]
@@ -62,7 +63,7 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
         except DamagedPack as error:
             problem = error
         # whoever replaces an index removes its list before its files
-        if texts == [None if one.remote else list_text(one.folder) for one in pack.reader.files]:
+        if texts == [None if one.remote else beside_text(JpegIndexList, one.folder) for one in pack.reader.files]:
             if problem is not None:
                 raise problem
             return found
@@ -73,8 +74,7 @@ def _read_list_file(files: PackFiles, text: bytes | None) -> JpegIndexList | Non
     if files.remote is not None:
         return _fetch_list(files, files.remote)
     try:
-        path, again = os.path.join(files.folder, JPEG_INDEX_NAME), make_again(files.folder)
-        return None if text is None else parse_jpeg_index_list(path, text, files.manifest, again)
+        return None if text is None else parse_beside(JpegIndexList, files.folder, text, files.manifest)
     except DamagedPack as error:
         error.with_location(files.path)
         raise
@@ -82,10 +82,10 @@ def _read_list_file(files: PackFiles, text: bytes | None) -> JpegIndexList | Non
 
 def _fetch_list(files: PackFiles, remote: Remote) -> JpegIndexList | None:
     """Return the list of the index files of a pack at a URL; None if its cache has no room for them."""
-    from packer.format.pack_objects import jpeg_index_at
+    from packer.format.pack_objects import beside_at
 
     try:
-        listed = jpeg_index_at(remote.store, files.manifest)
+        listed = beside_at(JpegIndexList, remote.store, files.manifest)
     except DamagedPack as error:
         raise error.with_location(files.path) from None
     except (StorageError, UsageError) as error:
@@ -240,7 +240,7 @@ class JpegIndexes:
 
     def _damage(self, files: PackFiles, name: str, problem: str) -> DamagedPack:
         where = join_url(files.path, name) if files.remote else os.path.join(files.path, name)
-        return DamagedPack(where, problem, make_again(files.path)).with_location(files.path)
+        return DamagedPack(where, problem, JpegIndexList.again(files.path)).with_location(files.path)
 
 
 def index_column(path: str, data: NDArray[np.uint8]) -> Any:

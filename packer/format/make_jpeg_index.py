@@ -19,18 +19,17 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from packer.errors import BadInput, DamagedPack, NotInstalled, option
+from packer.format.beside import L, read_beside
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import ENCODINGS, write_index
 from packer.format.indexes import RESTORE, Indexes, IndexFiles
 from packer.format.jpeg_index import MADE_OF, SCHEMA, index_column
 from packer.format.jpeg_index_list import (
-    JPEG_INDEX_NAME,
     VERSION,
     JpegIndexList,
     ShardJpegIndex,
     index_file_of,
     own_files,
-    read_jpeg_index_list,
     remove_files,
 )
 from packer.format.manifest import FileEntry, IndexEntry, Manifest, ShardEntry
@@ -286,12 +285,12 @@ def list_of(made: Sequence[MadeJpegIndex], interval: int) -> JpegIndexList:
     )
 
 
-def find_list(folder: str, manifest: Manifest) -> tuple[JpegIndexList | None, list[Problem]]:
-    """Return the list of a pack's index files, if it has one, and what is wrong with it."""
+def find_beside(kind: type[L], folder: str, manifest: Manifest) -> tuple[L | None, list[Problem]]:
+    """Return the list of a kind of files beside a pack, if it has one, and what is wrong with it."""
     try:
-        return read_jpeg_index_list(folder, manifest), []
+        return read_beside(kind, folder, manifest), []
     except DamagedPack as error:
-        return None, [Problem(JPEG_INDEX_NAME, None, error.problem)]
+        return None, [Problem(kind.NAME, None, error.problem)]
 
 
 def index_problems(
@@ -325,7 +324,7 @@ def drop_damaged(folder: str, manifest: Manifest, check: Callable[[FileEntry], P
     Returns:
         A note, if it is removed.
     """
-    listed, problems = find_list(folder, manifest)
+    listed, problems = find_beside(JpegIndexList, folder, manifest)
     if listed is not None:
         problems += filter(None, map(check, listed.files))
         problems += index_problems(folder, manifest, listed, problems)

@@ -24,6 +24,8 @@ from packer.format.annotation_table import annotation_table
 from packer.format.manifest import SAME_MASKS, Manifest, Origin
 from packer.format.pack_files import open_files
 from packer.format.records import Records
+from packer.format.sidecar_list import SidecarFacts
+from packer.format.sidecars import Sidecar, sidecars_in
 from packer.model.annotation import Annotation, Image, Int64, Mask, Sample
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import FLIPS, WHOLE
@@ -73,6 +75,7 @@ class Pack:
         self.reader = reader
         """What loaders, samplers and commands ask: where records lie, whether they are intact, whole columns."""
         self.path, self.manifest = reader.path, reader.manifest
+        self._open_sidecars: dict[str, Sidecar] = {}
         self._packs = packs  # not itself: a cycle would keep the maps until the collector comes by
 
     @classmethod
@@ -201,6 +204,17 @@ class Pack:
         """
         return self.reader.record(i)
 
+    @cached_property
+    def sidecars(self) -> dict[str, SidecarFacts]:
+        """What was attached to the pack (`packer.attach`), by name; of joined packs, what all of them have."""
+        return sidecars_in(self.reader.files)
+
+    def sidecar(self, name: str) -> Sidecar:
+        """Return the reader of the sidecar called `name`. Raise UsageError if the pack has none."""
+        if name not in self._open_sidecars:
+            self._open_sidecars[name] = Sidecar(self.reader.files, name)
+        return self._open_sidecars[name]
+
     def key(self, i: int) -> str:
         """Return the key of record `i`: ``00000042``."""
         return self.reader.key(i)
@@ -240,11 +254,11 @@ class Pack:
         return found
 
     def part(self, i: int, name: str) -> Any:
-        """Return a part of record `i` as what it is; None if it has none.
+        """Return a part of record `i`, or what is attached to it, as what it is; None if it has none.
 
         Args:
             i: Number of the record.
-            name: One of `Manifest.parts`.
+            name: One of `Manifest.parts`, or of `sidecars`.
 
         Returns:
             A mask or a map as an array (height, width), a map of several channels and an image (height, width,
@@ -255,6 +269,9 @@ class Pack:
                 what the pack says.
             UsageError: The pack has no such part.
         """
+        if name not in self.manifest.parts and name in self.sidecars:
+            self.key(i)  # raises IndexError if there is no such record
+            return self.sidecar(name).read(np.array([i]))[0]
         data = self.reader.part(i, name)
         if data is None:
             return None

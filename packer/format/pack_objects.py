@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError
-from packer.format.jpeg_index_list import JPEG_INDEX_NAME, JpegIndexList, parse_jpeg_index_list
+from packer.format.beside import L, parse_beside
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest, read_manifest
 from packer.stores import is_url, join_url, open_store
 from packer.stores.store import NoObject, Store, patiently
@@ -49,27 +49,27 @@ def find_manifest(store: Store) -> Manifest | None:
     return parse_manifest(join_url(store.url, MANIFEST_NAME), text)
 
 
-def jpeg_index_at(store: Store, manifest: Manifest, note: Callable[[str], None] | None = None) -> JpegIndexList | None:
-    """Return the list of the index of a pack's JPEGs at the URL of a store; None if there is none.
+def beside_at(kind: type[L], store: Store, manifest: Manifest, note: Callable[[str], None] | None = None) -> L | None:
+    """Return the list of a kind of files beside the pack at the URL of a store; None if there is none.
 
     Args:
+        kind: The class of the list.
         store: The URL of the pack.
         manifest: Its manifest.
-        note: Receives what is wrong with an index that is not used. None: that is an error.
+        note: Receives what is wrong with a list that is not used. None: that is an error.
 
     Raises:
         DamagedPack: It was altered, or is that of another pack.
     """
     try:
-        text = bytes(patiently(lambda: store.read(JPEG_INDEX_NAME)))
-        step = "push it again"
-        return parse_jpeg_index_list(join_url(store.url, JPEG_INDEX_NAME), text, manifest, step)
+        text = bytes(patiently(lambda: store.read(kind.NAME)))
+        return parse_beside(kind, store.url, text, manifest, "push it again")
     except NoObject:
         return None
     except DamagedPack as error:
         if note is None:
             raise
-        note(f"note: the index of its JPEGs is not copied: {JPEG_INDEX_NAME} {error.problem}")
+        note(f"note: {kind.NAME} and its files are not copied: it {error.problem}")
         return None
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, DamagedPack, UsageError, size_text
+from packer.format.beside import BesideList
 from packer.format.indexes import FETCHED_AT_ONCE
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
 from packer.format.mmap import MANY_FILES, Region, map_files
@@ -66,6 +67,7 @@ class Remote:
         manifest: its manifest.
         root: the cache folder; "": the pack is kept in memory.
         limit: bytes that the cache folder may hold; None: what the disk has.
+        beside: lists files beside the pack, which are then read in place of its containers.
 
     Attributes:
         folder: where its files are on this machine; "" if they are in memory.
@@ -75,19 +77,23 @@ class Remote:
         fetcher: what fetches its blocks, and to whom those that will be needed are announced.
     """
 
-    def __init__(self, store: Store, manifest: Manifest, root: str, limit: int | None) -> None:
-        self.store, self.manifest, self.limit = store, manifest, limit
-        containers = [(shard.container.name, shard.container.bytes) for shard in manifest.shards]
+    def __init__(
+        self, store: Store, manifest: Manifest, root: str, limit: int | None, beside: BesideList | None = None
+    ) -> None:
+        self.store, self.manifest, self.limit, self._root = store, manifest, limit, root
+        entries = [shard.container for shard in manifest.shards] if beside is None else beside.data_files
+        containers = [(file.name, file.bytes) for file in entries]
         layout = BlockLayout([size for _, size in containers])
         objects = PackObjects(store, containers)
         self._read = objects.read
         self._is_late = len(containers) > MANY_FILES
         self.starts: Int64
         if root:
-            self.folder = make_folder(root, manifest.digest, store, containers)
-            path, text = os.path.join(self.folder, MANIFEST_NAME), manifest.to_json()
-            if not has_file(path, len(text)):
-                put_file(path, text)
+            self.folder = make_folder(root, (beside or manifest).digest, store, containers)
+            texts = {MANIFEST_NAME: manifest.to_json(), **({beside.NAME: beside.to_json()} if beside else {})}
+            for name, text in texts.items():
+                if not has_file(path := os.path.join(self.folder, name), len(text)):
+                    put_file(path, text)
             self._cache = cache_at(root, limit)
             with _opening.lock:
                 found = _fetchers.get(self.folder)
@@ -112,7 +118,7 @@ class Remote:
         self.blocks = self.fetcher.blocks
         self._begin_reading()
         self._indexes: list[NDArray[np.uint8] | None] = []
-        if not self._is_late:
+        if not self._is_late and beside is None:
             with pool(FETCHED_AT_ONCE) as threads:
                 self._indexes = all_of([threads.submit(self.index, number, False) for number in range(len(containers))])
 
@@ -122,6 +128,10 @@ class Remote:
         """The period of pins for which all blocks are known to be there."""
         self._last = -2
         """The last block that was missing."""
+
+    def beside(self, listed: BesideList) -> Remote:
+        """Return the same for the files of a list beside the pack."""
+        return Remote(self.store, self.manifest, self._root, self.limit, listed)
 
     def for_another(self) -> Remote:
         """Return the same for another pack that reads its records, and has to see by itself what was evicted."""

@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from packer.errors import AnyPath, DamagedPack, PackerError, PackNotFound, StorageError, UsageError, plural
 from packer.format.digests import sha256_of
-from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import carry_over
-from packer.format.make_jpeg_index import drop_damaged
+from packer.format.make_jpeg_index import drop_damaged, find_beside
 from packer.format.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -40,6 +39,7 @@ from packer.format.salvage_records import (
     write_index_of,
     write_shard,
 )
+from packer.format.sidecar_list import SidecarList, not_carried
 from packer.format.verify import Problem, check_file, check_pack, damaged_files
 from packer.format.verify_records import restore_companions, write_companions
 from packer.model.annotation import Progress
@@ -102,7 +102,8 @@ def repair(path: AnyPath, out: str | None = None, progress: Progress | None = No
         report = _Repair(folder, target, out is None, progress or Progress()).run()
         if report.out is None:
             manifest = read_manifest(folder)
-            notes = drop_damaged(folder, manifest, partial(check_file, folder, manifest, progress=Progress()))
+            check = partial(check_file, folder, manifest, progress=Progress())
+            notes = (*drop_damaged(folder, manifest, check), *_damaged_sidecars(folder, manifest, check))
         else:
             notes = tuple(not_carried([folder]))
         return replace(report, notes=(*report.notes, *notes))
@@ -110,6 +111,14 @@ def repair(path: AnyPath, out: str | None = None, progress: Progress | None = No
         raise
     except OSError as error:
         raise StorageError(error.filename or folder, error.strerror or str(error)) from None
+
+
+def _damaged_sidecars(folder: str, manifest: Manifest, check: Callable[[FileEntry], Problem | None]) -> Iterator[str]:
+    """Yield a note for each file of a sidecar that is damaged: nothing here can make it again."""
+    listed, problems = find_beside(SidecarList, folder, manifest)
+    problems += filter(None, map(check, () if listed is None else listed.files))
+    for problem in problems:
+        yield f"{problem}: sidecars are not repaired; {SidecarList.again(folder)}"
 
 
 @dataclass(slots=True)

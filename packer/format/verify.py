@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from threading import Lock
 from typing import Any
 
@@ -23,10 +23,11 @@ from packer.errors import AnyPath, DamagedPack, PackerError, StorageError, Usage
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import read_index
 from packer.format.indexes import value_problems
-from packer.format.jpeg_index_list import JPEG_INDEX_NAME
-from packer.format.make_jpeg_index import find_list, index_problems
+from packer.format.jpeg_index_list import JpegIndexList
+from packer.format.make_jpeg_index import find_beside, index_problems
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
-from packer.format.pack_objects import jpeg_index_at, manifest_at, objects_in
+from packer.format.pack_objects import beside_at, manifest_at, objects_in
+from packer.format.sidecar_list import BESIDE
 from packer.format.verify_records import (
     DecodeJob,
     IndexRows,
@@ -93,11 +94,13 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
     """
     folder, progress = os.path.abspath(os.fsdecode(path)), progress or Progress()
     manifest = read_manifest(folder)
-    index, wrong = find_list(folder, manifest)
-    report = check_pack(folder, manifest, progress, deep, () if index is None else index.files)
-    problems = [*report.problems, *wrong]
-    if index is not None:
-        problems += index_problems(folder, manifest, index, problems, progress if deep else None)
+    lists, wrong = zip(*(find_beside(kind, folder, manifest) for kind in BESIDE), strict=True)
+    beside = [file for listed in lists if listed is not None for file in listed.files]
+    report = check_pack(folder, manifest, progress, deep, beside)
+    problems = [*report.problems, *chain.from_iterable(wrong)]
+    for listed in lists:
+        if isinstance(listed, JpegIndexList):
+            problems += index_problems(folder, manifest, listed, problems, progress if deep else None)
     return replace(report, problems=tuple(problems))
 
 
@@ -325,10 +328,11 @@ def verify_url(url: str, progress: Progress | None = None, deep: bool = False) -
         raise UsageError(option("deep"), "needs the pack on this machine", step)
     manifest = manifest_at(store)
     files, wrong = manifest.files, list[Problem]()
-    try:
-        files += () if (index := jpeg_index_at(store, manifest)) is None else index.files
-    except DamagedPack as error:
-        wrong = [Problem(JPEG_INDEX_NAME, None, error.problem)]
+    for kind in BESIDE:
+        try:
+            files += () if (listed := beside_at(kind, store, manifest)) is None else listed.files
+        except DamagedPack as error:
+            wrong.append(Problem(kind.NAME, None, error.problem))
     total = sum(file.bytes for file in files)
     progress.stage("verifying", total, "bytes")
     check = _Check(store, manifest, files, OneAtATime(progress))
@@ -379,7 +383,7 @@ class _Check:
 
     def _index(self, name: str, content: NDArray[np.uint8]) -> Iterator[Problem]:
         shard = self._shards.get(name)
-        if shard is None:  # of the index of the JPEGs, whose digest says enough
+        if shard is None:  # of what is beside the pack, whose digest says enough
             return
         try:
             table = read_index(os.path.join(self._store.url, name), content)

@@ -5,7 +5,7 @@ One array for the boxes of all images, not one for each image: what Python does 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -91,8 +91,8 @@ class BatchAnnotations:
     records: Int64
     columns: dict[str, Column] = field(default_factory=dict)
     """The rows of each field: boxes float32 (m, 4), labels int64 (m,), points (p, 2 or 3); other fields of boxes."""
-    images: dict[str, list[Any]] = field(default_factory=dict)
-    """What an image has one of: label, extras."""
+    images: dict[str, Any] = field(default_factory=dict)
+    """What an image has one of: label, extras, parts; a list, or of a sidecar an array or a tensor (n, ...)."""
     points: int = 0
     """Keypoints of each object, for an image without any."""
 
@@ -157,11 +157,17 @@ class BatchAnnotations:
         for name, column in columns.items():
             if column.values.dtype != object:
                 columns[name] = Column(torch.from_numpy(column.values), column.counts, column.sizes)
-        return BatchAnnotations(self.records, columns, self.images, self.points)
+        images = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in self.images.items()}
+        return BatchAnnotations(self.records, columns, images, self.points)
 
-    def as_dicts(self) -> list[dict[str, Any]]:
-        """Return a target for each image (`loading.targets.target_of`): views of one tensor for each field."""
-        fields = {name: self._split(name, column) for name, column in self.columns.items()} | self.images
+    def as_dicts(self, leave: Collection[str] = ()) -> list[dict[str, Any]]:
+        """Return a target for each image (`loading.targets.target_of`): views of one tensor for each field.
+
+        Args:
+            leave: what to leave out.
+        """
+        fields = {name: self._split(name, column) for name, column in self.columns.items()}
+        fields |= {name: values for name, values in self.images.items() if name not in leave}
         fields["image_id"] = self.records.tolist()
         names = tuple(fields)
         return [dict(zip(names, values, strict=True)) for values in zip(*fields.values(), strict=True)]
@@ -189,9 +195,13 @@ class BatchAnnotations:
         return BatchAnnotations(
             np.concatenate([part.records for part in parts]),
             {name: Column.join([part.columns[name] for part in parts]) for name in first.columns},
-            {name: [value for part in parts for value in part.images[name]] for name in first.images},
+            {name: _joined([part.images[name] for part in parts]) for name in first.images},
             first.points,
         )
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    return np.concatenate(values) if isinstance(values[0], np.ndarray) else [one for some in values for one in some]
 
 
 def read_annotations(pack: Pack, records: Int64, fields: Sequence[str], points: int = 0) -> BatchAnnotations:

@@ -52,7 +52,8 @@ def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int,
     if collation == "list":
         return annotations
     if collation == "dict":
-        return joined_dict(annotations.as_dicts())
+        whole = {name: value for name, value in annotations.images.items() if isinstance(value, torch.Tensor)}
+        return {**joined_dict(annotations.as_dicts(leave=whole)), **whole}
     return (yolo_rows if collation == "yolo" else padded_boxes)(annotations, size)
 
 

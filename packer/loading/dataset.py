@@ -72,7 +72,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
             others call `set_epoch` before each epoch, or each epoch has the same random numbers.
         classes: names or ids of classes: only the images with one of these labels are samples. Class ids, `classes` and
             random numbers stay those of the whole pack, so that a model's head fits.
-        parts: the masks to read, by name, besides other labels; default: all.
+        parts: the parts and sidecars (`packer.attach`) to read, by name, besides other labels; default: all parts.
         indices: numbers of the records that are samples, each once, in this order; `pack.where` returns such. With
             `classes`, those of them that have one.
         cache_dir: as for `packer.open_pack`, if `path` is a URL.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.errors import BadImage
 from packer.format.jpeg_index import JpegIndexes, open_jpeg_indexes
-from packer.format.jpeg_index_list import make_again
+from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.pack import Pack
 from packer.format.records import Bits
 from packer.images import decoders
@@ -217,7 +217,7 @@ class RowDecoder:
         errors = self._native.decode_batch(batch, into, filter=self._interpolation, verify=verify, headroom=HEADROOM)
         for record in records[places[errors == self._native.Error.WRONG_INDEX]].tolist():
             error = self.pack.reader.damage_error(record, "has an index of its JPEG that was made of other bytes")
-            error.next_step = make_again(error.pack or self.pack.path)
+            error.next_step = JpegIndexList.again(error.pack or self.pack.path)
             raise error
         good = errors == self._native.Error.OK
         if not every:

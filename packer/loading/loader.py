@@ -150,11 +150,12 @@ class PackedLoader:
         mixup: alpha of torchvision's MixUp, for class labels: targets become float32 (n, classes).
         cutmix: alpha of torchvision's CutMix; with both, each batch gets one of them.
         color_jitter: brightness, contrast, saturation and hue of torchvision's ColorJitter, the same for a whole batch.
-        collate: format of boxes: "list" of dicts; "yolo" (`loading.collate.yolo_rows`); "padded"
-            (`loading.collate.padded_boxes`).
+        collate: format of targets that are dicts: "list" of them; "dict", one of a batch, with a tensor (n, ...) for
+            what all images have in one shape, and a list for the rest; of boxes "yolo" (`loading.collate.yolo_rows`) or
+            "padded" (`loading.collate.padded_boxes`).
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
-        parts: the masks to read, by name, besides images and other labels; default: all. Nothing else of a record is
-            read.
+        parts: the parts and sidecars (`packer.attach`) to read, by name, besides images and other labels; default: all
+            parts. Nothing else of a record is read.
         with_index: yield (images, targets, record numbers int64 (n,)).
         device: the device of the batches.
         mean: see `Normalize`; also for `std` and `dtype`.

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError, add_note, printable
 from packer.format.pack import Pack
+from packer.format.sidecars import Sidecar
 from packer.images.opencv import Interpolation
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.crop import CropParams
@@ -86,9 +87,9 @@ class Targets(Sequence[Target]):
         self._read = [name for name in self._fields if name != "tags"]
         self._label_offset = check_int("label_offset", options.label_offset, 0)
         specs = {spec.name: spec for spec in pack.manifest.part_specs}
-        self._parts = [
-            PartReader(pack, specs[name], options.verify, options.interpolation) for name in parts if name in specs
-        ]
+        read = partial(PartReader, pack, verify=options.verify, interpolation=options.interpolation)
+        of_records = [name for name in parts if name != INSTANCES.target]
+        self._parts: list[Any] = [read(specs[name]) if name in specs else pack.sidecar(name) for name in of_records]
         self._has_instances = INSTANCES.name in self._fields
         self.are_labels = tuple(self._fields) == ("label",) and not self._parts
         """Whether the targets are class ids: the pack has only labels of whole images."""
@@ -110,6 +111,8 @@ class Targets(Sequence[Target]):
     @cached_property
     def vary(self) -> bool:
         """Whether targets have as many rows as the image has objects, or points, so that a batch cannot be stacked."""
+        if any(part.spec.kind == "json" for part in self._parts):
+            return True
         if not STACKABLE.issuperset(self._fields) or (self._parts and self._pack.manifest.shape is None):
             return True
         columns = self._pack.reader.shard_columns("landmarks") if "landmarks" in self._fields else ()
@@ -186,9 +189,11 @@ class Targets(Sequence[Target]):
         for part in self._parts:
             part.read(records)
 
-    def _values(self, part: PartReader, records: Int64, params: CropParams | None) -> list[Any]:
+    def _values(self, part: Any, records: Int64, params: CropParams | None) -> Any:
         """Return a part of each record as a target has it: pixels (channels, height, width), masks (height, width)."""
         found = part.read(records, params)
+        if isinstance(part, Sidecar):
+            return found
         if part.spec.kind == "mask":
             found = self._ids(found)
         elif part.spec.kind in ("image", "map"):
@@ -214,14 +219,18 @@ class Targets(Sequence[Target]):
 
 
 def check_parts(pack: Pack, parts: Sequence[str] | None) -> Sequence[str]:
-    """Return the names of the parts to read, and of masks of objects, by default all. Raise UsageError for others."""
+    """Return the names of the parts to read, and of masks of objects, by default all; sidecars only if they are named.
+
+    Raises:
+        UsageError: the pack has no such part.
+    """
     there = list(pack.manifest.parts) + [INSTANCES.target] * ({INSTANCES.name, "boxes"} <= {*pack.manifest.fields})
     if parts is None:
         return there
     wanted = (parts,) if isinstance(parts, str) else tuple(parts)
     for name in wanted:
-        if name not in there:
-            has = f"it has {', '.join(there)}" if there else "it has none"
+        if name not in there and name not in pack.sidecars:
+            has = f"it has {', '.join((*there, *pack.sidecars)) or 'none'}"
             raise UsageError("parts", f"names {printable(name)}, which is not a part of {printable(pack.path)}", has)
     return wanted
 

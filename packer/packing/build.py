@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, TypeVar
 
 from packer.errors import AnyPath, StorageError, TooManyBad, UsageError, option, plural, printable
-from packer.format.jpeg_index_list import JpegIndexList, interval_of, write_list
+from packer.format.jpeg_index_list import JpegIndexList, interval_of
 from packer.format.make_jpeg_index import check_installed, jobs_for, list_of, make_jpeg_index
 from packer.format.manifest import Manifest, Rejected, read_manifest
 from packer.images.decode import check_available
@@ -342,7 +342,7 @@ def _index_jpegs(
     progress.stage("indexing", sum(shard.records for shard in shards))
     made = dict(pool.run(make_jpeg_index, jobs, advancing(progress)))
     output.jpeg_index = list_of([made[number] for number in sorted(made)], interval)
-    write_list(output.folder, output.jpeg_index)
+    output.jpeg_index.write(output.folder)
 
 
 def _planned_and_packed(

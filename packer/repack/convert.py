@@ -20,9 +20,9 @@ from packer.containers.container import ShardSpec
 from packer.errors import AnyPath, TooManyBad, UsageError, option, plural, printable
 from packer.format.index import DTYPES
 from packer.format.indexes import Indexes, IndexFiles
-from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, lists_of, selection_file
 from packer.format.manifest import Manifest, Origin, Rejected, read_manifest
+from packer.format.sidecar_list import not_carried
 from packer.images.decode import Decoder
 from packer.images.header import Mode
 from packer.images.parts import BY_KIND

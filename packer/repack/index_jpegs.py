@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, option, printable
+from packer.format.beside import read_beside
 from packer.format.jpeg_index_list import (
     JPEG_INDEX_NAME,
     JPEG_INDEX_PREFIX,
@@ -17,9 +18,7 @@ from packer.format.jpeg_index_list import (
     JpegIndexList,
     interval_of,
     own_files,
-    read_jpeg_index_list,
     remove_files,
-    write_list,
 )
 from packer.format.make_jpeg_index import (
     MadeJpegIndex,
@@ -106,7 +105,7 @@ def index_jpegs(
         raise UsageError(opened.path, problem, "build it with --encode=jpeg or --encode=copy")
     check_installed("packer index")
     workers = workers or usable_cores()
-    with _in_place(), _work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
+    with in_place(), _work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
         jobs = with_threads(jobs_for(opened.path, manifest.shards, manifest.path_of, number, work), pool.size)
         pool.start(min(workers, usable_cores(), len(jobs)))
         progress.stage("indexing", manifest.records, "records")
@@ -139,7 +138,7 @@ def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
     opened = _open_local_pack(pack)
     if not own_files(opened.path) and not os.path.isdir(os.path.join(opened.path, WORK_FOLDER)):
         return RemovedIndex(opened.path, 0, 0)
-    with _in_place(), _work_folder(opened.path), _storage_errors(opened.path), held_signals():
+    with in_place(), _work_folder(opened.path), _storage_errors(opened.path), held_signals():
         names = own_files(opened.path)
         size = sum(os.lstat(os.path.join(opened.path, name)).st_size for name in names)
         remove_files(opened.path, names)
@@ -183,8 +182,8 @@ def _work_folder(folder: str) -> Iterator[str]:
 
 
 @contextmanager
-def _in_place() -> Iterator[None]:
-    """Let no error advise another place to write to: an index is in the folder of its pack."""
+def in_place() -> Iterator[None]:
+    """Let no error advise another place to write to: what is beside a pack is in its folder."""
     try:
         yield
     except StorageError as error:
@@ -210,7 +209,7 @@ def _publish(pack: Pack, work: str, listed: JpegIndexList) -> None:
     """Move the files of an index into the pack, and write its list last."""
     folder = pack.path
     try:
-        before = read_jpeg_index_list(folder, pack.manifest)
+        before = read_beside(JpegIndexList, folder, pack.manifest)
     except DamagedPack:
         before = None
     names = [shard.index.name for shard in listed.shards]
@@ -220,5 +219,5 @@ def _publish(pack: Pack, work: str, listed: JpegIndexList) -> None:
         for name in names:
             os.replace(os.path.join(work, name), os.path.join(folder, name))
         sync_path(folder)
-        write_list(folder, listed)
+        listed.write(folder)
         remove_files(folder, [name for name in own_files(folder) if name not in (*names, JPEG_INDEX_NAME)])

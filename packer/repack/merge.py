@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from packer.errors import AnyPath, BadInput, UsageError, option, plural, printable
 from packer.format.index import read_index
-from packer.format.jpeg_index_list import not_carried
 from packer.format.lists import KINDS, MOST_IN_MANIFEST, Listing, Skipped, read_list
 from packer.format.manifest import Manifest
+from packer.format.sidecar_list import not_carried
 from packer.model.annotation import Int64, Progress, column_of
 from packer.model.annotation_columns import Ragged, column, present
 from packer.model.fields import CLASS_IDS, NUMERIC

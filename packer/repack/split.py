@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 import packer
 from packer.errors import AnyPath, PackerError, StorageError, UsageError, as_options, option, plural, printable
 from packer.format.index import read_index
-from packer.format.jpeg_index_list import not_carried
 from packer.format.manifest import Manifest, read_manifest
 from packer.format.pack import Pack, open_pack
+from packer.format.sidecar_list import not_carried
 from packer.format.verify_records import texts
 from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import Ragged

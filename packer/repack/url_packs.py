@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printable
+from packer.format.beside import BesideList, read_beside
 from packer.format.digests import sha256_of
-from packer.format.jpeg_index_list import JPEG_INDEX, JPEG_INDEX_NAME, JpegIndexList, read_jpeg_index_list, write_list
+from packer.format.jpeg_index_list import JPEG_INDEX
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 from packer.format.mmap import check_files
-from packer.format.pack_objects import find_manifest, jpeg_index_at, manifest_at
+from packer.format.pack_objects import beside_at, find_manifest, manifest_at
+from packer.format.sidecar_list import BESIDE, SIDECAR_FILE
 from packer.model.annotation import Progress
 from packer.packing.journal import checked_line, line_of
 from packer.packing.publish import Output
@@ -80,7 +82,7 @@ def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushR
     if not is_url(url):
         raise UsageError(url, "is not a URL", "packer push PACK s3://bucket/pack; for a folder, use cp -r")
     old = read_manifest(folder)
-    index = read_jpeg_index_list(folder, old)
+    beside = [found for kind in BESIDE if (found := read_beside(kind, folder, old)) is not None]
     linked = dict.fromkeys(old.linked, "")
     manifest = replace(old, linked=linked)  # all its files are with it there
     store = open_store(clean_url(url))
@@ -95,9 +97,8 @@ def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushR
         publish_manifest(store, manifest, ABSENT)
     with suppress(StorageError):
         journal.remove()
-    files = manifest.files if index is None else (*manifest.files, *index.files)
-    if index is not None:
-        sent += _send_index(store, folder, index, progress)
+    files = (*manifest.files, *(file for listed in beside for file in listed.files))
+    sent += sum(_send_beside(store, folder, listed, progress) for listed in beside)
     size = sum(file.bytes for file in files)
     count = sum(bool(path) for path in old.linked.values())
     seconds = time.monotonic() - started
@@ -200,28 +201,28 @@ def _send(journal: _Journal, manifest: Manifest, paths: dict[str, str], progress
             raise
 
 
-def _send_index(store: Store, folder: str, index: JpegIndexList, progress: Progress) -> int:
-    """Upload the files of the index of the JPEGs that are not there yet, its list last, and return how many."""
-    text, there = index.to_json(), objects_in(store)
-    complete = all(file.name in there and there[file.name].size == file.bytes for file in index.files)
+def _send_beside(store: Store, folder: str, listed: BesideList, progress: Progress) -> int:
+    """Upload the files beside a pack that are not there yet, their list last, and return how many."""
+    text, there = listed.to_json(), objects_in(store)
+    complete = all(file.name in there and there[file.name].size == file.bytes for file in listed.files)
     with suppress(NoObject):
-        if complete and bytes(store.read(JPEG_INDEX_NAME)) == text:
+        if complete and bytes(store.read(listed.NAME)) == text:
             return 0
-        store.delete([JPEG_INDEX_NAME])  # its files are replaced
-    progress.stage("pushing", index.bytes, "bytes")
+        store.delete([listed.NAME])  # its files are replaced
+    progress.stage("pushing", listed.bytes, "bytes")
 
     def send(file: FileEntry) -> bool:
         path, found = os.path.join(folder, file.name), there.get(file.name)
         if found is not None and found.size == file.bytes and sha256_of_object(store, found) == file.sha256:
             progress.advance(file.bytes)
             return False
-        _check(path, file, f"packer index {printable(folder)}")
+        _check(path, file, listed.again(folder))
         upload(store, file.name, path, progress.advance)
         return True
 
     with pool(THREADS) as threads:
-        sent = sum(all_of([threads.submit(send, shard.index) for shard in index.shards]))
-    store.write(JPEG_INDEX_NAME, text)
+        sent = sum(all_of([threads.submit(send, file) for file in listed.data_files]))
+    store.write(listed.NAME, text)
     return sent + 1
 
 
@@ -283,13 +284,13 @@ def pull(url: AnyPath, pack: AnyPath, overwrite: bool = False, progress: Progres
     if elsewhere := [name for name, path in manifest.linked.items() if path]:
         problem = f"refers to files of another machine, such as {elsewhere[0]}"
         raise DamagedPack(store.url, problem, "copy it to a store with packer push, which takes them along")
-    index = jpeg_index_at(store, manifest, progress.note)
-    files = manifest.files if index is None else (*manifest.files, *index.files[:-1])
+    beside = [found for kind in BESIDE if (found := beside_at(kind, store, manifest, progress.note)) is not None]
+    files = (*manifest.files, *(file for listed in beside for file in listed.data_files))
     output = PulledOutput(os.path.abspath(os.fsdecode(pack)), store, overwrite)
     with output:
         resumed = output.fetch(files, progress)
-        if index is not None:
-            write_list(output.folder, index)
+        for listed in beside:
+            listed.write(output.folder)
         output.publish_folder(manifest)
     size = sum(file.bytes for file in files)
     seconds = time.monotonic() - started
@@ -434,13 +435,14 @@ def find_unreferenced(url: AnyPath, older_than_s: float = DAY_S) -> Unreferenced
     here = objects_in(store)
     written = here.pop(MANIFEST_NAME).modified_s if MANIFEST_NAME in here else 0.0
     needed = set() if found is None else {file.name for file in found.files}
-    if found is not None and (index := jpeg_index_at(store, found, lambda note: None)) is not None:
-        needed |= {file.name for file in index.files}
+    for kind in BESIDE:
+        if found is not None and (listed := beside_at(kind, store, found, lambda note: None)) is not None:
+            needed |= {file.name for file in listed.files}
     recent, old, of_running, of_given_up = _builds(store, before)
     unknown: list[Object] = []
     for name, one in here.items():
-        of_index = found is not None and JPEG_INDEX.fullmatch(name)
-        if name in needed or not (of_index or TAGGED.fullmatch(name) or PLAIN.fullmatch(name)):
+        is_beside = found is not None and (JPEG_INDEX.fullmatch(name) or SIDECAR_FILE.fullmatch(name))
+        if name in needed or not (is_beside or TAGGED.fullmatch(name) or PLAIN.fullmatch(name)):
             continue
         if name in of_running or not one.modified_s or max(one.modified_s, written) > before:
             recent.append(one)

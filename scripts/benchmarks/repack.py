@@ -8,6 +8,9 @@ size of the pack against the tar, and a loader over it against one over the same
 
 Merge: packs of many records of one byte, so that what is measured is the indexes: once with the same classes in all,
 once with other ids in each, whose indexes are then written anew.
+
+Attach: an array of 768 float16 for each record, against `cp` of its file; both end on the disk. And a gather of 256 of
+its rows at random.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from large_packs import labeled_pack
 
 from benchmarks.common import Table, against_goal, direct_pack, drawn
 from benchmarks.loader import drain
-from packer import PackedLoader, RandomResizedCrop
+from packer import PackedLoader, RandomResizedCrop, attach, detach, open_pack
 from packer.bench.measure import Figure, take_turns
 from packer.containers import CONTAINERS
 from packer.repack.adopt import adopt
@@ -38,6 +41,8 @@ from packer.system import usable_cores
 SHAPE = (224, 224, 3)
 SIDE = 64
 GIB = 1 << 30
+ROW = 768
+READS = 100
 
 
 def converting(table: Table, folder: Path, given: Any) -> None:
@@ -117,12 +122,48 @@ def merging(table: Table, folder: Path, given: Any) -> None:
         table.figure(f"merge 10 packs of {count:,} records, {what}", seconds, 10)
 
 
+def attaching(table: Table, folder: Path, given: Any) -> None:
+    """Attach a row of ROW float16 to each of --attach-records records; print a row for it, and one for reading it."""
+    count, array, copied = given.attach_records, folder / "rows.npy", folder / "copied.npy"
+    facts = {"width": np.ones(count), "height": np.ones(count), "label": np.zeros(count, np.int64)}
+    pack = labeled_pack(folder / "attached", facts, ("a",), 8)
+    rows = np.lib.format.open_memmap(array, "w+", np.float16, (count, ROW))
+    for start in range(0, count, 10_000):
+        rows[start : start + 10_000] = np.random.default_rng(start).standard_normal((1, ROW))
+    del rows
+
+    def copy() -> None:
+        copied.unlink(missing_ok=True)
+        subprocess.run(["cp", array, copied], check=True)
+        with open(copied, "rb+") as file:
+            os.fsync(file.fileno())
+
+    def once() -> None:
+        if "rows" in open_pack(pack).sidecars:
+            detach(pack, "rows")
+        attach(pack, array, "rows")
+
+    size = array.stat().st_size
+    table.against(0.8, size / 1e6, copy, {f"attach {count:,} x {ROW} float16": once}, given.rounds)
+    sidecar, random = open_pack(pack).sidecar("rows"), np.random.default_rng(0)
+    sidecar.read(np.arange(count))  # verified, and in the page cache
+
+    def read() -> None:
+        for _ in range(READS):
+            sidecar.read(random.integers(0, count, 256))
+
+    rate = take_turns({"read": read}, given.rounds)["read"].per_second(256 * READS)
+    what = f"256 rows of {ROW} float16 at random, rows per s"
+    Table("gather", "goal", "figure").row(what, *against_goal(rate, 256_000, digits=0))
+
+
 def options(parser: Any) -> None:
     parser.add_argument("--convert-gb", type=float, default=1.0, help="size to convert; 0: none [%(default)s]")
     parser.add_argument("--workers", type=int, default=usable_cores())
     parser.add_argument("--sources", nargs="*", default=["lmdb"], choices=CONTAINERS)
     parser.add_argument("--formats", nargs="*", default=list(CONTAINERS), choices=CONTAINERS)
     parser.add_argument("--adopt-records", type=int, default=50_000, help="of a tar; 0: none [%(default)s]")
+    parser.add_argument("--attach-records", type=int, default=1_000_000, help="rows; 0: none [%(default)s]")
     parser.add_argument("--merge-records", type=int, default=1_000_000, help="of each pack; 0: none [%(default)s]")
 
 
@@ -133,3 +174,5 @@ def run(given: Any) -> None:
         adopting(given.home, given)
     if given.merge_records:
         merging(Table("merge", "goal", "seconds"), given.home, given)
+    if given.attach_records:
+        attaching(Table("attach", "goal", "ratio", "packer, MB/s", "cp, MB/s"), given.home, given)

@@ -325,8 +325,8 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
             path = os.path.realpath(value)
             written = option in WRITTEN or name in ("repair", "sample") or (name in SECOND and len(named) == 1)
             named.append((path, written))
-            if name == "index":
-                named.append((os.path.join(path, "jpeg-index"), True))
+            if name in BESIDE:
+                named += [(os.path.join(path, start), True) for start in BESIDE[name]]
             if name == "split" and option == "--parts":
                 stem, end = os.path.splitext(named[0][0])
                 named += [(f"{stem}-{part}{end}", True) for part in re.findall(r"([\w.+-]+)=", word)]
@@ -369,6 +369,8 @@ WRITTEN = frozenset(
 )
 SECOND = ("convert", "extract", "pull")
 """Commands that write to the second path in their line."""
+BESIDE = {"index": ("jpeg-index",), **dict.fromkeys(("attach", "detach"), ("sidecar", "sidecars"))}
+"""Command -> how the files begin that it makes in a pack."""
 SPLITS = ("-train", "-val", "-valid", "-test", "-trainval")
 ENDINGS = (".lmdb", ".hdf5", ".tar", ".parquet", ".pth", ".zarr")
 CONTAINERS = ("lmdb", "hdf5", "tfrecord", "webdataset", "parquet", "zarr", "n5", "recordio", "pth")

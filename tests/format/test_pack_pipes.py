@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from drawn import draw_classes
 from indexing import stand_in
 from running import good, run
+
+from packer import open_pack
 
 SECONDS = 20
 """After which a command that waits for a writer is interrupted: none should, and a busy machine is slow."""
@@ -29,6 +32,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         stand_in(patched)
         good("index", w / "p")
+    np.save(w / "rows.npy", np.arange(len(open_pack(w / "p"))))
+    good("attach", w / "p", w / "rows.npy", "--as", "rows")
     return w
 
 
@@ -70,6 +75,7 @@ PUT: dict[str, Callable[[Path], None]] = {
 }
 FILES = {
     "manifest": "pack.json", "jpeg index": "jpeg-index.json", "index of a shard's JPEGs": "jpeg-index.*.arrow",
+    "sidecars": "sidecars.json", "a sidecar": "sidecar.rows.npy",
     "list": "rejected.tsv", "shard": "*.tfrecord", "index": "*[0-9].index.arrow",
 }  # fmt: skip
 COMMANDS: dict[str, list[str]] = {

@@ -272,7 +272,7 @@ def test_push_and_pull(pack: Path, tmp_path: Path) -> None:
     push(pack, url)  # sizes are as they were: the file is not read again
     flip(store / JPEG_INDEX_NAME, 50)
     assert JPEG_INDEX_NAME in run("verify", url).err
-    assert "the index of its JPEGs is not copied" in good("pull", url, tmp_path / "without").out
+    assert "jpeg-index.json and its files are not copied" in good("pull", url, tmp_path / "without").out
     assert own_files(str(tmp_path / "without")) == []
     found = find_unreferenced(url, 0)
     assert {one.name for one in found.objects} == set(own_files(str(pack)))

@@ -1,0 +1,135 @@
+"""Lists of files beside the shards of a pack that its manifest does not name: the index of its JPEGs, its sidecars.
+
+A pack is the same with them, without them, and to a packer that has never heard of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
+
+from packer.errors import DamagedPack, StorageError
+from packer.format.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest, digest_of, from_json_value
+from packer.system import open_regular
+from packer.system.atomic import replacing
+
+
+@dataclass(frozen=True)
+class BesideList:
+    """The content of a list; a subclass has a field for each member of its JSON, ``version`` among them."""
+
+    NAME: ClassVar[str]
+    """Name of the file."""
+    FORMAT: ClassVar[str]
+    VERSION: ClassVar[int]
+    NOT_CARRIED: ClassVar[str]
+    """A note for packs that are made of one that has it."""
+
+    @property
+    def data_files(self) -> Sequence[FileEntry]:
+        """The files that it lists."""
+        raise NotImplementedError
+
+    def problem(self, manifest: Manifest) -> str:
+        """Return why it cannot be that of a pack; empty if it can."""
+        raise NotImplementedError
+
+    @staticmethod
+    def again(pack: str) -> str:
+        """Return the next step if one of the files of a pack, its folder or URL, is damaged."""
+        raise NotImplementedError
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the content as hexadecimal digits."""
+        return digest_of(self._content)
+
+    @property
+    def _content(self) -> dict[str, Any]:
+        return {"format": self.FORMAT, **asdict(self)}
+
+    def to_json(self) -> bytes:
+        """Return the content of the file: ASCII JSON with a digest of everything else in it."""
+        return (json.dumps({**self._content, "digest": self.digest}, indent=1) + "\n").encode("ascii")
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files but the list."""
+        return sum(file.bytes for file in self.data_files)
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """All files, the list last."""
+        text = self.to_json()
+        return (*self.data_files, FileEntry(self.NAME, len(text), hashlib.sha256(text).hexdigest()))
+
+    def write(self, folder: str) -> None:
+        """Write the list into a folder, durably and in one step. Raise StorageError on failure."""
+        from packer.system.storage import storage_errors  # which reading does not need
+
+        path = os.path.join(folder, self.NAME)
+        with storage_errors(path), replacing(path) as file:
+            file.write(self.to_json())
+
+
+L = TypeVar("L", bound=BesideList)
+
+
+def read_beside(kind: type[L], folder: str, manifest: Manifest) -> L | None:
+    """Return the list of a kind of files beside a pack; None if it has none.
+
+    Args:
+        kind: The class of the list.
+        folder: The pack.
+        manifest: Its manifest.
+
+    Raises:
+        DamagedPack: It was altered, or is that of another pack.
+        StorageError: It cannot be read.
+    """
+    text = beside_text(kind, folder)
+    return None if text is None else parse_beside(kind, folder, text, manifest)
+
+
+def beside_text(kind: type[BesideList], folder: str) -> bytes | None:
+    """Return the content of a list in a folder; None if there is none. Raise StorageError if it is unreadable."""
+    path = os.path.join(folder, kind.NAME)
+    try:
+        with open_regular(path) as file:
+            return file.read(MAX_MANIFEST_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(path, error.strerror or str(error)) from None
+
+
+def parse_beside(kind: type[L], pack: str, text: bytes, manifest: Manifest, next_step: str = "") -> L:
+    """Parse the content of a list; `pack`, a folder or URL, and `next_step` are for messages.
+
+    Raises:
+        DamagedPack: It was altered, or is that of another pack.
+    """
+    path, next_step = os.path.join(pack, kind.NAME), next_step or kind.again(pack)
+    try:
+        content = json.loads(text)
+        if content["digest"] != digest_of(content):
+            raise DamagedPack(path, "does not match its own digest: it was altered", next_step)
+        if content.pop("format") != kind.FORMAT or content["version"] != kind.VERSION:
+            problem = f"has version {content['version']!r}, not {kind.VERSION}"
+            raise DamagedPack(path, problem, f"update packer, or {next_step}")
+        content.pop("digest")
+        found: L = from_json_value(kind, content)
+        if found.to_json() != text:
+            raise DamagedPack(path, "was not written by packer: it was altered", next_step)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise DamagedPack(path, f"is not readable: {error!r}", next_step) from None
+    if problem := found.problem(manifest):
+        raise DamagedPack(path, problem, next_step)
+    if not all(0 <= file.bytes < 1 << 62 for file in found.data_files):
+        raise DamagedPack(path, "has a file without a valid size", next_step)
+    return found

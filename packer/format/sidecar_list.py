@@ -1,0 +1,162 @@
+"""sidecars.json: what was attached to a pack that stays as it is, such as embeddings, captions or pseudo-labels.
+
+packer/repack/attach.py writes the files, packer/format/sidecars.py reads them; docs/formats.md describes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from packer.errors import printable, size_text
+from packer.format.beside import BesideList
+from packer.format.jpeg_index_list import JpegIndexList
+from packer.format.manifest import FileEntry, Manifest
+from packer.model.annotation import check_names
+
+CHECKED_BYTES = 1 << 16
+"""A checksum for so many bytes: less than the readahead of a disk, and a ten-thousandth of what it protects."""
+ITEM_BYTES = {
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "int32": 4, "uint32": 4, "float32": 4,
+    "int64": 8, "uint64": 8, "float64": 8, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+"""dtypes of arrays -> bytes of a value."""
+LINES = ("jsonl", "offsets.npy")
+KIND_FILES = {"array": ("npy",), "text": LINES, "json": LINES}
+"""Kind -> the endings of its files: rows of one size; or a line of JSON for each record, and where each begins."""
+HEX = re.compile("[0-9a-f]*")
+SIDECAR_FILE = re.compile(r"sidecars\.json|sidecar\.\w+\.(?:npy|jsonl|offsets\.npy)", re.ASCII)
+"""Names of the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarFile(FileEntry):
+    """A file of a sidecar."""
+
+    crc32c: str
+    """The CRC-32C of every CHECKED_BYTES, eight hexadecimal digits each."""
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarFacts:
+    """What a sidecar is."""
+
+    name: str
+    kind: str
+    dtype: str
+    """Of an array; "" for texts and JSON."""
+    shape: tuple[int, ...]
+    """Of the array of a record. Of texts () for one text each, (-1,) for lists of them."""
+    files: tuple[SidecarFile, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size of its files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the array of a record."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def form(self) -> str:
+        """What a record has: ``array float16 (768,)``, ``lists of text``."""
+        if self.kind == "array":
+            return f"array {self.dtype} {self.shape}" if self.shape else f"array {self.dtype}"
+        return f"lists of {self.kind}" if self.shape else self.kind
+
+    @property
+    def text(self) -> str:
+        """What it is, for a person."""
+        return f"{self.name}: {self.form}, {size_text(self.bytes)}"
+
+    def problem(self, records: int) -> str:
+        """Return what is wrong with it; empty if it can be read without a look at the files."""
+        try:
+            check_sidecar_name(self.name)
+        except ValueError as error:
+            return str(error)
+        if tuple(file.name for file in self.files) != file_names(self.name, self.kind):
+            return f"has other files of {self.name} than packer writes"
+        if self.kind == "array" and (
+            self.dtype not in ITEM_BYTES or min(self.shape, default=1) < 1
+            or self.files[0].bytes < records * self.row_bytes
+        ):  # fmt: skip
+            return f"does not fit the file of {self.name}"
+        if self.kind != "array" and self.files[1].bytes < 8 * (records + 1):
+            return f"does not fit the files of {self.name}"
+        if not all(HEX.fullmatch(f.crc32c) and len(f.crc32c) == 8 * -(-f.bytes // CHECKED_BYTES) for f in self.files):
+            return f"lacks checksums of {self.name}"
+        return ""
+
+
+def file_names(name: str, kind: str) -> tuple[str, ...]:
+    """Return the names of the files of a sidecar; none for a kind that is not known."""
+    return tuple(f"sidecar.{name}.{ending}" for ending in KIND_FILES.get(kind, ()))
+
+
+def check_sidecar_name(name: str, parts: Collection[str] = (), fields: Collection[str] = ()) -> None:
+    """Raise ValueError if a pack with these parts and annotation fields cannot have a sidecar of this name."""
+    check_names([*parts, name])
+    if name in ("image_id", "masks") or f"box_fields.{name}" in fields:
+        raise ValueError(f"{name!r} has another meaning in targets")
+
+
+def rows_digest(manifest: Manifest) -> str:
+    """Return the digest of the indexes of a pack: which records it has, in which order, with which bytes."""
+    return hashlib.sha256("".join(shard.index.sha256 for shard in manifest.shards).encode("ascii")).hexdigest()
+
+
+@dataclass(frozen=True)
+class SidecarList(BesideList):
+    """The content of sidecars.json."""
+
+    NAME: ClassVar[str] = "sidecars.json"
+    FORMAT: ClassVar[str] = "packer-sidecars"
+    VERSION: ClassVar[int] = 1
+    NOT_CARRIED: ClassVar[str] = "sidecars are not copied: packer attach adds them to the new pack"
+
+    rows_sha256: str
+    """Of the pack that it belongs to (`rows_digest`)."""
+    sidecars: tuple[SidecarFacts, ...]
+    """In the order of their names."""
+    version: int = VERSION
+
+    @property
+    def data_files(self) -> tuple[FileEntry, ...]:
+        """The files of all sidecars."""
+        return tuple(file for one in self.sidecars for file in one.files)
+
+    def problem(self, manifest: Manifest) -> str:
+        """Return why it cannot be that of a pack; empty if it can."""
+        if self.rows_sha256 != rows_digest(manifest):
+            return "was made for other records than those of the pack"
+        names = [one.name for one in self.sidecars]
+        if names != sorted({*names}):
+            return "has sidecars that are not in the order of their names"
+        return next(filter(None, (one.problem(manifest.records) for one in self.sidecars)), "")
+
+    @staticmethod
+    def again(pack: str) -> str:
+        """Return the next step if one of the files is damaged."""
+        return f"restore it, or remove {printable(os.path.join(pack, SidecarList.NAME))} and attach them again"
+
+    def get(self, name: str) -> SidecarFacts | None:
+        """Return the facts of a sidecar; None if there is none of this name."""
+        return next((one for one in self.sidecars if one.name == name), None)
+
+
+BESIDE: tuple[type[BesideList], ...] = (JpegIndexList, SidecarList)
+"""All kinds of files beside the shards of a pack."""
+
+
+def not_carried(folders: Iterable[str]) -> list[str]:
+    """Return notes for a pack that is made of these ones, if there is something beside the shards of one of them."""
+    there = {name for folder in folders for name in os.listdir(folder)}
+    return [kind.NOT_CARRIED for kind in BESIDE if kind.NAME in there]

@@ -1,0 +1,329 @@
+"""Attaches embeddings, captions and the like to a pack, in files beside its shards; nothing else of it changes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+
+from packer.errors import AnyPath, BadInput, UsageError, option, printable
+from packer.format.beside import read_beside
+from packer.format.pack import Pack, open_pack
+from packer.format.sidecar_list import (
+    CHECKED_BYTES,
+    ITEM_BYTES,
+    SIDECAR_FILE,
+    SidecarFacts,
+    SidecarFile,
+    SidecarList,
+    check_sidecar_name,
+    file_names,
+    rows_digest,
+)
+from packer.images.parts import BY_KIND
+from packer.model.annotation import Progress
+from packer.repack.attached_rows import Attached, AttachRequest, read_attached
+from packer.repack.index_jpegs import in_place
+from packer.stores import clean_url, is_url
+from packer.system import sync_path
+from packer.system.atomic import remove
+from packer.system.locks import growing_folder
+from packer.system.pool import held_signals
+from packer.system.storage import storage_errors
+
+CHUNK_BYTES = 8 << 20
+CHUNK_ROWS = 1 << 14
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AttachReport:
+    """The result of `attach`."""
+
+    path: str
+    name: str
+    kind: str
+    dtype: str
+    """Of an array; "" for texts and JSON."""
+    shape: tuple[int, ...]
+    """Of the array of a record; of texts (-1,) if a record has a list of them."""
+    text: str
+    """All of that, for a person."""
+    records: int
+    bytes: int
+    joined: str
+    """How rows and records were joined: by key, by path, in the order of the records."""
+    notes: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DetachReport:
+    """The result of `detach`."""
+
+    path: str
+    name: str
+    bytes: int
+
+
+def attach(
+    pack: AnyPath, where: AnyPath, name: str, kind: str | None = None, column: str | None = None,
+    progress: Progress | None = None,
+) -> AttachReport:  # fmt: skip
+    """Attach something for each record to a pack, which stays as it is: ``packer.attach(pack, "clip.npy", "clip")``.
+
+    No image is read. `PackedLoader` and `PackedDataset` read it with ``parts=("clip",)``, `Pack.part` for one record.
+
+    Args:
+        pack: The folder of the pack.
+        where: A .npy file in the order of the records; a table (.npz, .parquet, .csv, .tsv, .jsonl) with a column of
+            keys or paths; or a folder with a .npy, .txt or .json file for each image, of its name.
+        name: What to call it.
+        kind: array, text or json. None: numbers are an array, and texts are text.
+        column: The column of a table. None: the only one, the one called `name`, or that of the captions.
+        progress: Receives the stage attaching, in records.
+
+    Returns:
+        What was attached.
+
+    Raises:
+        UsageError: The pack is at a URL or has something of this name; or it is not clear what to take.
+        BadInput: A record has no row, or more than one; a row has no record; values are of another kind.
+        DamagedPack: The list of what was attached before is damaged.
+        StorageError: A file cannot be read or written. The pack stays as it was.
+    """
+    started = time.monotonic()
+    progress, opened = progress or Progress(), _open_local_pack(pack)
+    taken = read_beside(SidecarList, opened.path, opened.manifest)
+    _check_name(opened, name, taken)
+    if kind is not None and kind not in KINDS:
+        raise UsageError(option("kind"), f"must be {' or '.join(KINDS)}, got {kind!r}")
+    found = read_attached(AttachRequest(os.fsdecode(where), name, kind, column), opened)
+    kind = kind or next(name for name, one in KINDS.items() if one.takes(found))
+    if not KINDS[kind].takes(found):
+        raise BadInput(where, f"is not {KINDS[kind].wants}", f"leave out {option('kind')}, or name another column")
+    with _changing(opened) as work:
+        taken = read_beside(SidecarList, opened.path, opened.manifest)
+        _check_name(opened, name, taken)
+        progress.stage("attaching", len(opened), "records")
+        dtype, shape, files = KINDS[kind].write(work, file_names(name, kind), found, len(opened), progress)
+        facts = SidecarFacts(name, kind, dtype, shape, tuple(files))
+        _publish(opened, work, (*(taken.sidecars if taken else ()), facts))
+    return AttachReport(
+        opened.path, name, kind, dtype, shape, facts.text, len(opened), facts.bytes, found.joined, found.notes,
+        time.monotonic() - started,
+    )  # fmt: skip
+
+
+def detach(pack: AnyPath, name: str) -> DetachReport:
+    """Remove what was attached to a pack under a name.
+
+    Args:
+        pack: The folder of the pack.
+        name: What it is called.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        UsageError: The pack is at a URL, or has nothing of this name.
+        DamagedPack: The list of what was attached is damaged.
+        StorageError: A file cannot be removed.
+    """
+    opened = _open_local_pack(pack)
+    with _changing(opened) as work:
+        taken = read_beside(SidecarList, opened.path, opened.manifest)
+        facts = None if taken is None else taken.get(name)
+        if taken is None or facts is None:
+            has = ", ".join(one.name for one in taken.sidecars) if taken else "nothing"
+            raise UsageError(opened.path, f"has no sidecar {printable(name)}", f"attached to it: {has}")
+        _publish(opened, work, [one for one in taken.sidecars if one.name != name])
+    return DetachReport(opened.path, name, facts.bytes)
+
+
+def _open_local_pack(pack: AnyPath) -> Pack:
+    if is_url(pack):
+        step = "packer pull it first, and push it again"
+        raise UsageError(clean_url(pack), "is a URL, and sidecars are made in folders", step)
+    return open_pack(pack)
+
+
+def _check_name(pack: Pack, name: str, taken: SidecarList | None) -> None:
+    try:
+        check_sidecar_name(name, pack.manifest.parts, pack.manifest.fields)
+    except ValueError as error:
+        raise UsageError(option("as"), str(error), "choose another name") from None
+    if taken is not None and taken.get(name) is not None:
+        step = f"packer detach {printable(pack.path)} {name}, or choose another name"
+        raise UsageError(pack.path, f"has a sidecar {name} already", step)
+
+
+@contextmanager
+def _changing(pack: Pack) -> Iterator[str]:
+    """Yield a folder for new files, which is removed at the end; no other process changes the sidecars meanwhile."""
+    target = os.path.join(pack.path, "sidecars")
+    with in_place(), storage_errors(pack.path), growing_folder(target, "attach", "attach or packer detach") as work:
+        yield work
+
+
+def _publish(pack: Pack, work: str, sidecars: Sequence[SidecarFacts]) -> None:
+    """Move new files into the pack, write the list, and remove what is not in it."""
+    listed = SidecarList(rows_digest(pack.manifest), tuple(sorted(sidecars, key=lambda one: one.name)))
+    with held_signals():
+        for name in os.listdir(work):
+            os.replace(os.path.join(work, name), os.path.join(pack.path, name))
+        sync_path(pack.path)
+        if sidecars:
+            listed.write(pack.path)
+        kept = {file.name for file in listed.files} if sidecars else set()
+        gone = [name for name in os.listdir(pack.path) if SIDECAR_FILE.fullmatch(name) and name not in kept]
+        for name in sorted(gone, key=lambda name: name != SidecarList.NAME):
+            remove(os.path.join(pack.path, name))
+        sync_path(pack.path)
+
+
+# -- kinds
+
+
+def _is_array(found: Attached) -> bool:
+    return not isinstance(found.values, list) and str(found.chunk(0, 1).dtype.newbyteorder("=")) in ITEM_BYTES
+
+
+def _is_text(found: Attached) -> bool:
+    return isinstance(found.values, list) and all(
+        isinstance(text, str) for one in found.values for text in (one if isinstance(one, list) else [one])
+    )
+
+
+Written = tuple[str, tuple[int, ...], list[SidecarFile]]
+"""dtype and shape of what a record has, and the files."""
+
+
+def _write_array(work: str, names: Sequence[str], found: Attached, records: int, progress: Progress) -> Written:
+    """Write a .npy file."""
+    first = found.chunk(0, 1)
+    dtype, shape = first.dtype.newbyteorder("="), tuple(first.shape[1:])
+    if not first.size:
+        raise BadInput(names[0], f"would have rows of shape {shape}, which hold nothing", "attach another array")
+    values, step = found.values, max(1, CHUNK_BYTES // first.nbytes)
+    is_same = (
+        isinstance(values, np.memmap) and found.rows is None and values.flags.c_contiguous and first.dtype == dtype
+    )
+    with _new_file(work, names[0]) as file, open(values.filename if is_same else os.devnull, "rb") as source:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (records, *shape)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, records, step):
+            rows = min(step, records - start)
+            place = (values.offset + start * first.nbytes, rows * first.nbytes) if is_same else None
+            if place is None or not file.copy(source.fileno(), *place):
+                chunk = np.ascontiguousarray(found.chunk(start, start + rows), dtype)
+                file.write(chunk.reshape(-1).view(np.uint8).data)
+            progress.advance(rows)
+        return str(dtype), shape, [file.sealed()]
+
+
+def _write_lines(work: str, names: Sequence[str], found: Attached, records: int, progress: Progress) -> Written:
+    """Write a file with a line of JSON for each record, and a .npy file with the place where each line begins."""
+    several = _is_text(found) and any(isinstance(one, list) for one in found.values)
+    ends = np.zeros(records + 1, np.int64)
+    with _new_file(work, names[0]) as file, _new_file(work, names[1]) as offsets:
+        for start in range(0, records, CHUNK_ROWS):
+            values = found.chunk(start, start + CHUNK_ROWS)
+            values = [[one] if several and isinstance(one, str) else one for one in _as_list(values)]
+            try:
+                lines = [BY_KIND["json"].encode(one, "json") + b"\n" for one in values]
+            except (TypeError, ValueError) as error:
+                raise BadInput(names[0], f"would have a value that JSON cannot hold: {error}", "leave it out") from None
+            file.write(b"".join(lines))
+            ends[start + 1 : start + 1 + len(lines)] = list(map(len, lines))
+            progress.advance(len(lines))
+        np.save(offsets, np.cumsum(ends))
+        return "", (-1,) if several else (), [file.sealed(), offsets.sealed()]
+
+
+def _as_list(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else list(values.tolist())
+
+
+class _NewFile:
+    """A new file, and what the list says of it: another thread reads back and digests what this one has written."""
+
+    def __init__(self, raw: io.FileIO, reader: io.FileIO, thread: ThreadPoolExecutor) -> None:
+        self._raw, self._reader, self._thread = raw, reader, thread
+        self._digest, self._checksums = hashlib.sha256(), bytearray()
+        self._memory = memoryview(bytearray(READ_BYTES))  # a new one for each read would take as long as the reading
+        self._reading: Future[None] | None = None
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._raw.write(rest) :]
+        self._read_back(self._raw.tell() // READ_BYTES * READ_BYTES)
+
+    def copy(self, source: int, offset: int, count: int) -> bool:
+        """Append bytes of an open file within the kernel, if it can; return whether they are there."""
+        begin = self._raw.tell()
+        with suppress(OSError, AttributeError):
+            while (left := begin + count - self._raw.tell()) and os.copy_file_range(
+                source, self._raw.fileno(), left, offset + count - left
+            ):
+                pass
+            self._read_back(self._raw.tell() // READ_BYTES * READ_BYTES)
+            return not left
+        self._raw.seek(begin)
+        return False
+
+    def _read_back(self, stop: int) -> None:
+        if self._reading is not None:
+            self._reading.result()
+        self._reading = self._thread.submit(self._add, stop)
+
+    def _add(self, stop: int) -> None:
+        while (left := stop - self._reader.tell()) > 0:
+            data = self._memory[: self._reader.readinto(self._memory[:left])]
+            self._digest.update(data)
+            for start in range(0, len(data), CHECKED_BYTES):
+                self._checksums += crc32c(data[start : start + CHECKED_BYTES]).to_bytes(4, "big")
+
+    def sealed(self) -> SidecarFile:
+        """Return what the list says of the file, once it is on the disk."""
+        self._read_back(self._raw.tell())
+        os.fsync(self._raw.fileno())
+        if self._reading is not None:
+            self._reading.result()
+        name = os.path.basename(str(self._raw.name))
+        return SidecarFile(name, self._reader.tell(), self._digest.hexdigest(), self._checksums.hex())
+
+
+@contextmanager
+def _new_file(folder: str, name: str) -> Iterator[_NewFile]:
+    path = os.path.join(folder, name)
+    with open(path, "xb", 0) as raw, open(path, "rb", 0) as reader, ThreadPoolExecutor(1) as thread:
+        yield _NewFile(raw, reader, thread)
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarKind:
+    """A kind of what is attached."""
+
+    wants: str
+    takes: Callable[[Attached], bool]
+    write: Callable[[str, Sequence[str], Attached, int, Progress], Written]
+
+
+KINDS = {
+    "array": SidecarKind("an array of numbers, the same shape for each record", _is_array, _write_array),
+    "text": SidecarKind("text", _is_text, _write_lines),
+    "json": SidecarKind("JSON", lambda found: True, _write_lines),
+}
+"""Kinds by name; the first that takes the values is that of values for which none is given."""

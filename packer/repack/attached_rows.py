@@ -1,0 +1,329 @@
+"""Reads what is attached to a pack: arrays, tables and folders, and joins their rows with its records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.errors import BadInput, PackerError, StorageError, UsageError, option, plural, printable
+from packer.format.pack import Pack
+from packer.format.sidecar_list import KIND_FILES
+from packer.images.parts import BY_KIND, NUMBERS, PartRecipe
+from packer.model.annotation import Int64, PartSpec
+from packer.model.strict_json import read_json
+from packer.sources.list_columns import MEANING, words_of
+from packer.sources.part_files import MOST_BYTES, match_files
+from packer.sources.path_finder import NOT_FOUND, PathFinder
+from packer.sources.paths import extension_of, some_paths
+from packer.sources.source import Tree
+from packer.sources.tree import find_tree, read_file
+
+FIX = "correct it, or attach it to the pack that it was made of"
+Columns = Mapping[str, Callable[[bool], Any]]
+"""Name -> what reads the column, given whether it is text: an array, an Arrow column or a list."""
+
+
+@dataclass(frozen=True)
+class Attached:
+    """What is attached, in rows: those of the records, in their order, are ``values[rows]``."""
+
+    values: Any
+    """An array (m, ...), what returns one for row numbers (`_Arrays`), or a list."""
+    rows: Int64 | None
+    """The row of each record, int64 (n,); None: the rows are in the order of the records."""
+    joined: str
+    """How they were joined, for a message: by key."""
+    notes: tuple[str, ...] = ()
+
+    def chunk(self, start: int, stop: int) -> Any:
+        """Return the values of these records."""
+        if self.rows is None or not isinstance(self.values, list):
+            return self.values[slice(start, stop) if self.rows is None else self.rows[start:stop]]
+        return [self.values[row] for row in self.rows[start:stop].tolist()]
+
+
+@dataclass(frozen=True)
+class AttachRequest:
+    """What to attach: `packer.repack.attach.attach` has the arguments."""
+
+    where: str
+    name: str
+    kind: str | None
+    column: str | None
+
+
+def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
+    """Read a file or a folder, and join its rows with the records of a pack.
+
+    Raises:
+        UsageError: It is of no format that is read here, or it is not clear what to take.
+        BadInput: A record has no row, or more than one; a row has no record.
+        StorageError: It cannot be read.
+    """
+    where, ending = asked.where, os.path.splitext(asked.where)[1].lower()
+    try:
+        if os.path.isdir(where):
+            return _read_folder(asked, pack)
+        if ending == ".npy":
+            return _in_order(where, _loaded(where), pack)
+        if ending not in TABLES:
+            os.stat(where)
+            step = f"give a folder, or a file that ends in .npy, {', '.join(TABLES)}"
+            raise UsageError(where, "is in no format that packer attach reads", step)
+        return _read_table(asked, TABLES[ending](where), pack)
+    except PackerError:
+        raise
+    except OSError as error:
+        raise StorageError(where, f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # ArrowInvalid is one
+        raise BadInput(where, f"cannot be read: {error}", "write it again") from None
+
+
+def _loaded(path: str) -> NDArray[Any]:
+    """Return the array of a .npy file, mapped."""
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise BadInput(path, f"is not an array: {error}", "write it with numpy.save") from None
+    return array
+
+
+def _in_order(where: str, values: NDArray[Any], pack: Pack) -> Attached:
+    if values.shape[:1] != (len(pack),):
+        rows = plural(len(values), "row") if values.ndim else "no rows"
+        raise BadInput(where, f"has {rows}, but the pack {plural(len(pack), 'record')}", FIX)
+    return Attached(_values_of(values), None, "in their order")
+
+
+# -- folders
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    """The arrays of files, read when they are needed."""
+
+    read: Callable[[int], NDArray[Any]]
+    """Returns that of a row."""
+
+    def __getitem__(self, rows: Int64) -> NDArray[Any]:
+        first = self.read(0)
+        found = np.empty((len(rows), *first.shape), first.dtype)
+        for place, row in enumerate(rows.tolist()):
+            array = self.read(row)
+            if (array.dtype, array.shape) != (first.dtype, first.shape):
+                forms = f"{first.dtype} {first.shape} and {array.dtype} {array.shape}"
+                raise BadInput("", f"has arrays of several forms, such as {forms}", "make all of one form")
+            found[place] = array
+        return found
+
+
+def _read_folder(asked: AttachRequest, pack: Pack) -> Attached:
+    """Match the files of a folder to the images by their names, as the files of parts are matched in a build."""
+    where, (tree, _) = asked.where, find_tree(asked.where)
+    kinds = {name: BY_KIND[name].endings for name in KIND_FILES if asked.kind in (None, name)}
+    files = {name: [p for p in tree.files if extension_of(p).lower() in kinds[name]] for name in kinds}
+    there = [name for name in kinds if files[name]]
+    if len(there) != 1:
+        endings = b", ".join(sorted(chain.from_iterable(kinds[name] for name in there or kinds))).decode()
+        step = f"pass {option('kind')}" if there else "name the folder of the files"
+        raise UsageError(where, f"has {'' if there else 'no '}files of {endings}", step)
+    (kind,) = there
+    images, labels = list(map(os.fsencode, pack.paths)), files[kind]
+    matches = match_files(images, labels)
+    if matches.refused:
+        raise BadInput(*next(iter(matches.refused.items())), "rename or move one of them")
+    numbers = {path: row for row, path in enumerate(labels)}
+    rows = np.array([numbers.get(matches.label_of.get(image, b""), NOT_FOUND) for image in images], np.int64)
+    _check(where, pack, np.flatnonzero(rows == NOT_FOUND), matches.unclaimed)
+    recipe = PartRecipe(PartSpec(asked.name, kind), "")
+
+    def read(row: int) -> Any:
+        try:
+            return BY_KIND[kind].read(read_file(tree, labels[row], MOST_BYTES), recipe)
+        except BadInput as error:
+            raise BadInput(os.path.join(tree.root, labels[row]), error.problem, error.next_step) from None
+
+    others = len(tree.files) + len(tree.images) - len(labels)
+    notes = (f"{plural(others, 'other file')} in {printable(where)} left out",) if others else ()
+    values = _Arrays(read) if kind == "array" else [read(row) for row in range(len(labels))]
+    return Attached(values, rows, "by file name", notes)
+
+
+# -- tables
+
+
+def _npz(path: str) -> Columns:
+    def read(name: str, is_text: bool) -> Any:
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays[name]
+
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: partial(read, name) for name in arrays.files}
+
+
+def _parquet(path: str) -> Columns:
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(path)
+    return {name: lambda _, name=name: file.read([name]).column(0) for name in file.schema_arrow.names}  # type: ignore[misc]
+
+
+def _csv(delimiter: str, path: str) -> Columns:
+    from pyarrow import csv
+
+    form = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+
+    def read(name: str, is_text: bool) -> Any:
+        types = {name: pa.string()} if is_text else {}  # 00000042 is no number
+        convert = csv.ConvertOptions(include_columns=[name], column_types=types)
+        return csv.read_csv(path, parse_options=form, convert_options=convert).column(0)
+
+    with csv.open_csv(path, parse_options=form) as opened:
+        return {name: partial(read, name) for name in opened.schema.names}
+
+
+def _jsonl(path: str) -> Columns:
+    rows: list[Any] = []
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                rows += [read_json(line)] if line.strip() else []
+            except ValueError as error:
+                raise BadInput(f"{path}:{number}", f"is not JSON: {error}", "correct the line") from None
+    if not all(isinstance(row, dict) for row in rows):
+        raise BadInput(path, "has a line that is not an object", "write an object with a key or path on each line")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: lambda _, name=name: [row.get(name) for row in rows] for name in names}  # type: ignore[misc]
+
+
+TABLES: dict[str, Callable[[str], Columns]] = {
+    ".npz": _npz, ".parquet": _parquet, ".csv": partial(_csv, ","), ".tsv": partial(_csv, "\t"), ".jsonl": _jsonl,
+}  # fmt: skip
+"""Ending of a file -> what opens it."""
+
+
+def _read_table(asked: AttachRequest, columns: Columns, pack: Pack) -> Attached:
+    where, kind = asked.where, asked.kind
+    names = list(columns)
+    keys = [name for name, word in zip(names, words_of(names), strict=True) if MEANING.get(word) == "path"]
+    chosen = _chosen(asked, names, keys) if keys else ""
+    if not (keys := [name for name in keys if name != chosen]):
+        listed = ", ".join(map(printable, names))
+        raise UsageError(where, f"has no column of keys or paths; its columns are: {listed}", "call one key or path")
+    found = [(_records_of(pack, texts), key, texts) for key in keys for texts in [_texts_of(columns[key](True))]]
+    (records, joined), key, texts = max(found, key=lambda each: int((each[0][0] >= 0).sum()))
+    values = _values_of(columns[chosen](kind == "text"))
+    _check_no_null(where, key, texts)
+    if kind != "json":
+        _check_no_null(where, chosen, values)
+    counts = np.bincount(records[records >= 0], minlength=len(pack))
+    several = kind in (None, "text") and isinstance(values, list) and all(isinstance(one, str) for one in values)
+    extra = [os.fsencode(texts[row] or "") for row in np.flatnonzero(records == NOT_FOUND).tolist()]
+    twice = np.flatnonzero((counts > 1) & (not several))
+    _check(where, pack, np.flatnonzero(counts == 0), extra, twice)
+    order = np.argsort(records, kind="stable")
+    if (counts > 1).any():
+        lists = np.split(order, np.cumsum(counts)[:-1])
+        return Attached([[values[row] for row in rows.tolist()] for rows in lists], None, f"by {joined}")
+    return Attached(values, order, f"by {joined}")
+
+
+def _chosen(asked: AttachRequest, names: Sequence[str], keys: Sequence[str]) -> str:
+    """Return the column that is attached."""
+    if asked.column is not None:
+        if asked.column not in names:
+            step = f"its columns are: {', '.join(map(printable, names))}"
+            raise UsageError(option("column", asked.column), "is not in the file", step)
+        return asked.column
+    rest = [one for one in names if one not in keys]
+    texts = [one for one, word in zip(rest, words_of(rest), strict=True) if MEANING.get(word) == "text"]
+    for choice in (rest, [one for one in rest if one == asked.name], texts if asked.kind in (None, "text") else []):
+        if len(choice) == 1:
+            return choice[0]
+    problem = f"has the columns {', '.join(map(printable, names))}, any of which may be meant"
+    raise UsageError(asked.where, problem, f"pass one: {option('column', 'COL')}")
+
+
+def _texts_of(column: Any) -> list[str | None]:
+    """Return the keys or paths in a column; None for an empty one, or NaN."""
+    values = column.to_pylist() if isinstance(column, pa.ChunkedArray) else list(column)
+    return [None if one is None or one != one or one == "" else str(one) for one in values]  # noqa: PLR0124
+
+
+def _values_of(column: Any) -> Any:
+    """Return a column as an array if it is of numbers, each row of one shape, else as a list."""
+    if isinstance(column, np.ndarray):
+        return column if column.dtype.kind in NUMBERS else column.tolist()
+    try:
+        chunks = [pa.array(column)] if isinstance(column, list) else column.chunks
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # of several types
+        return column
+    arrays = [array for chunk in chunks if (array := _numbers_of(chunk)) is not None]
+    if arrays and len(arrays) == len(chunks):
+        return np.concatenate(arrays)
+    return column if isinstance(column, list) else column.to_pylist()
+
+
+def _numbers_of(array: Any) -> NDArray[Any] | None:
+    """Return an Arrow array of numbers, or of lists of as many numbers, as an array; None if it is another."""
+    kind = array.type
+    if array.null_count or not len(array):
+        return None
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return found
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return None
+    inner = _numbers_of(array.flatten())
+    if inner is None or len(array.value_lengths().unique()) != 1:
+        return None
+    return inner.reshape(len(array), -1, *inner.shape[1:])
+
+
+# -- joining
+
+
+def _records_of(pack: Pack, texts: Sequence[str | None]) -> tuple[Int64, str]:
+    """Return the record of each key or path, NOT_FOUND if it has none, and how they were joined."""
+    numbers = {key: number for number, key in enumerate(pack.keys)}
+    by_key = np.array([numbers.get(text or "", NOT_FOUND) for text in texts], np.int64)
+    if (by_key != NOT_FOUND).all():
+        return by_key, "key"
+    paths = list(map(os.fsencode, pack.paths))
+    order = sorted(range(len(pack)), key=paths.__getitem__)
+    finder = PathFinder(Tree(b"/pack", [paths[number] for number in order], (), ()), b"/pack")
+    written, ways = [os.fsencode(text or "") for text in texts], [(by_key, "key")]
+    for manner in (None, (finder.manner(written) or (None,))[0]):
+        found = finder.find_all(manner, written)
+        records = np.array([*order, NOT_FOUND], np.int64)[np.where(found < 0, NOT_FOUND, found)]
+        ways.append((records, "path" if manner is None else manner.describe()))
+    return max(ways, key=lambda way: int((way[0] >= 0).sum()))
+
+
+def _check_no_null(where: str, column: str, cells: Any) -> None:
+    if without := [row for row, cell in enumerate(cells) if cell is None] if isinstance(cells, list) else []:
+        rows = plural(len(without), "row")
+        raise BadInput(where, f"has {rows} without a {printable(column)}, the first is row {without[0] + 1}", FIX)
+
+
+def _check(where: str, pack: Pack, missing: Int64, extra: Sequence[bytes], twice: Sequence[int] | Int64 = ()) -> None:
+    """Raise BadInput unless each record has one row, and each row a record."""
+
+    def some(records: Any) -> str:
+        return some_paths(os.fsencode(pack.paths[record] or pack.key(record)) for record in records)
+
+    problems = [
+        f"has nothing for {plural(len(missing), 'record')} ({some(missing)})" if len(missing) else "",
+        f"has {plural(len(extra), 'row')} for no record ({some_paths(extra)})" if extra else "",
+        f"has several rows for {plural(len(twice), 'record')} ({some(twice)})" if len(twice) else "",
+    ]
+    if any(problems):
+        raise BadInput(where, ", and ".join(filter(None, problems)), FIX)
