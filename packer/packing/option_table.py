@@ -255,7 +255,7 @@ OPTIONS = (
     ),
     Option(
         "rle", LABELS, SHAPES, CHANGED,
-        "COCO run-length masks without --instance-masks: keep as text, or also convert to polygons.",
+        "COCO run-length masks, unless they are packed as masks: keep as text, or also convert to polygons.",
         choices=("text", "polygons"),
     ),
     Option(
