@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 
 import torture_held as texts
 import torture_objects as objects
@@ -133,7 +134,11 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     "voc": (Target(texts.read_voc, SEEDS_OF["voc"]), ("sources.voc",)),
     "rle": (Target(read_masks, SEEDS_OF["rle"]), ("sources.coco_objects", "model.rle")),
     "instances": (Target(read_stored_instances, INSTANCES), ("model.rle",)),
-    "instance-shapes": (Target(read_shapes, INSTANCE_SHAPES), ("model.rle", "sources.coco_objects")),
+    **(
+        {"instance-shapes": (Target(read_shapes, INSTANCE_SHAPES), ("model.rle", "sources.coco_objects"))}
+        if find_spec("pycocotools")
+        else {}
+    ),
     "selection": (Target(texts.read_selected, SEEDS_OF["selection"]), ("packing.input_table",)),
     "config": (
         Target(texts.read_options, SEEDS_OF["config"]),
