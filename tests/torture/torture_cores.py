@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from importlib.util import find_spec
 
 import torture_held as texts
 import torture_objects as objects
@@ -12,7 +11,7 @@ from torture_adopt import reader_of, seeds
 from torture_archives import ARCHIVES, read_members
 from torture_held import FINDER, refused
 from torture_labels import Target, check_finite, check_named
-from torture_seeds import EDITS, INSTANCE_SHAPES, INSTANCES, SEEDS_OF
+from torture_seeds import EDITS, INSTANCE_SHAPES, INSTANCES, SEEDS_OF, WITH_MASKS
 from torture_texts import read_masks, read_shapes, read_stored_instances
 
 from packer.errors import UsageError
@@ -136,7 +135,7 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     "instances": (Target(read_stored_instances, INSTANCES), ("model.rle",)),
     **(
         {"instance-shapes": (Target(read_shapes, INSTANCE_SHAPES), ("model.rle", "sources.coco_objects"))}
-        if find_spec("pycocotools")
+        if WITH_MASKS
         else {}
     ),
     "selection": (Target(texts.read_selected, SEEDS_OF["selection"]), ("packing.input_table",)),
