@@ -255,7 +255,7 @@ OPTIONS = (
     ),
     Option(
         "rle", LABELS, SHAPES, CHANGED,
-        "COCO run-length masks, unless they are packed as masks: keep as text, or also convert to polygons.",
+        "Without --instance-masks, COCO run-length masks: keep as text, or also convert to polygons.",
         choices=("text", "polygons"),
     ),
     Option(

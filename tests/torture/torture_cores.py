@@ -11,7 +11,7 @@ from torture_adopt import reader_of, seeds
 from torture_archives import ARCHIVES, read_members
 from torture_held import FINDER, refused
 from torture_labels import Target, check_finite, check_named
-from torture_seeds import EDITS, INSTANCE_SHAPES, INSTANCES, SEEDS_OF
+from torture_seeds import EDITS, INSTANCE_SHAPES, INSTANCES, SEEDS_OF, WITH_MASKS
 from torture_texts import read_masks, read_shapes, read_stored_instances
 
 from packer.errors import UsageError
@@ -133,7 +133,11 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     "voc": (Target(texts.read_voc, SEEDS_OF["voc"]), ("sources.voc",)),
     "rle": (Target(read_masks, SEEDS_OF["rle"]), ("sources.coco_objects", "model.rle")),
     "instances": (Target(read_stored_instances, INSTANCES), ("model.rle",)),
-    "instance-shapes": (Target(read_shapes, INSTANCE_SHAPES), ("model.rle", "sources.coco_objects")),
+    **(
+        {"instance-shapes": (Target(read_shapes, INSTANCE_SHAPES), ("model.rle", "sources.coco_objects"))}
+        if WITH_MASKS
+        else {}
+    ),
     "selection": (Target(texts.read_selected, SEEDS_OF["selection"]), ("packing.input_table",)),
     "config": (
         Target(texts.read_options, SEEDS_OF["config"]),

@@ -12,6 +12,7 @@ from dataclasses import astuple, replace
 from typing import Any, ClassVar
 
 from torture_labels import IMAGES, MemoryFile, check_finite, check_named
+from torture_seeds import WITH_MASKS
 from torture_texts import PLAIN
 
 from packer.errors import BadLabel, DamagedPack, PackerError, UsageError
@@ -160,7 +161,7 @@ def read_dlib(data: bytes) -> str:
 def read_cvat(data: bytes) -> str:
     Held.data = data[1:]
     try:
-        return annotations_of(cvat._CvatFile(FRAMES, b"a.xml").entries(), "a.xml")
+        return annotations_of(cvat._CvatFile(FRAMES, b"a.xml", WITH_MASKS).entries(), "a.xml")
     except UsageError as error:
         return refused(error, "a.xml")
 

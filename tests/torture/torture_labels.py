@@ -19,6 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torture_seeds import WITH_MASKS
+
 from packer.errors import BadInput, PackerError, UsageError, printable
 from packer.format import lists
 from packer.images.header import Header
@@ -254,7 +256,7 @@ def reader_of(kind: str, json_base: Any = None) -> Callable[[bytes], str]:
         else:
             texts = text.split(b"\0\0", 1)
         texts = texts if choice & 8 else texts[:1]
-        masks = bool(choice & 4)
+        masks = bool(choice & 4) and WITH_MASKS
         options = SourceOptions(split="train" if choice & 32 else None, rle_polygons=masks, instance_masks=masks)
         files = dict(zip(LABEL_FILES[kind], texts, strict=False))
         return _labels(kind, choice, files, options, auto=choice & 0xE0 == 0xE0)

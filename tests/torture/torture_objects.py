@@ -9,7 +9,7 @@ from typing import Any
 
 from torture_held import AllImages, annotations_of, held, instead, refused
 from torture_labels import VALUES, check_finite
-from torture_seeds import BASES
+from torture_seeds import BASES, WITH_MASKS
 
 from packer.errors import BadLabel, UsageError
 from packer.model.annotation import RawAnnotation
@@ -77,7 +77,7 @@ def of_labelme(tree: Any) -> Iterator[by_name.ImageEntry]:
     content = by_name.read_json(tree, b"a.json")
     if isinstance(content, dict) and "shapes" in content:
         source = object.__new__(small_formats.LabelMeSource)
-        source._names = None
+        source._names, source._with_masks = None, WITH_MASKS
         yield source._entry(b"a.json", content, {b"a"})
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from typing import Any
 
 from drawn import voc_xml
 
 from packer.sources.coco_objects import rle_text
 
+WITH_MASKS = find_spec("pycocotools") is not None
+"""Whether masks of objects can be made."""
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAQAAAADCAAAAACRn/EaAAAAF0lEQVR4nGNg+P+fgeH/f4b/TAyM/xkAMeoF/py/BJYAAAAASUVORK5CYII="
+"""4 x 3 pixels, black and white."""
 INSTANCES = [
     bytes([29, 39]) + b"a94j000000000000000000cb0  " + rle_text([0, 1200]).encode(),
     bytes([2, 3]) + b"11200000O 0<", bytes([9, 9]) + rle_text([3, 4, 5, 6, 7, 75]).encode() + b" X3",
@@ -97,6 +102,7 @@ BASES: dict[str, Any] = {
             {"label": "p1", "points": [[1, 2]], "shape_type": "point"},
             {"label": "p10", "points": [[3, 2]], "shape_type": "point"},
             {"label": "x", "points": [[1, 2], [3, 4]], "shape_type": "circle"},
+            {"label": "x", "points": [[5, 6], [8, 8]], "shape_type": "mask", "mask": PICTURE},
         ],
     },
     "createml": [
@@ -155,6 +161,10 @@ SEEDS_OF: dict[str, list[bytes]] = {
         b'\x01<!DOCTYPE a [<!ENTITY b "cc">]><dataset><images><image file="&b;"/></images></dataset>',
     ],
     "cvat": [
+        b"\xe0"
+        + CVAT
+        + b'<image id="0" name="a.jpg" width="40" height="30"><mask label="dog" rle="3, 5, 4" left="2" top="3"'
+        b' width="4" height="3"/></image></annotations>',
         b"\xe0" + CVAT + b"<meta><task><id>7</id><size>4</size><labels><label><name>dog</name><attributes><attribute>"
         b"<name>age</name><input_type>number</input_type></attribute><attribute><name>ok</name><input_type>checkbox"
         b"</input_type></attribute></attributes></label><label><name>nose</name><parent>dog</parent></label></labels>"
