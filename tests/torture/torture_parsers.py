@@ -263,6 +263,8 @@ STORED_PARTS = [
     bytes([0, 2, 6, 8]) + encode_mask(SMALL_MASK, "png"), bytes([1, 2, 6, 8]) + encode_mask(SMALL_MASK, "png"),
     bytes([1, 0, 6, 8]) + bytes(144), bytes([2, 3, 0, 0]) + _npy(SMALL_MAP),
     bytes([3, 5, 0, 0]) + b"a text", bytes([4, 6, 0, 0]) + b'{"a": 1}',
+    bytes([0, 2 | 32, 6, 8]) + encode_mask(SMALL_MASK, "png"), bytes([1, 16, 6, 8]) + bytes(47),
+    bytes([1, 0, 0, 8]) + bytes(8), bytes([3, 5, 0, 0]) + b"\xff", bytes([4, 6, 0, 0]) + b"{",
 ]  # fmt: skip
 VALUE_FILES = [
     b"\0road:128,64,128::\ncar:0,0,142::\n", b"\0name,r,g,b\na,1,2,3\nb,4,5,6\n", b"\0#804020 x\n#000000 y\n",
