@@ -12,7 +12,7 @@ import numpy as np
 
 from packer.errors import BadInput, UsageError, option
 from packer.images.header import read_header
-from packer.images.masks import MaskValues, color_codes, gray_of
+from packer.images.masks import MaskValues, color_codes, gray_of, has_palette
 from packer.images.parts import BY_KIND
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartSpec
@@ -151,28 +151,27 @@ def _are_masks(tree: Tree, layout: MaskLayout) -> bool:
 
 def _looks_like_mask(tree: Tree, image: bytes, mask: bytes) -> bool:
     try:
-        data, of_image = (read_file(tree, path, MOST_MASK_BYTES) for path in (mask, image))
-        header, other = read_header(data), read_header(of_image)
-        if header.upright_size not in (other.upright_size, (other.width, other.height)):
-            return False
-        values = decode_values(data, header)
+        return looks_like_mask(*(read_file(tree, path, MOST_MASK_BYTES) for path in (mask, image)))
     except BadInput:
         return False
+
+
+def looks_like_mask(data: bytes, of_image: bytes) -> bool:
+    """Return whether a picture looks like the map of classes of an image. Raise BadInput if one cannot be read."""
+    header, other = read_header(data), read_header(of_image)
+    if header.upright_size not in (other.upright_size, (other.width, other.height)):
+        return False
+    values = decode_values(data, header)
     if header.format == "jpeg":
         return _is_nearly_black_and_white(values)
-    found = _distinct(values)
-    return len(found) <= MOST_VALUES or (values.ndim == 2 and _has_palette(data))
-
-
-def _has_palette(data: bytes) -> bool:
-    return data[:8] == b"\x89PNG\r\n\x1a\n" and data[25] == 3
+    return len(distinct_values(values)) <= MOST_VALUES or (values.ndim == 2 and has_palette(data))
 
 
 def _is_nearly_black_and_white(values: Image) -> bool:
     return bool(((values < 32) | (values >= 224)).mean() > 0.97)
 
 
-def _distinct(values: Image) -> list[int]:
+def distinct_values(values: Image) -> list[int]:
     """Return the different values of a picture, of colors as r << 16 | g << 8 | b; gray in three channels is gray."""
     values = gray_of(values)
     if values.ndim == 3:
@@ -233,7 +232,7 @@ class MaskSource(PartSource):
                 header = read_header(data)
                 if header.format == "jpeg":
                     return MaskValues(("background", "foreground"), asked.ignore, binary=True)
-                seen.update(_distinct(decode_values(data, header)))
+                seen.update(distinct_values(decode_values(data, header)))
             except BadInput:
                 continue  # it is rejected when it is packed
         if seen == BLACK_AND_WHITE and asked.ignore is None:

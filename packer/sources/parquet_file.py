@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.errors import BadImage, BadLabel, PackerError, UsageError, printable
 from packer.files.tar_members import Member
-from packer.sources.paths import as_bytes, extension_of, json_text, name_in
+from packer.sources.paths import MASK_NAMES, as_bytes, extension_of, json_text, name_in
 from packer.sources.places import Bytes, SourceFile
 from packer.sources.source import Tree
 from packer.system.storage import storage_errors
@@ -67,6 +67,7 @@ class ParquetFile:
         schema: Its columns, as an Arrow schema.
         features: What Hugging Face's metadata say about each column.
         image_columns: The names of its columns of images; the first is the one that is packed.
+        mask_columns: Those of the others that are called like masks, the likeliest first.
         rows: Number of rows.
     """
 
@@ -84,7 +85,7 @@ class ParquetFile:
         self.features = features_of(self.schema.metadata or {})
         for column, feature in self.features.items():
             self._check_classes(column, feature)
-        self.image_columns = columns_of_images(self.schema, self.features)
+        self.image_columns, self.mask_columns = columns_of_images(self.schema, self.features)
 
     def _check_classes(self, column: str, feature: Any) -> None:
         """Check the names of classes in a column, or in the members of its objects."""
@@ -289,10 +290,14 @@ def features_of(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def columns_of_images(schema: Any, features: Mapping[str, Any]) -> list[str]:
-    """Return the names of the columns of images, the likeliest first."""
-    found = [column for column in schema if _holds_images(column, features.get(column.name))]
-    return sorted((column.name for column in found), key=_likelihood)
+def columns_of_images(schema: Any, features: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the names of the columns of images, and of their masks: the likeliest first."""
+    found = [column.name for column in schema if _holds_images(column, features.get(column.name))]
+    masks = sorted(
+        (name for name in found if name.lower() in MASK_NAMES), key=lambda name: MASK_NAMES.index(name.lower())
+    )
+    images = sorted((name for name in found if name not in masks), key=_likelihood)
+    return (images, masks) if images else (masks, [])
 
 
 def _holds_images(column: Any, feature: Any) -> bool:
@@ -303,7 +308,10 @@ def _holds_images(column: Any, feature: Any) -> bool:
     if pa.types.is_struct(kind):
         number = kind.get_field_index("bytes")
         return number >= 0 and _is_binary(kind.field(number).type) and declared in (None, "Image")
-    return _is_binary(kind) and (declared == "Image" or column.name.lower() in IMAGE_COLUMNS)
+    name = column.name.lower()
+    return _is_binary(kind) and (
+        declared == "Image" or name in IMAGE_COLUMNS or (name in MASK_NAMES and "mask" in name)
+    )
 
 
 def _is_binary(kind: Any) -> bool:
