@@ -146,17 +146,22 @@ def _with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where:
     """
     others = [spec for spec in specs if spec.partition(":")[0] != "masks"]
     is_auto, is_asked = others == ["auto"], where is not None or len(others) < len(specs)
-    if not is_auto and not is_asked:
+    if not is_auto and not is_asked and not any(spec.startswith("list:") for spec in others):
         return BesideMasks(others, tree)
+    from packer.sources.mask_columns import masks_in_lists
     from packer.sources.mask_files import MaskSource, find_masks, masks_at, without_masks
 
-    if is_asked:
-        places = list(dict.fromkeys(spec.partition(":")[2] for spec in specs if spec not in others))
-        named = list(dict.fromkeys(filter(None, (where, *places))))
-        if len(named) > 1:
-            problem = f"masks are to be at {' and at '.join(map(printable, named))}"
-            raise UsageError(option("mask"), problem, "name one place: an image has one mask")
-        where = named[0] if named else None
+    places = (where, *(spec.partition(":")[2] for spec in specs if spec not in others))
+    named = list(dict.fromkeys(filter(None, places)))
+    if len(named) > 1:
+        problem = f"masks are to be at {' and at '.join(map(printable, named))}"
+        raise UsageError(option("mask"), problem, "name one place: an image has one mask")
+    where = named[0] if named else None
+    if where is None and (listed := masks_in_lists(tree, others, options)) is not None:
+        alone = not listed.has_labels and (is_auto or len(others) == len(listed.lists))
+        return BesideMasks(others, without_masks(tree, listed), MaskSource(tree, options, listed, alone))
+    if not is_auto and not is_asked:
+        return BesideMasks(others, tree)
     found = masks_at(tree, where) if where else find_masks(tree)
     if found is None:
         if is_asked:

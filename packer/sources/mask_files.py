@@ -59,6 +59,10 @@ class MaskLayout:
     """Those and the masks: what is not an image of the dataset."""
     first: bytes = b""
     """As `where` if that is of several folders: the first of them."""
+    lists: frozenset[bytes] = frozenset()
+    """The lists that name them, if it is not by their own names that they belong to the images."""
+    has_labels: bool = False
+    """Whether these lists also have other labels."""
 
     @property
     def beside(self) -> bytes:
@@ -88,7 +92,7 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     """
     layouts = layouts_of(tree.images)
     every = frozenset(path for layout in layouts for path in layout.masks)
-    usable = [layout for layout in layouts if not _is_not_classes(layout.beside) and _are_masks(tree, layout)]
+    usable = [layout for layout in layouts if not _is_not_classes(layout.beside) and are_masks(tree, layout)]
     if not usable:
         return None
     chosen = min(usable, key=_rank)
@@ -142,7 +146,7 @@ def _rank(layout: MaskLayout) -> tuple[int, int]:
     return next((n for n, name in enumerate(PREFERRED) if name in place), len(PREFERRED)), -len(layout.matches.label_of)
 
 
-def _are_masks(tree: Tree, layout: MaskLayout) -> bool:
+def are_masks(tree: Tree, layout: MaskLayout) -> bool:
     """Return whether a few of the pictures look like maps of classes: of few values, and as large as their image."""
     images = spread(list(layout.matches.label_of), LOOKS)
     looks = [_looks_like_mask(tree, image, layout.matches.label_of[image]) for image in images]
@@ -200,12 +204,12 @@ class MaskSource(PartSource):
     has_splits = True
 
     def __init__(self, tree: Tree, options: SourceOptions, found: MaskLayout, alone: bool, name: str = MASK) -> None:
-        self.layout = found
+        self.layout, self.are_alone = found, alone
         super().__init__(tree, PartSpec(name, "mask"), found.where, found.masks, found.matches)
         lists = SegmentationSplit.lists(tree) if alone else ()
         self.label_files = {*found.masks, *files_of_values(tree, found.beside, alone), *lists}
         split = SegmentationSplit.of(tree, options.split) if alone else None
-        self.of_split = split or FolderSplit.of(tree, options.split)
+        self.of_split = None if found.lists else split or FolderSplit.of(tree, options.split)
         self.values = self._values(tree, Asked(options.mask_values, options.ignore_id, alone))
         self.classes: tuple[str, ...] | None = None
         # masks in a store have ids of 16 bits if a few of them have
@@ -290,4 +294,5 @@ def masks_among(paths: Iterable[bytes]) -> frozenset[bytes]:
 
 def without_masks(tree: Tree, layout: MaskLayout) -> Tree:
     """Return a tree without masks, and what only they need."""
-    return without(tree, layout.all_masks.union(files_of_values(tree, layout.beside, alone=False)))
+    rest = without(tree, layout.all_masks.union(files_of_values(tree, layout.beside, alone=False)))
+    return replace(rest, mask_lists=layout.lists)
