@@ -1,4 +1,4 @@
-"""Masks that a column of a list names."""
+"""Masks in a column: of a list, which names them, or of Parquet, which holds them beside the images."""
 
 from __future__ import annotations
 
@@ -11,9 +11,44 @@ from packer.errors import UsageError, option
 from packer.sources.by_stem import Matches
 from packer.sources.list_source import ListSource, lists_near
 from packer.sources.mask_files import MaskLayout, are_masks, layouts_of, mark_of
+from packer.sources.parquet_file import ParquetFile, mask_prefix, parquet_files, stem_folder
+from packer.sources.parquet_source import layout_of
 from packer.sources.paths import as_bytes, as_text, file_of, folder_of, some_paths, spread
 from packer.sources.source import LOOKS, SourceOptions, Tree
 from packer.stores import joined
+
+
+def masks_in_parquet(tree: Tree, specs: Sequence[str], where: str | None) -> list[MaskLayout]:
+    """Return the masks of each column of masks in Parquet files, the likeliest first; `where` before them.
+
+    Args:
+        tree: The source.
+        specs: The values of ``--labels``.
+        where: The value of ``--mask``.
+    """
+    found: dict[str, MaskLayout] = {}
+    label = next((spec[len("parquet:") :] for spec in specs if spec.startswith("parquet:")), None)
+    for path in parquet_files(tree) if tree.members is not None else ():
+        folder = stem_folder(path) + b"/" if path else b""
+        with ParquetFile.of(tree, path) as file:
+            columns = file.mask_columns
+            has_labels = True
+            with suppress(UsageError):  # which the source raises again
+                meaning = layout_of(file, label)
+                has_labels = any(part is not None for part in (meaning.label, meaning.tags, meaning.objects))
+        for column in columns:
+            prefix = folder + mask_prefix(column)
+            masks = tuple(image for image in tree.images if image.startswith(prefix))
+            label_of = {folder + mask[len(prefix) :]: mask for mask in masks}
+            before = found.get(column, MaskLayout(as_bytes(column), (), Matches(), has_labels=has_labels))
+            before.matches.label_of.update(label_of)
+            found[column] = replace(before, masks=(*before.masks, *masks), first=before.first or prefix)
+    every = frozenset(mask for layout in found.values() for mask in layout.masks)
+    names = sorted(found, key=lambda name: name != where)
+    return [
+        replace(found[name], all_masks=every, others=tuple(as_bytes(other) for other in names if other != name))
+        for name in names
+    ]
 
 
 def masks_in_lists(tree: Tree, specs: Sequence[str], options: SourceOptions) -> MaskLayout | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from drawn_masks import COLORS, draw_mask, image_of, picture, write_files
 from running import good
@@ -200,3 +204,87 @@ def test_a_note_says_if_masks_of_a_list_are_not_packed(tmp_path: Path) -> None:
     text = "image,label,mask\n" + rows("images/{i}.jpg,c{i},elsewhere/{i}.png")
     pack = build(write_files(tmp_path / "set", files | {"a.csv": text.encode()}))
     assert "a.csv: the masks that it names are not packed" in pack.manifest.notes
+
+
+def write_parquet(path: Path, column: str = "annotation", first: int = 0, **columns: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    numbers = range(first, first + 4)
+    found: dict[str, Any] = {"image": [{"bytes": image_of(draw_mask(i), "JPEG"), "path": f"{i}.jpg"} for i in numbers]}
+    found[column] = [{"bytes": picture(draw_mask(i), palette=True), "path": None} for i in numbers]
+    pq.write_table(pa.table(found | {name: [value(i) for i in numbers] for name, value in columns.items()}), path)
+    return path
+
+
+@pytest.mark.parametrize("column", ["annotation", "label", "segmentation_mask"])
+@pytest.mark.parametrize(
+    "options", [{}, {"labels": "parquet"}, {"labels": "masks"}, {"labels": "none", "mask": "COLUMN"}], ids=str
+)
+def test_a_second_column_of_images_in_parquet(options: dict[str, Any], column: str, tmp_path: Path) -> None:
+    options = {name: value.replace("COLUMN", column) for name, value in options.items()}
+    (tmp_path / "names.txt").write_text("background\nant\nbee\ncat\n")
+    pack = build(write_parquet(tmp_path / "a.parquet", column), classes=str(tmp_path / "names.txt"), **options)
+    check(pack)
+    assert pack.manifest.masks["mask"].classes == ("background", "ant", "bee", "cat") == tuple(pack.classes)
+
+
+def test_parquet_with_labels_and_masks(tmp_path: Path) -> None:
+    pack = build(write_parquet(tmp_path / "a.parquet", "mask", label=lambda i: i % 3, id=lambda i: f"x{i}"))
+    check(pack)
+    assert [pack.annotation(i).label for i in range(4)] == [0, 1, 2, 0]
+    assert pack.annotation(1).extras == {"id": "x1"}
+
+
+def test_parquet_files_of_splits(tmp_path: Path) -> None:
+    for name, first in (("train-00000-of-00002", 0), ("train-00001-of-00002", 4), ("test-00000-of-00001", 8)):
+        write_parquet(tmp_path / "set" / f"{name}.parquet", first=first)
+    made = build_packs(BuildOptions(str(tmp_path / "set"), str(tmp_path / "out.lmdb"), workers=2))
+    packs = [packer.open_pack(one.path) for one in made]
+    assert [len(pack) for pack in packs] == [8, 4]
+    check(packs[0], 8)
+
+
+def test_masks_of_parquet_are_never_images(tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "a.parquet", "mask", label=lambda i: i % 3)
+    assert [len(build(file, labels=labels, overwrite=True)) for labels in ("none", "parquet:label")] == [4, 4]
+    for i in range(4):
+        write_files(tmp_path / "maps", {f"{i}.png": picture(draw_mask(i))})
+    check(build(file, mask=str(tmp_path / "maps"), overwrite=True))
+
+
+def test_rows_of_parquet_without_a_mask(tmp_path: Path) -> None:
+    table = pq.read_table(write_parquet(tmp_path / "a.parquet", "mask"))
+    masks = [*table["mask"].to_pylist()[:3], None]
+    pq.write_table(table.set_column(1, "mask", pa.array(masks, table.schema.field(1).type)), tmp_path / "a.parquet")
+    with pytest.raises(TooManyBad, match=r"3\.jpg: has no mask in mask"):
+        build(tmp_path / "a.parquet")
+    pack = build(tmp_path / "a.parquet", missing_labels="empty")
+    assert [pack.mask(i) is None for i in range(4)] == [False, False, False, True]
+
+
+def test_other_pictures_in_parquet_are_left_with_a_note(tmp_path: Path) -> None:
+    noise = [{"bytes": picture(np.random.default_rng(i).integers(0, 255, (30, 40, 3), np.uint8))} for i in range(4)]
+    table = pq.read_table(write_parquet(tmp_path / "a.parquet"))
+    pq.write_table(table.set_column(1, "target", pa.array(noise)), tmp_path / "a.parquet")
+    pack = build(tmp_path / "a.parquet")
+    assert len(pack) == 4 and not pack.manifest.parts
+    assert "pictures in target not packed: --mask target packs them as masks" in pack.manifest.notes
+
+
+def test_parquet_of_images_alone(tmp_path: Path) -> None:
+    pq.write_table(pq.read_table(write_parquet(tmp_path / "a.parquet")).select(["image"]), tmp_path / "a.parquet")
+    assert len(build(tmp_path / "a.parquet")) == 4
+
+
+@pytest.mark.parametrize("ending", ["mask", "seg", "segmentation", "label"])
+def test_a_tar_of_webdataset(ending: str, tmp_path: Path) -> None:
+    members = [
+        member
+        for i in range(4)
+        for member in ((f"{i}.jpg", image_of(draw_mask(i), "JPEG")), (f"{i}.{ending}.png", picture(draw_mask(i))))
+    ]
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    check(build(tmp_path / "a.tar"))

@@ -231,7 +231,7 @@ def test_what_has_no_field_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r'reads as labels: landmarks; pass labels="none"'):
         opened(tmp_path / "t")
     write(tmp_path / "m" / "x.parquet", [{"image": cell(0), "depth": cell(1)}])
-    with pytest.raises(UsageError, match=r'images in "image", and also in depth; remove those columns'):
+    with pytest.raises(UsageError, match=r'images in "image", and also in depth; remove them, call masks "mask"'):
         opened(tmp_path / "m")
 
 
