@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -52,6 +52,14 @@ class MaskValues:
     def most(self) -> int:
         """The largest id that is known, or -1."""
         return max(len(self.classes) - 1, -1 if self.ignore is None else self.ignore)
+
+    def of_file(self, ids: Sequence[int] | None) -> MaskValues:
+        """Return what the values of a file mean whose colors have classes of their own (`PartFile.ids`)."""
+        if ids is None:
+            return self
+        known = dict(self.ids)
+        pairs = tuple((color, known.get(number, number)) for color, number in zip(ids[::2], ids[1::2], strict=True))
+        return replace(self, ids=pairs, in_colors=True)
 
     def ids_of(self, values: Mask, dtype: str) -> Mask:
         """Return the ids of the values of a file (`packer.images.pillow.decode_values`).

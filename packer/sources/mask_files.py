@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packer.errors import BadInput, UsageError, option
+from packer.errors import BadInput, UsageError, option, printable
 from packer.images.header import read_header
 from packer.images.masks import MaskValues, color_codes, gray_of, has_palette
 from packer.images.parts import BY_KIND
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartSpec
 from packer.sources.by_stem import Matches
+from packer.sources.coco_masks import VOID, Panoptic, panoptic_in
 from packer.sources.folder import MASK_ENDING, MASK_FOLDERS
 from packer.sources.mask_values import Asked, files_of_values, values_in, with_classes, with_ignored
 from packer.sources.part_files import FilesAt, PartSource, facts_of_few, files_at, match_files, plain_part, without
@@ -40,7 +41,16 @@ NOT_CLASSES = frozenset(
 )
 """Folders with pictures that are not maps of classes (compared in lower case)."""
 NOT_CLASS_ENDING = re.compile(rb"_(?:instanceids|color|depth|target|matte)\Z", re.IGNORECASE)
-PREFERRED = (b"_gtfine_labeltrainids", b"_gtfine_labelids", b"segmentationclassaug", b"segmentationclass", b"semantic")
+COCO_FOLDER = re.compile(rb"(panoptic)_.+|.+_(pixelmaps)", re.IGNORECASE)
+"""Folders of COCO's pictures, one for each split, which may be in one folder with those of the other kind."""
+PREFERRED = (
+    b"_labeltrainids",
+    b"_gtfine_labelids",
+    b"segmentationclassaug",
+    b"segmentationclass",
+    b"semantic",
+    b"panoptic",
+)
 """Of several sets of masks, the first of these is taken, else the one that fits most images."""
 
 
@@ -74,6 +84,9 @@ def mark_of(path: bytes) -> tuple[bytes, bytes]:
     """Return the folder and the ending in a path that say that it is a mask, b"" each if it does not."""
     folder, stem = folder_of(path), stem_of(path)
     parts = folder.split(b"/")
+    for number in reversed(range(len(parts))):
+        if COCO_FOLDER.fullmatch(parts[number]):
+            return b"/".join(parts[: number + 1]), _ending_of(stem)
     for number, part in enumerate(parts):
         if part.lower() in MASK_FOLDERS or plain_part(part) != part:
             return b"/".join(parts[: number + 1]), _ending_of(stem)
@@ -114,6 +127,8 @@ def layouts_of(paths: Iterable[bytes]) -> list[MaskLayout]:
 def _kind_of(folder: bytes) -> bytes:
     """Return what folders of one set of masks have in common: masks of train/masks and val/masks, _masks of a_masks."""
     name = folder.rpartition(b"/")[2]
+    if (of_coco := COCO_FOLDER.fullmatch(name)) is not None:
+        return (of_coco[1] or of_coco[2]).lower()
     plain = plain_part(name)
     return (name if plain == name else name[len(plain) :]).lower()
 
@@ -223,6 +238,8 @@ class MaskSource(PartSource):
 
     def _values(self, tree: Tree, asked: Asked) -> MaskValues:
         """Return what the values mean; where nothing says it, a few masks are looked at."""
+        if (panoptic := panoptic_in(tree, asked.values, self.layout.masks)) is not None:
+            return self._segments(panoptic, asked.ignore)
         known = values_in(tree, self.layout.beside, asked)
         if known is not None:
             return known
@@ -250,6 +267,19 @@ class MaskSource(PartSource):
     def of_files(cls, tree: Tree, options: SourceOptions, name: str, files: FilesAt, matches: Matches) -> MaskSource:
         """Return the source of masks that are a part of another name than that of ``--mask``."""
         return cls(tree, options, MaskLayout(files.where, files.paths, matches), False, name)
+
+    def _segments(self, panoptic: Panoptic, ignore: int | None) -> MaskValues:
+        """Note the classes of the segments of each mask, and return what all have in common."""
+        values = with_ignored(MaskValues(panoptic.classes), ignore)
+        void = () if values.ignore is None else (VOID, values.ignore)
+        for image, file in [*self._files.items()]:
+            if (ids := panoptic.of_mask(file.path)) is not None:
+                self._files[image] = file._replace(ids=(*void, *ids))
+                continue
+            del self._files[image]
+            self._matches.refused[image] = f"its mask {printable(file.path)} is not in the file of the segments"
+            self._matches.step = "complete the file, or remove the mask"
+        return values
 
     def take_classes(self, names: Sequence[str] | None) -> None:
         """Give the classes these names, and make them those of the pack, if its images have no other labels.
