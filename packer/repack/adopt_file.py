@@ -18,7 +18,7 @@ from crc32c import crc32c
 from xxhash import xxh3_128_digest
 
 from packer.errors import BadImage, BadInput, BadLabel, BadMask, DamagedPack, PackerError, UsageError, printable
-from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, LACKING, PART_COLUMNS, dictionary_column, part_arrays
+from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, PART_COLUMNS, dictionary_column
 from packer.format.indexes import all_ranges, overlapping
 from packer.format.lists import Changed
 from packer.format.manifest import Rejected
@@ -27,7 +27,7 @@ from packer.images.image_headers import Header, OnAnimation, frame_like_last, le
 from packer.images.masks import read_mask_header, stored_obstacle
 from packer.images.parts import check_size
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
-from packer.model.annotation import Annotation, key_of
+from packer.model.annotation import MISSING, Annotation, key_of
 from packer.model.fields import BY_NAME, FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members
 from packer.packing.make_record import rejected
 from packer.packing.partition import checked_texts
@@ -162,9 +162,8 @@ TABLE_SCHEMA = pa.schema([*FULL_SCHEMA, *(pa.field(f"{MASK}_{name}", kind) for n
 PNG = PART_ENCODINGS.index("png")
 ROWS_A_CHUNK = 8192
 HASH_BYTES = 8 << 20
-MaskPlace = tuple[int, tuple[int, int, int]]
-"""Where a mask begins; its size, checksum and encoding."""
-NO_MASK: MaskPlace = (0, LACKING)
+MaskPlace = tuple[int, int, int]
+"""Where a mask begins; its size and checksum."""
 Noted = tuple[Annotation, Texts]
 NOTHING: Noted = Annotation(), NO_TEXTS
 
@@ -342,8 +341,9 @@ class _Reader:
         checksum, digest, ids, images = crc32c, xxh3_128_digest, self._ids, self._images
         refused, mark, frames = self._job.refused, self._job.threads > 0, images.frames
         keys: list[bytes] = []
-        kept: list[tuple[int, int, int, tuple[int, ...], int, bytes, bytes, MaskPlace]] = []
+        kept: list[tuple[int, int, int, tuple[int, ...], int, bytes, bytes]] = []
         rich: dict[int, Noted] = {}
+        masks: dict[int, MaskPlace] = {}
         number = first
         stop = first + ROWS_A_CHUNK
         with memoryview(view) as data:
@@ -375,20 +375,19 @@ class _Reader:
                         label = self._label(known, facts.header, path, len(kept), rich)
                     key = b"%s%08d" % (prefix, number - 1)
                     crc = checksum(image, checksum(key))
-                    mask = self._mask_place(said, key, facts.columns) if type(said) is Masked else NO_MASK
-                    kept.append((start, count, crc, facts.columns, label, path, digest(image), mask))
+                    if type(said) is Masked and said.size:
+                        masks[len(kept)] = self._mask_place(said, key, facts.columns)
+                    kept.append((start, count, crc, facts.columns, label, path, digest(image)))
                     keys.append(key)
                 except BadInput as error:
                     self.result.rejected.append(rejected(path, error))
                 if number == stop:
                     break
-        return (self._batch(keys, kept, rich) if kept else None), number == stop, number - first
+        return (self._batch(keys, kept, rich, masks) if kept else None), number == stop, number - first
 
     def _mask_place(self, masked: Masked, key: bytes, columns: tuple[int, ...]) -> MaskPlace:
         """Return where the mask of an image is. Raise BadMask if it cannot be read as it is stored."""
         start, size = masked.offset, masked.size
-        if size == 0:
-            return NO_MASK
         height, width, *_ = columns
         try:
             if size < 0 or start < 0 or start > self._file.size - size:
@@ -402,7 +401,7 @@ class _Reader:
             raise BadMask("", f"its mask {error.problem}", error.next_step) from None
         self.result.masks += 1
         self.result.has_deep_masks |= header.bit_depth > 8
-        return start, (size, crc32c(data, crc32c(key_of(key, MASK))), PNG)
+        return start, size, crc32c(data, crc32c(key_of(key, MASK)))
 
     def _label(self, known: Any, header: Header, path: bytes, row: int, rich: dict[int, Noted]) -> int:
         """Return the local class id of an image; add the rest of its annotation to `rich`. Raise BadLabel."""
@@ -441,9 +440,9 @@ class _Reader:
                 problem = f"class {number} is {printable(titles[number])} and also {printable(name)}"
                 raise self._file.damaged(problem, "name the field of the class: --columns=label=FIELD")
 
-    def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, Noted]) -> Any:
+    def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, Noted], masks: dict[int, MaskPlace]) -> Any:
         """Return rows as a record batch of TABLE_SCHEMA."""
-        offsets, sizes, crcs, facts, labels, paths, digests, masks = zip(*kept, strict=True)
+        offsets, sizes, crcs, facts, labels, paths, digests = zip(*kept, strict=True)
         numbers = np.fromiter(chain.from_iterable(facts), np.int64, 5 * len(facts))
         heights, widths, channels, dtypes, encodings = numbers.reshape(-1, 5).T
         ids = np.array(labels, np.int32)
@@ -469,7 +468,17 @@ class _Reader:
             pa.array(paths, pa.binary()),
             pa.Array.from_buffers(pa.binary(16), len(kept), [None, pa.py_buffer(b"".join(digests))]),
             *annotations,
-            pa.array([start for start, _ in masks], pa.int64()),
-            *part_arrays([{MASK: rest} for _, rest in masks], [MASK]).values(),
+            *_mask_columns(len(kept), masks),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=TABLE_SCHEMA)
+
+
+def _mask_columns(count: int, masks: Mapping[int, MaskPlace]) -> list[Any]:
+    """Return the columns of the masks of `count` images, those of some rows."""
+    places = np.tile(np.array((*MISSING, 0), np.int64), (count, 1))
+    codes = np.zeros(count, np.int8)
+    if masks:
+        rows = [*masks]
+        places[rows], codes[rows] = [*masks.values()], PNG
+    starts, sizes, crcs = places.T
+    return [pa.array(starts), pa.array(sizes), pa.array(crcs, pa.uint32()), dictionary_column(codes, PART_ENCODINGS)]

@@ -26,11 +26,15 @@ Row = tuple[bytes, bytes | None, int | None]
 
 
 def webdataset(path: Path, rows: Sequence[Row], field: str) -> Path:
-    members = []
+    return write_tar(path, webdataset_members(rows, field))
+
+
+def webdataset_members(rows: Sequence[Row], field: str = "mask.png") -> list[tuple[str, bytes]]:
+    members: list[tuple[str, bytes]] = []
     for i, (image, mask, label) in enumerate(rows):
         members += [(f"{i}.jpg", image), *([] if mask is None else [(f"{i}.{field}", mask)])]
         members += [] if label is None else [(f"{i}.cls", b"%d" % label)]
-    return write_tar(path, members)
+    return members
 
 
 def tfrecord(path: Path, rows: Sequence[Row], field: str) -> Path:
@@ -284,6 +288,14 @@ def test_one_mask_and_two_images_of_a_sample(tmp_path: Path) -> None:
     ]
     with pytest.raises(TooManyBad, match=r"1\.right\.jpg: has no mask"):
         adopt([write_tar(tmp_path / "a.tar", members)], tmp_path / "pack")
+
+
+def test_a_mask_without_an_image(tmp_path: Path) -> None:
+    mask = picture(draw_mask(1))
+    file = write_tar(tmp_path / "a.tar", [*webdataset_members(drawn(1)), ("7.mask.png", mask), ("8.mask.png", mask)])
+    with pytest.raises(TooManyBad, match=r"7\.mask\.png: is a mask without an image"):
+        adopt([file], tmp_path / "pack")
+    assert len(adopted(tmp_path, file, max_bad="2")) == 1
 
 
 def test_a_depth_map_beside_a_mask_is_left_out(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
 from packer.containers.container import IMAGE_EXTENSIONS, looks_like_image
 from packer.containers.recordio import CONTAINER
-from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, UsageError, printable
+from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, NoImage, UsageError, printable
 from packer.files.record_frames import HEADER, read_varint, recordio_frames
 from packer.files.tar_segments import tar_files
 from packer.model.annotation import RawAnnotation
@@ -48,6 +48,8 @@ CLASS = (b"cls", b"class", b"label")
 IMAGE, OTHER, MASK = b"/", b"//", b"///"
 """Kinds of members beside the extensions of texts; no extension has a slash."""
 MOST_SPELLINGS = 1 << 16
+END: Image = (b"\0.", 0, 0)
+"""After the last member: no name ends like this."""
 LOOKED_AT = 1024
 """Members among which masks are looked for."""
 
@@ -95,7 +97,8 @@ class WebDataset(Format):
         last = b""
         images: list[Image] = []
         texts: dict[bytes, tuple[int, int]] = {}
-        for member in tar_files(file.view, file.path):
+        its_mask: Image | None = None
+        for member in chain(tar_files(file.view, file.path), (END,)):
             name, start, size = member
             key, _, extension = name.partition(b".")
             kind = kinds.get(extension)
@@ -106,15 +109,21 @@ class WebDataset(Format):
                 key, kind = name[:dot], self._kind(name[dot + 1 :])
             if key != last:
                 if images:
-                    yield from self._rows(file, images, texts)
+                    known = self._class(file, images, texts) if texts else None
+                    for path, at, count in self._without_masks(images):
+                        yield path, at, count, known if its_mask is None else Masked(known, *its_mask[1:]), None
+                        its_mask = None
                     images = []
-                last, texts = key, {}
+                elif its_mask is not None:
+                    error = NoImage("", "is a mask without an image", "add the image, or remove the mask")
+                    yield its_mask[0], 0, 0, error, None
+                last, texts, its_mask = key, {}, None
             if kind is IMAGE:
                 images.append(member)
+            elif kind is MASK:
+                its_mask = member
             elif kind is not OTHER:
                 texts[kind] = start, size
-        if images:
-            yield from self._rows(file, images, texts)
         for name, times in sorted(self._left_out.items()):
             why = self.obstacles.get(name.lower().decode(errors="replace"), "not the masks that are read")
             self.notes.append(f"left out: {times:,} {printable(name)} of the samples: {why}")
@@ -140,14 +149,6 @@ class WebDataset(Format):
                     yield b"" if data[:6] == NPY else data, file.view[slice(*sample[mask])]
 
         return {mask.decode("utf-8", "backslashreplace"): pairs(mask) for mask in wanted}
-
-    def _rows(self, file: ForeignFile, images: list[Image], texts: dict[bytes, tuple[int, int]]) -> Iterator[Row]:
-        """Yield the images of a sample."""
-        mask = texts.pop(MASK, None)
-        known = self._class(file, images, texts) if texts else None
-        for path, at, count in self._without_masks(images):
-            yield path, at, count, known if mask is None else Masked(known, *mask), None
-            mask = None
 
     def _without_masks(self, images: list[Image]) -> list[Image]:
         """Return the images of a sample but those that are masks of another."""
