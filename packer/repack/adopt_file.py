@@ -395,7 +395,7 @@ class _Reader:
             data = self._file.view[start : start + size]
             header = read_mask_header(data, True, size, self._job.max_pixels)
             if what := stored_obstacle(data, header):
-                raise BadMask("", f"is {what}, whose values are not ids", "packer build reads such masks")
+                raise BadMask("", f"is {what}, which cannot be read in place", "packer build reads such masks")
             check_size((header.width, header.height), Header("png", width, height, 3, 8))
         except BadInput as error:
             raise BadMask("", f"its mask {error.problem}", error.next_step) from None

@@ -247,7 +247,7 @@ def _obstacle(pairs: Pairs, ignore_id: int | None, is_asked: bool) -> str:
             header = read_header(mask)
             looked += 1
             if what := stored_obstacle(mask, header):
-                why.append(f"a mask is {what}, whose values are not ids")
+                why.append(f"a mask is {what}, which cannot be read in place")
             elif image and not is_asked and not looks_like_mask(mask, image):
                 why.append("the pictures do not look like masks of the images")
             seen.update(distinct_values(decode_values(mask, header)))
