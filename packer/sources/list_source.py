@@ -137,7 +137,8 @@ class ListSource(BaseSource):
         """Return the values of the column of splits, if all are names of splits; without one, the folders of splits."""
         source = cls(tree, options)
         if not source.has_splits:
-            return folder_splits(tree)
+            listed = [image for image in tree.images if source.left_out(image) is None]
+            return folder_splits(replace(tree, images=listed))
         values = source._split_values()
         if values and values <= set(SPLITS.values()):
             return in_order(name for name in ("train", "val", "test") if SPLITS[name] in values)

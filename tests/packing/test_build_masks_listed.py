@@ -119,6 +119,25 @@ def test_lists_of_splits(tmp_path: Path) -> None:
     assert np.array_equal(packs[1].mask(1), draw_mask(4))
 
 
+def test_a_list_of_one_split_is_one_pack(tmp_path: Path) -> None:
+    """As CamVid's train.txt in its folder: the folders of the other splits are not asked for."""
+    lines = {split: rows(f"/SegNet/CamVid/{split}/{split}_{{i}}.jpg /SegNet/CamVid/{split}annot/{split}annot_{{i}}.png")
+             for split in ("train", "val")}  # fmt: skip
+    files = {f"{split}.txt": text.encode() for split, text in lines.items()}
+    for i in range(4):
+        for split in lines:
+            files[f"{split}/{split}_{i}.jpg"] = image_of(draw_mask(i), "JPEG")
+            files[f"{split}annot/{split}annot_{i}.png"] = picture(draw_mask(i))
+    source = write_files(tmp_path / "set", files)
+    for labels, count in ((f"list:{source / 'train.txt'}", 1), ("auto", 2)):
+        out = tmp_path / f"{count}.lmdb"
+        made = build_packs(BuildOptions(str(source), str(out), labels=labels, workers=1))
+        packs = [packer.open_pack(one.path) for one in made]
+        assert [len(pack) for pack in packs] == [4] * count
+        for pack in packs:
+            assert all(np.array_equal(pack.mask(i), draw_mask(i)) for i in range(4))
+
+
 def test_a_column_of_splits(tmp_path: Path) -> None:
     text = "image,mask,split\n" + "".join(
         f"pictures/{i}.jpg,maps/x{i}.png,{'train' if i < 2 else 'val'}\n" for i in range(4)
