@@ -227,12 +227,11 @@ def _add_masks(masks: MaskSource, sources: list[BaseSource], options: BuildOptio
     if options.labels == ("auto",):
         of = f"masks are those in {where}" if masks.layout.lists else as_options(option("mask", where))
         inputs.notes.insert(1 if sources else 0, f"{of}: {count:,} masks fit images")
-    if masks.are_alone:
+    if masks.are_alone and "instances" not in inputs.labels:
         masks.take_classes(None if options.classes is None else read_classes(options.classes))
     if not masks.values.classes and options.mask_values is None:
         masks.notes.append(NO_NAMES)
     inputs.labels = (*inputs.labels, "masks")
-    inputs.label_files = (*inputs.label_files, "") if inputs.label_files else ()
     sources.append(masks)
 
 

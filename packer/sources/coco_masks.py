@@ -22,14 +22,14 @@ VOID = 0
 """The color, and the value of pixel maps, that is of no segment and no category."""
 
 
-class _Segment(msgspec.Struct, gc=False):
+class _SegmentInfo(msgspec.Struct, gc=False):
     id: int
     category_id: int
 
 
 class _Entry(msgspec.Struct, gc=False):
     file_name: str
-    segments_info: list[_Segment]
+    segments_info: list[_SegmentInfo]
 
 
 @dataclass(frozen=True, slots=True)

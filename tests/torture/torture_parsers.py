@@ -23,6 +23,7 @@ import pyarrow as pa
 TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "images"), str(TESTS / "audit")) if path not in sys.path]
 
+from drawn_masks import picture  # noqa: E402
 from ops_images import FILES, RGB, oriented  # noqa: E402
 from running import run  # noqa: E402
 from torture_archives import ARCHIVES, read_archive, read_members  # noqa: E402
@@ -48,7 +49,7 @@ from packer.format.index import SCHEMA, read_index  # noqa: E402
 from packer.format.manifest import digest_of, parse_manifest  # noqa: E402
 from packer.images.decode import DECODERS, check_available, decode  # noqa: E402
 from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header  # noqa: E402
-from packer.images.masks import MaskValues, as_picture, decode_mask, decode_stored, encode_mask  # noqa: E402
+from packer.images.masks import MaskValues, decode_mask, decode_stored, encode_mask  # noqa: E402
 from packer.images.parts import BY_KIND, PartRecipe  # noqa: E402
 from packer.images.resize import TargetSize  # noqa: E402
 from packer.model.annotation import Annotation, PartSpec  # noqa: E402
@@ -58,7 +59,6 @@ from packer.model.annotation_columns import (  # noqa: E402
     column,
 )
 from packer.packing.make_record import InputBytes, InputRow, Recipe  # noqa: E402
-from packer.sources.coco_masks import panoptic_in  # noqa: E402
 from packer.sources.mask_values import Asked, values_in  # noqa: E402
 from packer.sources.source import Tree  # noqa: E402
 
@@ -232,29 +232,6 @@ def read_mask_values(data: bytes) -> str:
     return "read"
 
 
-def read_panoptic(data: bytes) -> str:
-    """A file of panoptic segments."""
-    folder = written({"some.json": data})
-    try:
-        found = panoptic_in(Tree(os.fsencode(folder), (), (), ()), f"panoptic:{folder}/some.json", ())
-    except UsageError as error:
-        check_named(error, {"some.json"})
-        return "refused"
-    assert found is not None and len(set(found.classes)) == len(found.classes)
-    assert all(not len(ids) % 2 and all(0 <= n < len(found.classes) for n in ids[1::2]) for ids in found.ids.values())
-    return "read"
-
-
-PANOPTIC = {
-    "images": [{"id": 1, "file_name": "a.jpg"}],
-    "annotations": [{"file_name": "a.png", "image_id": 1, "segments_info": [{"id": 66051, "category_id": 7}]}],
-    "categories": [{"id": 7, "name": "cat"}, {"id": 2, "name": "ant"}],
-}
-PANOPTIC_FILES = [
-    json.dumps({**PANOPTIC, **change}, indent=indent).encode()
-    for indent in (None, 1)
-    for change in ({}, {"annotations": []}, {"categories": [{"id": 9, "name": "bee"}]}, {"categories": 5})
-]
 SMALL_MASK = np.arange(48, dtype=np.uint8).reshape(6, 8) % 4
 STORED_MASKS = [
     bytes([code << 1 | deep, 6, 8]) + encode_mask(SMALL_MASK.astype(("uint8", "uint16")[deep]), encoding)
@@ -265,7 +242,7 @@ STORED_MASKS += [
     bytes([2, 5, 8]) + STORED_MASKS[2][3:],
     bytes([4, 8, 6]) + STORED_MASKS[4][3:],
     bytes([4, 6, 8]),
-    bytes([4, 6, 8]) + as_picture(SMALL_MASK, with_palette=True),
+    bytes([4, 6, 8]) + picture(SMALL_MASK, palette=True),
 ]
 SMALL_MAP = np.arange(48, dtype=np.float32).reshape(6, 8)
 
@@ -428,7 +405,6 @@ def targets() -> dict[str, Target]:
         "mask": Target(read_mask, [bytes([i % 256]) + data for i, data in enumerate(images)]),
         "mask-stored": Target(read_stored_mask, STORED_MASKS),
         "mask-values": Target(read_mask_values, VALUE_FILES),
-        "panoptic": Target(read_panoptic, PANOPTIC_FILES),
         "part": Target(read_part, [*PART_FILES, *(bytes([1 + i % 32]) + data for i, data in enumerate(images))]),
         "part-stored": Target(read_stored_part, STORED_PARTS),
         "manifest": Target(read_manifest, [b"\0" + MANIFEST, b"\1" + MANIFEST, *edits]),
