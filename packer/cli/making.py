@@ -249,6 +249,12 @@ def _options(context: click.Context, given: dict[str, Any]) -> BuildOptions:
     help="Field of the image, label or text (the name of the class): label=image/class/label. Repeatable.",
 )
 @click.option(
+    "--mask",
+    metavar="FIELD|none",
+    help="Field of the masks: seg.png, a column or a feature.  [default: one called like masks: mask, annotation, ...]",
+)
+@build_option("ignore_id")
+@click.option(
     "--labels",
     multiple=True,
     type=LocalPath(),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.errors import BadImage, BadMask, plural, printable
 from packer.images.header import DEFAULT_MAX_PIXELS, check_header, read_header
-from packer.images.image_headers import Header, bad_image, pixel_chunks
+from packer.images.image_headers import PNG_SIGNATURE, Header, bad_image, pixel_chunks
 from packer.images.opencv import cv2
 from packer.images.pillow import decode_values
 from packer.model.annotation import Mask
@@ -52,6 +52,14 @@ class MaskValues:
     def most(self) -> int:
         """The largest id that is known, or -1."""
         return max(len(self.classes) - 1, -1 if self.ignore is None else self.ignore)
+
+    def of_file(self, ids: Sequence[int] | None) -> MaskValues:
+        """Return what the values of a file mean whose colors have classes of their own (`PartFile.ids`)."""
+        if ids is None:
+            return self
+        known = dict(self.ids)
+        pairs = tuple((color, known.get(number, number)) for color, number in zip(ids[::2], ids[1::2], strict=True))
+        return replace(self, ids=pairs, in_colors=True)
 
     def ids_of(self, values: Mask, dtype: str) -> Mask:
         """Return the ids of the values of a file (`packer.images.pillow.decode_values`).
@@ -222,16 +230,35 @@ def with_palette(mask: Mask, colors: NDArray[np.uint8], opacity: bytes | None = 
     return file.getvalue()
 
 
+def has_palette(data: bytes) -> bool:
+    """Return whether a file is a PNG whose pixels are indices of a palette."""
+    return data[:8] == PNG_SIGNATURE and data[25:26] == b"\3"
+
+
+def stored_obstacle(data: bytes, header: Header) -> str:
+    """Return why `decode_stored` cannot read a mask file of other tools as PNG: what it is; empty if it can."""
+    if header.format != "png":
+        return f"a {header.format.upper()} file"
+    if header.orientation != 1:
+        return "a turned picture"
+    return "" if header.channels == 1 or has_palette(data) else "a picture in colors"
+
+
 def _decode_png(data: bytes, shape: tuple[int, int]) -> Any:
-    """Return what OpenCV decodes; None unless it is of this shape: it takes as much memory as a length asks for."""
+    """Return the values in a PNG; None unless it is of this shape: memory is taken for the size that it says."""
     height, width = shape
     if data[12:24] != b"IHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big"):
         return None
-    return cv2.imdecode(np.frombuffer(pixel_chunks(data), np.uint8), cv2.IMREAD_UNCHANGED)
+    chunks = pixel_chunks(data)
+    if has_palette(data) or data[24] < 8:  # OpenCV has colors for indices, and spreads few levels over 8 bits
+        return decode_values(chunks, Header("png", width, height, 1, data[24]))
+    return cv2.imdecode(np.frombuffer(chunks, np.uint8), cv2.IMREAD_UNCHANGED)
 
 
 def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int], dtype: str) -> Mask:
     """Return a mask (height, width) from what `encode_mask` made of it; a read-only view if it is raw.
+
+    A PNG may be that of another tool: indices of a palette are ids, and levels of fewer bits are as they are.
 
     Raises:
         BadImage: It is not one of this shape.
@@ -240,9 +267,9 @@ def decode_stored(data: bytes | memoryview, encoding: str, shape: tuple[int, int
     try:
         if encoding == "png":
             found = _decode_png(bytes(data), shape)
-            if found is None or found.shape != shape or found.dtype != dtype:
+            if found is None or found.shape != shape or found.dtype.itemsize > kind.itemsize:
                 raise bad_image(f"is not a gray PNG of {shape[1]}x{shape[0]} pixels, {dtype}")
-            return np.asarray(found)
+            return np.asarray(found.astype(kind, copy=False))
         if encoding == "zstd":
             data = codec().decompress(data, decompressed_size=shape[0] * shape[1] * kind.itemsize)
         values: Mask = np.frombuffer(data, kind).reshape(shape)

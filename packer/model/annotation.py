@@ -8,7 +8,7 @@ orientation applied). A box that covers the whole image is (0, 0, width, height)
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -79,6 +79,8 @@ class PartFile(NamedTuple):
     packed: int = -1
     crc: int = -1
     etag: str | None = None
+    ids: Sequence[int] | None = None
+    """Of a mask with colors of its own: color, id, color, id, ..., as in `MaskValues.ids`; None: as those of all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,8 @@ class BuildOptions:
             say.
         part: What else images have, each as ``NAME=WHERE:KIND``: where its files are, as for `mask`, and what they
             are: mask, map, image, array, text or json.
-        mask_values: What the pixels of masks mean: ids, binary, ``colors:FILE`` or ``map:FILE``. None: what the files
-            beside them say, else ids.
+        mask_values: What the pixels of masks mean: ids, binary, ``colors:FILE``, ``map:FILE`` or ``panoptic:FILE``.
+            None: what the files beside them say, else ids.
         ignore_id: The value of pixels that are of no class. None: 255, unless it is a class.
         mask_encode: How masks are stored: raw, zstd or png. None: as the images and the container want them.
         missing_labels: An image without a label: error (it is bad), empty (it has no objects) or skip.

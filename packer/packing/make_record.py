@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
@@ -169,7 +169,7 @@ ETAG_SCHEMA = pa.schema([("etag", pa.string())])
 PART_FILE = pa.struct(
     [
         ("path", pa.binary()), ("bytes", pa.int64()), ("archive", pa.int32()), ("offset", pa.int64()),
-        ("packed", pa.int64()), ("crc", pa.int64()), ("etag", pa.string()),
+        ("packed", pa.int64()), ("crc", pa.int64()), ("etag", pa.string()), ("ids", pa.list_(pa.int32())),
     ]
 )  # fmt: skip
 """A column NAME.file for each part: the fields of `PartFile`; null if an image lacks it."""
@@ -355,7 +355,8 @@ class Recipe:
     def _part(self, part: PartRecipe, row: InputRow, contents: Mapping[str, bytes]) -> Part:
         kind = BY_KIND[part.spec.kind]
         try:
-            return kind.part(contents[part.spec.name], part, row.header, self.resize)
+            values = part.values.of_file(row.parts[part.spec.name].ids)
+            return kind.part(contents[part.spec.name], replace(part, values=values), row.header, self.resize)
         except BadInput as error:
             raise kind.error(row.parts[part.spec.name].path, error.problem, error.next_step) from None
 

@@ -240,8 +240,9 @@ OPTIONS = (
     Option(
         "mask_values", LABELS, SHAPES, CHANGED,
         "What the pixels of masks mean: ids of classes (also of a palette), black and white (binary), colors with the "
-        "names in FILE, or values with the ids in FILE.  [default: by the files beside them, else ids]",
-        metavar="ids|binary|colors:FILE|map:FILE",
+        "names in FILE, values with the ids in FILE, or segments of COCO's JSON FILE.  [default: by the files beside "
+        "them, else ids]",
+        metavar="ids|binary|colors:FILE|map:FILE|panoptic:FILE",
     ),
     Option(
         "ignore_id", LABELS, SHAPES, CHANGED,

@@ -175,6 +175,7 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
     base = SourceOptions(
         options.one_split, options.one_columns, None, options.labels == ("auto",),
         mask_values=options.mask_values, ignore_id=options.ignore_id, instance_masks=options.instance_masks,
+        columns_of_lists=options.columns,
     )  # fmt: skip
     tree, parts = open_parts(options.part, tree, base)
     asked = mask_asked(options.mask, options.part)
@@ -224,8 +225,9 @@ def _add_masks(masks: MaskSource, sources: list[BaseSource], options: BuildOptio
     """Add masks to the other sources; alone, their classes are those of the pack."""
     where, count = printable(masks.layout.where), len(masks.layout.matches.label_of)
     if options.labels == ("auto",):
-        inputs.notes.insert(1 if sources else 0, f"{as_options(option('mask', where))}: {count:,} masks fit images")
-    if not sources:
+        of = f"masks are those in {where}" if masks.layout.lists else as_options(option("mask", where))
+        inputs.notes.insert(1 if sources else 0, f"{of}: {count:,} masks fit images")
+    if masks.are_alone and "instances" not in inputs.labels:
         masks.take_classes(None if options.classes is None else read_classes(options.classes))
     if not masks.values.classes and options.mask_values is None:
         masks.notes.append(NO_NAMES)

@@ -23,12 +23,22 @@ if TYPE_CHECKING:
 __all__ = ["AdoptOptions", "AdoptReport", "adopt"]
 
 
-ROLES = ("image", "label", "text", "boxes")
+ROLES = ("image", "label", "text", "boxes", "mask")
 READ_HERE_BYTES = 16 << 20
 """Files up to this size in all are read sooner than a worker starts."""
 READ_ONE_HERE_BYTES = 1 << 30
 """The same for one file, which a worker would not read any faster."""
-OF_A_BUILD = ("classes", "missing_labels", "boxes", "max_bad", "on_animation", "max_pixels", "workers", "overwrite")
+OF_A_BUILD = (
+    "classes",
+    "missing_labels",
+    "boxes",
+    "max_bad",
+    "on_animation",
+    "max_pixels",
+    "workers",
+    "overwrite",
+    "ignore_id",
+)
 FRAGILE = ("lmdb", "hdf5")
 """Formats whose libraries may crash on a damaged file: read in another process."""
 
@@ -42,6 +52,8 @@ class AdoptOptions:
         out: Path of the new pack.
         columns: Fields of the files by their roles: image, label, text (the name of the class); of tables also what the
             numbers of boxes are: ``{"boxes": "xmin ymin w h"}``. Also as on the command line: ``["label=FIELD"]``.
+        mask: The field of the masks, or none. None: one that is called as masks are, if it can be read in place.
+        ignore_id: The value of the pixels of masks that are of no class. None: 255, unless it is a class.
         labels: Files with the labels of files that have none, one for each.
         classes: File with the class names in id order, one per line; or a pack.
         missing_labels: An image without a label: error (it is bad), empty (it has no objects) or skip.
@@ -59,6 +71,8 @@ class AdoptOptions:
     files: tuple[str, ...]
     out: str
     columns: Mapping[str, str] | Sequence[str] | str = field(default_factory=dict)
+    mask: str | None = None
+    ignore_id: int | None = None
     labels: tuple[str, ...] = ()
     classes: str | None = None
     missing_labels: str = "error"
@@ -74,7 +88,8 @@ class AdoptOptions:
 
         if not self.files:
             raise UsageError("FILES", "names no file", "give the files to adopt")
-        object.__setattr__(self, "columns", _by_role(self.columns))
+        of_mask = {} if self.mask is None else {"mask": self.mask}
+        object.__setattr__(self, "columns", {**_by_role(self.columns), **of_mask})
         for role in self.roles:
             if role not in ROLES:
                 step = f"roles are {', '.join(ROLES)}: --columns=label=FIELD"
@@ -104,7 +119,8 @@ class AdoptOptions:
         names = ("boxes", "max_pixels", "missing_labels", "on_animation")
         columns = [f"{role}={name}" for role, name in self.roles.items()]
         given = {} if self.classes is None else {"classes": "given"}
-        return {"columns": columns, **{name: getattr(self, name) for name in names}, **given}
+        of_masks = {} if self.ignore_id is None else {"ignore_id": self.ignore_id}
+        return {"columns": columns, **{name: getattr(self, name) for name in names}, **given, **of_masks}
 
 
 def _by_role(columns: Mapping[str, str] | Sequence[str] | str) -> dict[str, str]:
@@ -159,7 +175,7 @@ def adopt(
     """
     from packer.packing.bad_inputs import too_many, too_many_bad_error
     from packer.packing.publish import Output, check_folder
-    from packer.repack.adopt_pack import classes_of, final_tables, manifest_of, with_shards
+    from packer.repack.adopt_pack import classes_of, final_tables, manifest_of, parts_in, with_shards
     from packer.system.atomic import make_own_folder
 
     started = time.monotonic()
@@ -179,6 +195,7 @@ def adopt(
         results = _read_all_files(asked, jobs, progress)
         inputs = _inputs(results, skipped)
         classes, ids = classes_of(results, jobs, asked.classes is not None)
+        parts = parts_in(results, jobs, classes, asked.ignore_id)
         tables = list(final_tables(results, jobs, ids, inputs, asked.missing_labels))
         inputs.rows = sum(map(len, tables))
         if too_many(checked, inputs.bad, inputs.asked):
@@ -188,7 +205,7 @@ def adopt(
             raise UsageError(
                 option("columns"), f'no image has a label in "{given}"', "name another field, or leave it out"
             )
-        manifest = manifest_of(asked.recorded, kind, classes, results, inputs)
+        manifest = manifest_of(asked.recorded, kind, classes, results, inputs, parts)
         manifest = with_shards(manifest, paths, results, tables, output)
         for job in jobs:
             os.unlink(job.table)
@@ -213,7 +230,7 @@ def _jobs(asked: AdoptOptions, paths: list[str], kind: str, folder: str) -> list
         FileJob(
             path=path,
             format=kind,
-            options=FormatOptions(dict(asked.roles), labels),
+            options=FormatOptions(dict(asked.roles), labels, asked.ignore_id),
             table=os.path.join(folder, f"{number:05d}.table"),
             key_prefix=f"{number:0{digits}d}".encode() if digits else b"",
             classes=classes,

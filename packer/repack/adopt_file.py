@@ -17,23 +17,28 @@ import pyarrow as pa
 from crc32c import crc32c
 from xxhash import xxh3_128_digest
 
-from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, PackerError, UsageError, printable
-from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, dictionary_column
-from packer.format.indexes import overlapping
+from packer.errors import BadImage, BadInput, BadLabel, BadMask, DamagedPack, PackerError, UsageError, printable
+from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, PART_COLUMNS, dictionary_column
+from packer.format.indexes import all_ranges, overlapping
 from packer.format.lists import Changed
 from packer.format.manifest import Rejected
 from packer.images.header import IncompleteHeader, check_header, decoded_shape, losses, read_header
 from packer.images.image_headers import Header, OnAnimation, frame_like_last, least_bytes
-from packer.model.annotation import Annotation
+from packer.images.masks import read_mask_header, stored_obstacle
+from packer.images.parts import check_size
+from packer.model.annotation import ENCODINGS as PART_ENCODINGS
+from packer.model.annotation import MISSING, Annotation, key_of
 from packer.model.fields import BY_NAME, FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members
 from packer.packing.make_record import rejected
 from packer.packing.partition import checked_texts
 from packer.packing.resolve import ClassIds, Resolver
 from packer.repack.formats import (
     GET_AGAIN,
+    NPY,
     Class,
     ForeignFile,
     FormatOptions,
+    Masked,
     Numbered,
     Pixels,
     Rich,
@@ -41,13 +46,13 @@ from packer.repack.formats import (
     open_format,
 )
 from packer.repack.formats.array_formats import header_of
+from packer.sources.mask_files import MASK
 from packer.sources.paths import MOST_CLASSES
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.storage import storage_errors
 
 HEAD_BYTES = 4096
 MOST_FACTS = 1 << 16
-NPY = b"\x93NUMPY"
 MOST_SIDE = 1 << 31
 UNKNOWN = 0, None
 
@@ -152,8 +157,13 @@ def no_bytes(offset: int, size: int, limit: int) -> BadImage:
     return BadImage("", f"lies outside its file: {size} bytes at {offset} of {limit}", "get the file again")
 
 
+TABLE_SCHEMA = pa.schema([*FULL_SCHEMA, *(pa.field(f"{MASK}_{name}", kind) for name, kind in PART_COLUMNS.items())])
+"""Of the images of a file: `FULL_SCHEMA`, and where their masks are."""
+PNG = PART_ENCODINGS.index("png")
 ROWS_A_CHUNK = 8192
 HASH_BYTES = 8 << 20
+MaskPlace = tuple[int, int, int]
+"""Where a mask begins; its size and checksum."""
 Noted = tuple[Annotation, Texts]
 NOTHING: Noted = Annotation(), NO_TEXTS
 
@@ -196,11 +206,17 @@ class FileResult:
     counts: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
     fields: set[str] = field(default_factory=set)
+    masks: int = 0
+    """How many images have a mask."""
+    has_deep_masks: bool = False
+    """Whether ids of masks have 16 bits."""
+    obstacles: dict[str, str] = field(default_factory=dict)
+    """`Format.obstacles`."""
     notes: list[str] = field(default_factory=list)
 
 
 def adopt_file(job: FileJob, report: Report, decoding: Decoding = unmarked) -> FileResult:
-    """Read a file, and write the table of its images (FULL_SCHEMA) as an Arrow file to `job.table`.
+    """Read a file, and write the table of its images (TABLE_SCHEMA) as an Arrow file to `job.table`.
 
     Raises:
         UsageError: The file cannot be read, or its images not in place.
@@ -220,10 +236,10 @@ def adopt_file(job: FileJob, report: Report, decoding: Decoding = unmarked) -> F
 
 @contextmanager
 def _new_table(path: str) -> Iterator[Callable[[Any], None]]:
-    """Yield what writes record batches of FULL_SCHEMA to a new Arrow file. Raise StorageError if the disk refuses."""
+    """Yield what writes record batches of TABLE_SCHEMA to a new Arrow file. Raise StorageError if the disk refuses."""
     with storage_errors(path):
         sink = pa.OSFile(os.fsencode(path), "wb")
-        writer = pa.ipc.new_file(sink, FULL_SCHEMA)
+        writer = pa.ipc.new_file(sink, TABLE_SCHEMA)
 
     def write(batch: Any) -> None:
         with storage_errors(path):
@@ -299,14 +315,14 @@ class _Reader:
                 bad = len(result.rejected)
                 if chunk is not None:
                     write(chunk)
-                    places.append((chunk.column(1).to_numpy(), chunk.column(2).to_numpy()))
+                    places.append(all_ranges(pa.Table.from_batches([chunk])))
                     self._digest.advance(int((places[-1][0] + places[-1][1]).max()))
                     result.rows += len(chunk)
                 first += taken
                 report(taken, len(result.rejected) - bad)
         if places:
             offsets, sizes = (np.concatenate(column) for column in zip(*places, strict=True))
-            if overlapping(offsets, sizes, np.ones(len(offsets), np.bool_)).any():
+            if overlapping(offsets, sizes, sizes > 0).any():
                 raise self._file.damaged("has images that overlap")
         result.sha256 = self._digest.hexdigest()
         result.losses = self._images.losses
@@ -315,7 +331,7 @@ class _Reader:
         self._title(dict(enumerate(reader.titles)))
         result.declared = reader.classes
         result.tags = reader.tags
-        result.notes = reader.notes
+        result.notes, result.obstacles = reader.notes, reader.obstacles
         result.counts = self._resolver.counts
         result.changed = list(self._resolver.changed)
 
@@ -327,12 +343,14 @@ class _Reader:
         keys: list[bytes] = []
         kept: list[tuple[int, int, int, tuple[int, ...], int, bytes, bytes]] = []
         rich: dict[int, Noted] = {}
+        masks: dict[int, MaskPlace] = {}
         number = first
         stop = first + ROWS_A_CHUNK
         with memoryview(view) as data:
-            for path, offset, size, known, pixels in rows:
+            for path, offset, size, said, pixels in rows:
                 number += 1
                 try:
+                    known = said.known if type(said) is Masked else said
                     if refused and number - 1 in refused:
                         raise refused[number - 1]
                     start, count = offset, size
@@ -357,13 +375,33 @@ class _Reader:
                         label = self._label(known, facts.header, path, len(kept), rich)
                     key = b"%s%08d" % (prefix, number - 1)
                     crc = checksum(image, checksum(key))
+                    if type(said) is Masked and said.size:
+                        masks[len(kept)] = self._mask_place(said, key, facts.columns)
                     kept.append((start, count, crc, facts.columns, label, path, digest(image)))
                     keys.append(key)
                 except BadInput as error:
                     self.result.rejected.append(rejected(path, error))
                 if number == stop:
                     break
-        return (self._batch(keys, kept, rich) if kept else None), number == stop, number - first
+        return (self._batch(keys, kept, rich, masks) if kept else None), number == stop, number - first
+
+    def _mask_place(self, masked: Masked, key: bytes, columns: tuple[int, ...]) -> MaskPlace:
+        """Return where the mask of an image is. Raise BadMask if it cannot be read as it is stored."""
+        start, size = masked.offset, masked.size
+        height, width, *_ = columns
+        try:
+            if size < 0 or start < 0 or start > self._file.size - size:
+                raise no_bytes(start, size, self._file.size)
+            data = self._file.view[start : start + size]
+            header = read_mask_header(data, True, size, self._job.max_pixels)
+            if what := stored_obstacle(data, header):
+                raise BadMask("", f"is {what}, which cannot be read in place", "packer build reads such masks")
+            check_size((header.width, header.height), Header("png", width, height, 3, 8))
+        except BadInput as error:
+            raise BadMask("", f"its mask {error.problem}", error.next_step) from None
+        self.result.masks += 1
+        self.result.has_deep_masks |= header.bit_depth > 8
+        return start, size, crc32c(data, crc32c(key_of(key, MASK)))
 
     def _label(self, known: Any, header: Header, path: bytes, row: int, rich: dict[int, Noted]) -> int:
         """Return the local class id of an image; add the rest of its annotation to `rich`. Raise BadLabel."""
@@ -402,8 +440,8 @@ class _Reader:
                 problem = f"class {number} is {printable(titles[number])} and also {printable(name)}"
                 raise self._file.damaged(problem, "name the field of the class: --columns=label=FIELD")
 
-    def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, Noted]) -> Any:
-        """Return rows as a record batch of FULL_SCHEMA."""
+    def _batch(self, keys: list[bytes], kept: list[Any], rich: dict[int, Noted], masks: dict[int, MaskPlace]) -> Any:
+        """Return rows as a record batch of TABLE_SCHEMA."""
         offsets, sizes, crcs, facts, labels, paths, digests = zip(*kept, strict=True)
         numbers = np.fromiter(chain.from_iterable(facts), np.int64, 5 * len(facts))
         heights, widths, channels, dtypes, encodings = numbers.reshape(-1, 5).T
@@ -430,5 +468,17 @@ class _Reader:
             pa.array(paths, pa.binary()),
             pa.Array.from_buffers(pa.binary(16), len(kept), [None, pa.py_buffer(b"".join(digests))]),
             *annotations,
+            *_mask_columns(len(kept), masks),
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=FULL_SCHEMA)
+        return pa.RecordBatch.from_arrays(columns, schema=TABLE_SCHEMA)
+
+
+def _mask_columns(count: int, masks: Mapping[int, MaskPlace]) -> list[Any]:
+    """Return the columns of the masks of `count` images, those of some rows."""
+    places = np.tile(np.array((*MISSING, 0), np.int64), (count, 1))
+    codes = np.zeros(count, np.int8)
+    if masks:
+        rows = [*masks]
+        places[rows], codes[rows] = [*masks.values()], PNG
+    starts, sizes, crcs = places.T
+    return [pa.array(starts), pa.array(sizes), pa.array(crcs, pa.uint32()), dictionary_column(codes, PART_ENCODINGS)]

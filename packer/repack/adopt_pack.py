@@ -14,10 +14,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import packer
-from packer.errors import NoLabel, UsageError, printable
-from packer.format.index import batch_of, write_index
+from packer.errors import NoLabel, UsageError, option, printable
+from packer.format.index import PART_COLUMNS, batch_of, write_index
 from packer.format.lists import MOST_IN_MANIFEST, Skipped
-from packer.format.manifest import INDEX_SUFFIX, FileEntry, Manifest, Origin, ShardEntry
+from packer.format.manifest import INDEX_SUFFIX, FileEntry, Manifest, Origin, ShardEntry, of_parts
+from packer.images.masks import MaskValues
+from packer.model.annotation import PartSpec
 from packer.model.annotation_columns import column, present
 from packer.model.fields import CLASS_IDS, FIELDS, OBJECTS
 from packer.packing.input_table import Inputs
@@ -27,12 +29,20 @@ from packer.packing.publish import Output
 from packer.packing.resolve import ClassIds, similar_names
 from packer.packing.resume import library_versions
 from packer.repack.adopt_file import FileJob, FileResult
+from packer.repack.formats import NO_MASKS
 from packer.repack.index_columns import recount
+from packer.sources.mask_files import MASK
+from packer.sources.mask_values import with_ignored
 from packer.sources.paths import MOST_CLASSES, as_text
 
 
 def manifest_of(
-    options: dict[str, Any], kind: str, classes: tuple[str, ...], results: list[FileResult], inputs: Inputs
+    options: dict[str, Any],
+    kind: str,
+    classes: tuple[str, ...],
+    results: list[FileResult],
+    inputs: Inputs,
+    parts: Sequence[PartSpec] = (),
 ) -> Manifest:
     """Return the manifest without what follows from the indexes.
 
@@ -42,6 +52,7 @@ def manifest_of(
         classes: Class names in id order.
         results: What was found in each file.
         inputs: The lists of rejected, skipped and changed inputs.
+        parts: What `parts_in` returns.
     """
     fields = set().union(*(result.fields for result in results))
     counts = Counter(inputs.counts)
@@ -66,7 +77,28 @@ def manifest_of(
         tags=next((result.tags for result in results if result.tags), ()),
         packer=packer.__version__,
         libraries=library_versions(),
+        **of_parts(parts),
     )
+
+
+def parts_in(
+    results: Sequence[FileResult], jobs: Sequence[FileJob], classes: tuple[str, ...], ignore_id: int | None
+) -> tuple[PartSpec, ...]:
+    """Return the masks of the images; the names are those of their ids if the images have no other labels.
+
+    Raises:
+        UsageError: They are read in some of the files only.
+    """
+    if not any(result.masks for result in results):
+        return ()
+    for result, job in zip(results, jobs, strict=True):
+        for name, obstacle in result.obstacles.items() if not result.masks else ():
+            problem = f"{printable(name)}: {obstacle}; masks of other files are read"
+            raise UsageError(job.path, problem, f"leave all out: {option('mask', NO_MASKS)}")
+    is_labeled = any(result.fields for result in results)
+    values = with_ignored(MaskValues(() if is_labeled else classes), ignore_id)
+    dtype = "uint16" if values.most > 255 or any(result.has_deep_masks for result in results) else "uint8"
+    return (PartSpec(MASK, "mask", dtype, values.classes, values.ignore),)
 
 
 def with_shards(
@@ -165,12 +197,14 @@ def final_tables(
         missing: What becomes of an image without a label: error, empty or skip.
     """
     labels = [f.name for f in FIELDS if f.says and any(f.name in result.fields for result in results)]
+    has_masks = any(result.masks for result in results)
     for job, of_file in zip(jobs, ids, strict=True):
         table = _with_final_ids(job.table, of_file)
-        there = _labeled(table, labels) if labels and len(table) else None
-        if there is not None and not there.all():
+        if labels and len(table) and not (there := _labeled(table, labels)).all():
             table = _without_labels(table, there, missing, inputs, "boxes" in labels)
-        yield table
+        if has_masks and len(table) and not (there := np.asarray(column(table, f"{MASK}_size")) >= 0).all():
+            table = _without_labels(table, there, missing, inputs, False, "mask")
+        yield table if has_masks else table.drop_columns([f"{MASK}_{name}" for name in PART_COLUMNS])
 
 
 def _with_final_ids(path: str, ids: NDArray[np.int64]) -> Any:
@@ -192,7 +226,9 @@ def _labeled(table: Any, fields: Sequence[str]) -> NDArray[np.bool_]:
     return np.asarray(np.logical_or.reduce(flags))
 
 
-def _without_labels(table: Any, there: NDArray[np.bool_], policy: str, inputs: Inputs, boxes: bool) -> Any:
+def _without_labels(
+    table: Any, there: NDArray[np.bool_], policy: str, inputs: Inputs, boxes: bool, what: str = "label"
+) -> Any:
     """Return the table without the images that have no label (or with no objects in them), which are listed."""
     missing = ~there
     inputs.counts["missing_labels"] += int(missing.sum()) if policy == "empty" else 0
@@ -207,7 +243,8 @@ def _without_labels(table: Any, there: NDArray[np.bool_], policy: str, inputs: I
     for row in np.flatnonzero(missing).tolist():
         path = bytes(paths[row])
         if policy == "skip":
-            inputs.skipped.add(Skipped(as_text(path), "no label"))
+            inputs.skipped.add(Skipped(as_text(path), f"no {what}"))
         else:
-            inputs.rejected.add(rejected(path, NoLabel("", "has no label", "add it, or pass --missing-labels=skip")))
+            error = NoLabel("", f"has no {what}", "add it, or pass --missing-labels=skip")
+            inputs.rejected.add(rejected(path, error))
     return mark_missing_labels(table.filter(pa.array(there)).combine_chunks())

@@ -146,17 +146,34 @@ def _with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where:
     """
     others = [spec for spec in specs if spec.partition(":")[0] != "masks"]
     is_auto, is_asked = others == ["auto"], where is not None or len(others) < len(specs)
+    if not (is_auto or is_asked or tree.members or any(spec.startswith("list:") for spec in others)):
+        return BesideMasks(others, tree)
+    from packer.sources.mask_columns import masks_in_lists, masks_in_parquet
+    from packer.sources.mask_files import MaskSource, are_masks, find_masks, masks_at, without_masks
+
+    places = (where, *(spec.partition(":")[2] for spec in specs if spec not in others))
+    named = list(dict.fromkeys(filter(None, places)))
+    if len(named) > 1:
+        problem = f"masks are to be at {' and at '.join(map(printable, named))}"
+        raise UsageError(option("mask"), problem, "name one place: an image has one mask")
+    where = named[0] if named else None
+    if in_columns := masks_in_parquet(tree, others, where):
+        listed, tree, note = in_columns[0], without_masks(tree, in_columns[0]), ""
+        column = as_text(listed.where)
+        if where in (None, column) and (is_asked or others != ["none"]):
+            if is_asked or are_masks(tree, listed):
+                specs = [spec for spec in others if spec != "none"]
+                return BesideMasks(specs, tree, MaskSource(tree, options, listed, not (specs and listed.has_labels)))
+            note = (
+                f"pictures in {printable(column)} not packed: {as_options(option('mask', column))} packs them as masks"
+            )
+        if where is None:
+            return BesideMasks(others, tree, None, note)
+    if where is None and (in_lists := masks_in_lists(tree, others, options)) is not None:
+        alone = not in_lists.has_labels and (is_auto or len(others) == len(in_lists.lists))
+        return BesideMasks(others, without_masks(tree, in_lists), MaskSource(tree, options, in_lists, alone))
     if not is_auto and not is_asked:
         return BesideMasks(others, tree)
-    from packer.sources.mask_files import MaskSource, find_masks, masks_at, without_masks
-
-    if is_asked:
-        places = list(dict.fromkeys(spec.partition(":")[2] for spec in specs if spec not in others))
-        named = list(dict.fromkeys(filter(None, (where, *places))))
-        if len(named) > 1:
-            problem = f"masks are to be at {' and at '.join(map(printable, named))}"
-            raise UsageError(option("mask"), problem, "name one place: an image has one mask")
-        where = named[0] if named else None
     found = masks_at(tree, where) if where else find_masks(tree)
     if found is None:
         if is_asked:

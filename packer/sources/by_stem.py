@@ -29,6 +29,8 @@ class Matches:
     """image -> why its label file is ambiguous."""
     unclaimed: list[bytes] = field(default_factory=list)
     """Label files that fit no image, in the order given."""
+    step: str = "rename or move one of them"
+    """What to do about those that are refused."""
 
     def take(self, images: Sequence[bytes], labels: Sequence[bytes]) -> None:
         """Add an image and its label file; if there are more of either, all are refused."""
@@ -52,6 +54,7 @@ class Matches:
         return Matches(
             {image: label_of[image] for image in images if image in label_of},
             {image: refused[image] for image in images if image in refused},
+            step=self.step,
         )
 
 
@@ -149,7 +152,7 @@ class ByStemSource(BaseSource):
             BadLabel: Several files fit equally well, or one fits several images.
         """
         if image in self._matches.refused:
-            raise BadLabel(image, self._matches.refused[image], "rename or move one of them")
+            raise BadLabel(image, self._matches.refused[image], self._matches.step)
         if (path := self._matches.label_of.get(image)) is None:
             raise NoLabel(image, f"has no {self.wanted(image)}", self.next_step)
         return path

@@ -441,8 +441,13 @@ def _places(wanted: Ids, ids: Ids) -> Int64:
 
 def classes_in(file: JsonMap) -> tuple[str, ...]:
     """Return the `classes` of a file, of which nothing else is read; () if it has no categories."""
+    return tuple(dict.fromkeys(categories_in(file).values()))
+
+
+def categories_in(file: JsonMap) -> dict[Any, str]:
+    """Return the class of each category of a file, of which nothing else is read; none if it has no categories."""
     place = file.members(MEMBERS).get("categories")
-    return () if place is None else tuple(dict.fromkeys(_categories(file, place, [])[0].values()))
+    return {} if place is None else _categories(file, place, [])[0]
 
 
 def _categories(

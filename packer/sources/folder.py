@@ -262,7 +262,7 @@ SEVERAL = 2
 MASK_FOLDERS = LABEL_FOLDERS | frozenset(
     b"mask masks gt groundtruth ground_truth ground-truth anno annos seg segs segmentation segmentations"
     b" segmentationclass segmentationobject depth depths target targets trimap trimaps matte mattes alpha"
-    b" gtfine gtcoarse semantic semantic_rgb instance instances".split()
+    b" gtfine gtcoarse semantic semantic_rgb instance instances stuffthingmaps".split()
 )
 """Folders with a second picture of each image (compared in lower case), which are not classes."""
 OR_MASKS = f"they do not look like masks; if they are: {option('mask', 'FOLDER')}"
@@ -270,7 +270,7 @@ MASK_NAME = re.compile(rb"[-_ ]?(?:masks?|gt|annot|annotations?|labels?|seg|segm
 """What follows the name of a folder of images in that of its masks: train_masks/, valannot/."""
 MASK_ENDING = re.compile(
     rb"(?:[-_. ](?:masks?|gt|seg|segmentation|labels?|annotation|depth|target|matte|leftImg8bit)(?:[-_]?\d)?"
-    rb"|_gt(?:Fine|Coarse)_(?:labelIds|labelTrainIds|instanceIds|color))\Z",
+    rb"|_gt(?:Fine|Coarse)_color|(?:_gt(?:Fine|Coarse))?_(?:labelIds|labelTrainIds|instanceIds))\Z",
     re.IGNORECASE,
 )
 """What follows the name of an image in that of its mask."""

@@ -89,7 +89,8 @@ def find_instances(tree: Tree, where: str) -> MaskLayout:
         return masks_at(tree, where.removesuffix(".json"))
     layouts = layouts_of(tree.images)
     stems = {path.removesuffix(b".json") for path in tree.files}
-    for folder in stems.intersection(tree.folders):  # COCO's panoptic pictures are named as their JSON
+    known = {one.where.rstrip(b"/") for one in layouts}
+    for folder in stems.intersection(tree.folders) - known:  # COCO's panoptic pictures are named as their JSON
         if own := [path for path in tree.images if folder_of(path) == folder]:
             others = [path for path in tree.images if folder_of(path) != folder]
             layouts.append(MaskLayout(folder + b"/", tuple(own), match_files(others, own)))

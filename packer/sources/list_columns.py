@@ -7,6 +7,7 @@ path (xmin ymin xmax ymax class)*         boxes to the end of the line
 path cx cy w h _ _                        one box by its center, and two columns to skip
 path tag*40                               40 columns of 0 and 1: the classes that the image has
 path label split                          the part of the dataset to which the image belongs
+path mask                                 a picture with the class of each pixel
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from itertools import groupby
 
 from packer.errors import UsageError, option, plural
 from packer.model.annotation import Point
-from packer.sources.paths import as_text, is_number, is_utf8, number, quoted_value
+from packer.sources.paths import IMAGE_EXTENSIONS, as_text, extension_of, is_number, is_utf8, number, quoted_value
 
 Box = tuple[float, float, float, float]
 BOX_FORMS = (("xmin", "ymin", "xmax", "ymax"), ("cx", "cy", "w", "h"), ("xmin", "ymin", "w", "h"))
 NUMBERS = frozenset({"x", "y"}.union(*BOX_FORMS))
 FLAGS = ("difficult", "truncated", "occluded", "iscrowd")
 """Whole numbers of each box."""
-NAMES = NUMBERS | {"path", "label", "class", "tag", "split", "text", "width", "height", "_", *FLAGS}
+NAMES = NUMBERS | {"path", "label", "class", "tag", "split", "text", "mask", "width", "height", "_", *FLAGS}
+LABELS = NUMBERS | {"label", "class", "tag", "text"}
+"""Those that say something of an image by themselves."""
 MOST_COLUMNS = 10_000
 EXAMPLE = 'write it like --columns="path (x y)*5 label"'
 TOKEN = re.compile(r"[\s,]*(?:\((?P<group>[^()]*)\)|(?P<name>[^\s,()*]+))(?P<star>\s*\*\s*(?P<count>[0-9]{1,5})?)?")
@@ -87,6 +90,11 @@ class LineColumns:
     def has_box(self) -> bool:
         """Whether a line has boxes, so that an image may have several lines."""
         return self.box_form is not None
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether a line says more of an image than its mask."""
+        return not LABELS.isdisjoint((*self.head, *self.tail))
 
     @property
     def text(self) -> str:
@@ -166,7 +174,7 @@ def parse_columns(text: str) -> LineColumns:
 def _check_names(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in NAMES:
-            choices = "path label class xmin ymin xmax ymax cx cy w h x y tag split text width height _"
+            choices = "path label class xmin ymin xmax ymax cx cy w h x y tag split text mask width height _"
             raise _wrong(f"{quoted_value(name)} is not a column name", f"the names are: {choices}")
 
 
@@ -176,7 +184,7 @@ def _check(columns: LineColumns) -> None:
         raise _wrong("path must appear once")
     if head["label"] > 1 or tail["label"]:
         raise _wrong("label is the image's class and appears once", "a box's class is: class")
-    for name in ("split", "text", "width", "height"):
+    for name in ("split", "text", "mask", "width", "height"):
         if head[name] > 1 or tail[name]:
             raise _wrong(f"{name} appears at most once")
     if tail["tag"]:
@@ -267,6 +275,8 @@ _MEANINGS = {
     "h": "h height",
     "split": "split dataset partition subset usage",
     "text": "text caption prompt",
+    "mask": "mask masks maskpath maskfile maskfilename maskname labelpath labelfile labelimage annotation annotations"
+    " annotationpath seg segpath segmap segmentation segmentationpath segmentationmask gt gtpath groundtruth target",
     "difficult": "difficult isdifficult",
     "truncated": "truncated istruncated",
     "occluded": "occluded isoccluded",
@@ -296,16 +306,16 @@ def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | Non
         rows: The cells of some lines.
         path_at: Index of the column of the path.
     """
-    head = [MEANING.get(word, "_") for word in words]
+    head = [_meaning(word, [row[i] for row in rows]) for i, word in enumerate(words)]
     head = ["_" if name == "path" or head.index(name) < i else name for i, name in enumerate(head)]
     head[path_at] = "path"
     form = next((form for form in BOX_FORMS if set(form) <= set(head)), None)
     if form is not None:
         rename = {"label": "class", "w": "w" if "w" in form else "width", "h": "h" if "h" in form else "height"}
         head = [rename.get(name, name) for name in head]
-        useful = {"path", "class", "split", "text", *form, *FLAGS}
+        useful = {"path", "class", "split", "text", "mask", *form, *FLAGS}
     else:
-        useful = {"path", "label", "split", "text"}
+        useful = {"path", "label", "split", "text", "mask"}
     if not {"width", "height"} <= set(head):
         head = ["_" if name in ("width", "height") else name for name in head]
     else:
@@ -323,8 +333,20 @@ def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | Non
     return head if len(set(head) - {"_"}) > 1 else None
 
 
+def _meaning(word: str, cells: Sequence[bytes]) -> str:
+    """Return the meaning of a column; one of masks has the names of pictures."""
+    meaning = MEANING.get(word, "_")
+    if meaning in ("mask", "label") and _are_pictures(cells):
+        return "mask"
+    return meaning if meaning != "mask" else "label" if word == "target" else "_"
+
+
+def _are_pictures(cells: Sequence[bytes]) -> bool:
+    return 2 * sum(extension_of(cell) in IMAGE_EXTENSIONS for cell in cells) > len(cells)
+
+
 def by_shape(rows: Rows, path_at: int, file: str) -> list[str]:
-    """Return the columns of lines without a header: ``path label``, or a box and its class after the path.
+    """Return the columns of lines without a header: ``path label``, ``path mask``, or a path, a box and its class.
 
     Raises:
         UsageError: They are not clear.
@@ -332,6 +354,8 @@ def by_shape(rows: Rows, path_at: int, file: str) -> list[str]:
     width = len(rows[0])
     if width == 2:
         others = {row[1 - path_at] for row in rows}
+        if _are_pictures([row[1 - path_at] for row in rows]):
+            return ["path", "mask"] if path_at == 0 else ["mask", "path"]
         is_split = PARTITION.search(file) is not None and others <= {b"0", b"1", b"2"}
         return [("split" if is_split else "label") if i != path_at else "path" for i in range(2)]
     numbers = all(is_number(cell) for row in rows for i, cell in enumerate(row) if i != path_at)

@@ -172,6 +172,8 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     One path as written is enough. Of paths that are compared in another way, half of those that differ must match, or
     as many as half of the images; for whole numbers, which may be anything, half of the images.
     """
+    if path in tree.mask_lists:
+        return True
     try:
         lines = lines_of(read_head(tree, path, MIB))
     except BadLabel:
@@ -180,7 +182,7 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     for separator in SEPARATORS:
         rows = [[*row[:CELLS], *row[CELLS:][-CELLS:]] for row in rows_of(some, separator) if len(row) > 1]
         if rows and all(_is_image_name(cell) for row in rows for cell in row):
-            return False  # images and their masks
+            return False  # pairs of images
         if any(finder.find(cell) != NOT_FOUND for row in rows[:LOOKS] for cell in row):
             return True
         for cells in zip(*rows, strict=False):

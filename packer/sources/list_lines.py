@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError, option, plural, printable
+from packer.errors import UsageError, plural, printable
 from packer.sources.list_columns import LineColumns
 from packer.sources.path_finder import NOT_FOUND, Manner, PathFinder
 from packer.sources.paths import IMAGE_EXTENSIONS, MOST_CLASSES, as_text, class_id, extension_of, is_utf8, quoted_value
@@ -274,8 +274,9 @@ class ListTable:
         self._several: dict[int, bool] = {}
         self._refuse_unknown_encoding(names)
         if names and 2 * sum(extension_of(name) in IMAGE_EXTENSIONS for name in names) > len(names):
-            problem = f"its labels are images, such as {quoted_value(names[0])}; masks in lists are not read yet"
-            raise UsageError("", problem, f'{option("columns")}="path _" packs the images without them')
+            problem = f"its labels are images, such as {quoted_value(names[0])}"
+            step = 'name them as masks, --columns="path mask", or leave them out, --columns="path _"'
+            raise UsageError("", problem, step)
         self.names = [as_text(name) for name in names]
         """All labels and classes of the list, in order of appearance."""
         self.classes, self.odd = self._numbered_classes(class_lines, class_codes, names)

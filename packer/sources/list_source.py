@@ -13,10 +13,11 @@ from itertools import islice
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
 from packer.model.annotation import RawAnnotation
-from packer.sources.list_columns import ListRow
+from packer.sources.by_stem import Matches
+from packer.sources.list_columns import LineColumns, ListRow
 from packer.sources.list_header import names_images, read_layout
 from packer.sources.list_lines import COMMA, Lines, ListTable, as_lines, rows_of
-from packer.sources.path_finder import PathFinder
+from packer.sources.path_finder import NOT_FOUND, PathFinder
 from packer.sources.paths import (
     LIST_EXTENSIONS,
     FolderSplit,
@@ -34,7 +35,7 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
-from packer.sources.tree import MIB, lines_of, needed, read_file
+from packer.sources.tree import MIB, lines_of, needed, read_file, read_head
 from packer.sources.yolo_config import NAME_FILES
 from packer.stores import joined
 
@@ -78,6 +79,8 @@ class ListSource(BaseSource):
         self.classes: tuple[str, ...] | None = self._table.classes
         self._display = self._display_names(tree, folder)
         self._add_notes()
+        if "mask" in self._columns.head and (tree.below(path) or path) not in tree.mask_lists:
+            self.notes.append(f"{self._name}: the masks that it names are not packed")
         self._selects = not options.by_auto
         self.has_splits = "split" in self._columns.head
         if options.split is not None and not self.has_splits and splits_of(tree):
@@ -91,21 +94,42 @@ class ListSource(BaseSource):
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
         """Return the lists near the root that name images with labels."""
-        lists = [
-            path
-            for path in tree.files
-            if path.count(b"/") <= 1
-            and extension_of(path) in LIST_EXTENSIONS
-            and path.rpartition(b"/")[2].lower() not in NAME_FILES
-        ]
-        images = {stem_of(image) for image in tree.images} if lists else set[bytes]()
-        candidates = (path for path in lists if stem_of(path) not in images)
         found = []
         finder = PathFinder(tree, tree.root)
-        for path in islice(candidates, MOST_CANDIDATES):
+        for path in lists_near(tree):
             if names_images(tree, path, finder.at(joined(tree.root, folder_of(path)))):
                 file = as_text(joined(tree.root, path))
                 found.append(Choice(f"list:{file}", f"{printable(path)} names images and has labels for them"))
+        return found
+
+    @staticmethod
+    def columns_of(tree: Tree, path: bytes, columns: str | None) -> LineColumns | None:
+        """Return the columns of the list at an absolute path by its first lines; None if they are not clear."""
+        with suppress(BadLabel, UsageError):
+            head = as_lines(read_head(tree, path, MIB), "")
+            lines = Lines(head[: head.rfind(b"\n") + 1] if len(head) >= MIB else head)
+            return read_layout(lines, PathFinder(tree, folder_of(path)), columns, "").columns
+        return None
+
+    def masks(self) -> Matches:
+        """Return the masks that the lines name, of a list with such a column that was opened with them in the tree."""
+        finder, found = self._table.finder, Matches(step="correct the list, or add the mask")
+        named: dict[bytes, tuple[bytes, list[int]]] = {}
+        for image in finder.images:
+            lines = self._table.lines_of(image)
+            if cells := {self._cell("mask", line) for line in lines} - {b""}:
+                named[image] = min(cells), lines
+                if len(cells) > 1:
+                    found.refused[image] = f"has several masks in {self._where(lines)}"
+        paths = [path for path, _ in named.values()]
+        is_exact = any(finder.find(path) != NOT_FOUND for path in paths)
+        manner = None if is_exact or (way := finder.manner(paths)) is None else way[0]
+        numbers = finder.find_all(manner, paths).tolist()
+        for (image, (path, lines)), number in zip(named.items(), numbers, strict=True):
+            if number < 0:
+                found.refused[image] = f"has the mask {quoted_value(path)} in {self._where(lines)}, which is not there"
+            elif image not in found.refused:
+                found.label_of[image] = finder.images[number]
         return found
 
     @classmethod
@@ -113,7 +137,8 @@ class ListSource(BaseSource):
         """Return the values of the column of splits, if all are names of splits; without one, the folders of splits."""
         source = cls(tree, options)
         if not source.has_splits:
-            return folder_splits(tree)
+            listed = [image for image in tree.images if source.left_out(image) is None]
+            return folder_splits(replace(tree, images=listed))
         values = source._split_values()
         if values and values <= set(SPLITS.values()):
             return in_order(name for name in ("train", "val", "test") if SPLITS[name] in values)
@@ -303,3 +328,16 @@ class ListSource(BaseSource):
         hint = f"put {DESCRIPTIONS.decode()}-boxable.csv beside the list for their names"
         self.notes.append(f"{self._name}: classes are ids of Open Images; {hint}")
         return {}
+
+
+def lists_near(tree: Tree) -> Iterator[bytes]:
+    """Yield the files near the root that may be lists."""
+    lists = [
+        path
+        for path in tree.files
+        if path.count(b"/") <= 1
+        and extension_of(path) in LIST_EXTENSIONS
+        and path.rpartition(b"/")[2].lower() not in NAME_FILES
+    ]
+    images = {stem_of(image) for image in tree.images} if lists else set[bytes]()
+    return islice((path for path in lists if stem_of(path) not in images), MOST_CANDIDATES)

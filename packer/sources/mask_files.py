@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packer.errors import BadInput, UsageError, option
+from packer.errors import BadInput, UsageError, option, printable
 from packer.images.header import read_header
-from packer.images.masks import MaskValues, color_codes, gray_of
+from packer.images.masks import MaskValues, color_codes, gray_of, has_palette
 from packer.images.parts import BY_KIND
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartSpec
 from packer.sources.by_stem import Matches
+from packer.sources.coco_masks import VOID, Panoptic, panoptic_in
 from packer.sources.folder import MASK_ENDING, MASK_FOLDERS
 from packer.sources.mask_values import Asked, files_of_values, values_in, with_classes, with_ignored
 from packer.sources.part_files import FilesAt, PartSource, facts_of_few, files_at, match_files, plain_part, without
@@ -40,7 +41,16 @@ NOT_CLASSES = frozenset(
 )
 """Folders with pictures that are not maps of classes (compared in lower case)."""
 NOT_CLASS_ENDING = re.compile(rb"_(?:instanceids|color|depth|target|matte)\Z", re.IGNORECASE)
-PREFERRED = (b"_gtfine_labeltrainids", b"_gtfine_labelids", b"segmentationclassaug", b"segmentationclass", b"semantic")
+COCO_FOLDER = re.compile(rb"(panoptic)_.+|.+_(pixelmaps)", re.IGNORECASE)
+"""Folders of COCO's pictures, one for each split, which may be in one folder with those of the other kind."""
+PREFERRED = (
+    b"_labeltrainids",
+    b"_gtfine_labelids",
+    b"segmentationclassaug",
+    b"segmentationclass",
+    b"semantic",
+    b"panoptic",
+)
 """Of several sets of masks, the first of these is taken, else the one that fits most images."""
 
 
@@ -59,6 +69,10 @@ class MaskLayout:
     """Those and the masks: what is not an image of the dataset."""
     first: bytes = b""
     """As `where` if that is of several folders: the first of them."""
+    lists: frozenset[bytes] = frozenset()
+    """The lists that name them, if it is not by their own names that they belong to the images."""
+    has_labels: bool = False
+    """Whether these lists also have other labels."""
 
     @property
     def beside(self) -> bytes:
@@ -70,6 +84,9 @@ def mark_of(path: bytes) -> tuple[bytes, bytes]:
     """Return the folder and the ending in a path that say that it is a mask, b"" each if it does not."""
     folder, stem = folder_of(path), stem_of(path)
     parts = folder.split(b"/")
+    for number in reversed(range(len(parts))):
+        if COCO_FOLDER.fullmatch(parts[number]):
+            return b"/".join(parts[: number + 1]), _ending_of(stem)
     for number, part in enumerate(parts):
         if part.lower() in MASK_FOLDERS or plain_part(part) != part:
             return b"/".join(parts[: number + 1]), _ending_of(stem)
@@ -88,7 +105,7 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     """
     layouts = layouts_of(tree.images)
     every = frozenset(path for layout in layouts for path in layout.masks)
-    usable = [layout for layout in layouts if not _is_not_classes(layout.beside) and _are_masks(tree, layout)]
+    usable = [layout for layout in layouts if not _is_not_classes(layout.beside) and are_masks(tree, layout)]
     if not usable:
         return None
     chosen = min(usable, key=_rank)
@@ -110,6 +127,8 @@ def layouts_of(paths: Iterable[bytes]) -> list[MaskLayout]:
 def _kind_of(folder: bytes) -> bytes:
     """Return what folders of one set of masks have in common: masks of train/masks and val/masks, _masks of a_masks."""
     name = folder.rpartition(b"/")[2]
+    if (of_coco := COCO_FOLDER.fullmatch(name)) is not None:
+        return (of_coco[1] or of_coco[2]).lower()
     plain = plain_part(name)
     return (name if plain == name else name[len(plain) :]).lower()
 
@@ -142,7 +161,7 @@ def _rank(layout: MaskLayout) -> tuple[int, int]:
     return next((n for n, name in enumerate(PREFERRED) if name in place), len(PREFERRED)), -len(layout.matches.label_of)
 
 
-def _are_masks(tree: Tree, layout: MaskLayout) -> bool:
+def are_masks(tree: Tree, layout: MaskLayout) -> bool:
     """Return whether a few of the pictures look like maps of classes: of few values, and as large as their image."""
     images = spread(list(layout.matches.label_of), LOOKS)
     looks = [_looks_like_mask(tree, image, layout.matches.label_of[image]) for image in images]
@@ -151,28 +170,27 @@ def _are_masks(tree: Tree, layout: MaskLayout) -> bool:
 
 def _looks_like_mask(tree: Tree, image: bytes, mask: bytes) -> bool:
     try:
-        data, of_image = (read_file(tree, path, MOST_MASK_BYTES) for path in (mask, image))
-        header, other = read_header(data), read_header(of_image)
-        if header.upright_size not in (other.upright_size, (other.width, other.height)):
-            return False
-        values = decode_values(data, header)
+        return looks_like_mask(*(read_file(tree, path, MOST_MASK_BYTES) for path in (mask, image)))
     except BadInput:
         return False
+
+
+def looks_like_mask(data: bytes, of_image: bytes) -> bool:
+    """Return whether a picture looks like the map of classes of an image. Raise BadInput if one cannot be read."""
+    header, other = read_header(data), read_header(of_image)
+    if header.upright_size not in (other.upright_size, (other.width, other.height)):
+        return False
+    values = decode_values(data, header)
     if header.format == "jpeg":
         return _is_nearly_black_and_white(values)
-    found = _distinct(values)
-    return len(found) <= MOST_VALUES or (values.ndim == 2 and _has_palette(data))
-
-
-def _has_palette(data: bytes) -> bool:
-    return data[:8] == b"\x89PNG\r\n\x1a\n" and data[25] == 3
+    return len(distinct_values(values)) <= MOST_VALUES or (values.ndim == 2 and has_palette(data))
 
 
 def _is_nearly_black_and_white(values: Image) -> bool:
     return bool(((values < 32) | (values >= 224)).mean() > 0.97)
 
 
-def _distinct(values: Image) -> list[int]:
+def distinct_values(values: Image) -> list[int]:
     """Return the different values of a picture, of colors as r << 16 | g << 8 | b; gray in three channels is gray."""
     values = gray_of(values)
     if values.ndim == 3:
@@ -201,12 +219,12 @@ class MaskSource(PartSource):
     has_splits = True
 
     def __init__(self, tree: Tree, options: SourceOptions, found: MaskLayout, alone: bool, name: str = MASK) -> None:
-        self.layout = found
+        self.layout, self.are_alone = found, alone
         super().__init__(tree, PartSpec(name, "mask"), found.where, found.masks, found.matches)
         lists = SegmentationSplit.lists(tree) if alone else ()
         self.label_files = {*found.masks, *files_of_values(tree, found.beside, alone), *lists}
         split = SegmentationSplit.of(tree, options.split) if alone else None
-        self.of_split = split or FolderSplit.of(tree, options.split)
+        self.of_split = None if found.lists else split or FolderSplit.of(tree, options.split)
         self.values = self._values(tree, Asked(options.mask_values, options.ignore_id, alone))
         self.classes: tuple[str, ...] | None = None
         # masks in a store have ids of 16 bits if a few of them have
@@ -220,6 +238,8 @@ class MaskSource(PartSource):
 
     def _values(self, tree: Tree, asked: Asked) -> MaskValues:
         """Return what the values mean; where nothing says it, a few masks are looked at."""
+        if (panoptic := panoptic_in(tree, asked.values, self.layout.masks)) is not None:
+            return self._segments(panoptic, asked.ignore)
         known = values_in(tree, self.layout.beside, asked)
         if known is not None:
             return known
@@ -233,7 +253,7 @@ class MaskSource(PartSource):
                 header = read_header(data)
                 if header.format == "jpeg":
                     return MaskValues(("background", "foreground"), asked.ignore, binary=True)
-                seen.update(_distinct(decode_values(data, header)))
+                seen.update(distinct_values(decode_values(data, header)))
             except BadInput:
                 continue  # it is rejected when it is packed
         if seen == BLACK_AND_WHITE and asked.ignore is None:
@@ -247,6 +267,19 @@ class MaskSource(PartSource):
     def of_files(cls, tree: Tree, options: SourceOptions, name: str, files: FilesAt, matches: Matches) -> MaskSource:
         """Return the source of masks that are a part of another name than that of ``--mask``."""
         return cls(tree, options, MaskLayout(files.where, files.paths, matches), False, name)
+
+    def _segments(self, panoptic: Panoptic, ignore: int | None) -> MaskValues:
+        """Note the classes of the segments of each mask, and return what all have in common."""
+        values = with_ignored(MaskValues(panoptic.classes), ignore)
+        void = () if values.ignore is None else (VOID, values.ignore)
+        for image, file in [*self._files.items()]:
+            if (ids := panoptic.of_mask(file.path)) is not None:
+                self._files[image] = file._replace(ids=(*void, *ids))
+                continue
+            del self._files[image]
+            self._matches.refused[image] = f"its mask {printable(file.path)} is not in the file of the segments"
+            self._matches.step = "complete the file, or remove the mask"
+        return values
 
     def take_classes(self, names: Sequence[str] | None) -> None:
         """Give the classes these names, and make them those of the pack, if its images have no other labels.
@@ -291,4 +324,5 @@ def masks_among(paths: Iterable[bytes]) -> frozenset[bytes]:
 
 def without_masks(tree: Tree, layout: MaskLayout) -> Tree:
     """Return a tree without masks, and what only they need."""
-    return without(tree, layout.all_masks.union(files_of_values(tree, layout.beside, alone=False)))
+    rest = without(tree, layout.all_masks.union(files_of_values(tree, layout.beside, alone=False)))
+    return replace(rest, mask_lists=layout.lists)

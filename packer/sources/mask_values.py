@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from packer.errors import BadLabel, UsageError, option, printable
 from packer.images.masks import LARGEST, MaskValues
+from packer.sources.coco_masks import categories_of, panoptic_files, pixel_map_files
 from packer.sources.paths import as_text, file_of, folder_of, quoted_value
 from packer.sources.source import Tree
 from packer.sources.tree import MIB, lines_of, read_file
@@ -16,7 +17,7 @@ from packer.sources.yolo_config import NAME_FILES, read_config, yamls_with
 
 IGNORED = 255
 """The id that means "no class" in the published sets of masks."""
-FORMS = 'ids, binary, "colors:FILE" or "map:FILE"'
+FORMS = 'ids, binary, "colors:FILE", "map:FILE" or "panoptic:FILE"'
 COLOR_FILES = frozenset(b"labelmap.txt label_colors.txt class_dict.csv class_dict_seg.csv".split())
 """Files of colors and names, as CVAT, CamVid and tools for both write them (compared in lower case)."""
 MASK_NAME_FILES = NAME_FILES | {b"class_names.txt", b"labels.txt"}
@@ -45,11 +46,16 @@ class Asked:
     """What the user says of the values of masks."""
 
     values: str | None = None
-    """ids, binary, colors:FILE or map:FILE; None: as the files beside the masks say."""
+    """One of FORMS; None: as the files beside the masks say."""
     ignore: int | None = None
     """The id to ignore. None: 255 where no class has it."""
     alone: bool = True
     """Whether the images have no other labels, so that lists of names are those of masks wherever they are."""
+
+    @property
+    def ignored(self) -> int:
+        """The id to ignore where a table has one for what is of no class."""
+        return IGNORED if self.ignore is None else self.ignore
 
 
 def values_in(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
@@ -70,6 +76,8 @@ def values_in(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
         return MaskValues(("background", "foreground"), asked.ignore, binary=True)
     if form in ("colors", "map"):
         path = file_of(tree, form, file, "mask-values")
+        if form == "map" and (categories := categories_of(tree, path, asked.ignored)) is not None:
+            return with_ignored(categories, asked.ignore)
         try:
             lines = [as_text(line) for line in lines_of(read_file(tree, path, MIB))]
             return with_ignored((_colors if form == "colors" else _map)(lines), asked.ignore)
@@ -87,17 +95,20 @@ def _beside(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
     """Return what the files beside the masks say, or what is published of such folders; None if nothing is known."""
     place = where.lower()
     if b"gtfine" in place or b"gtcoarse" in place:
-        return _cityscapes(b"trainids" in place, asked.ignore)
+        return _cityscapes(b"trainids" in place, asked.ignored)
     for path in _near(tree, where, COLOR_FILES):
         try:
             return with_ignored(_colors([as_text(line) for line in lines_of(read_file(tree, path, MIB))]), asked.ignore)
         except (BadLabel, ValueError) as error:
             problem = error.problem if isinstance(error, BadLabel) else str(error)
             raise UsageError(as_text(path), problem, f"say what the values mean: {option('mask-values')}") from None
+    for path in pixel_map_files(tree):
+        if (categories := categories_of(tree, path, asked.ignored)) is not None:
+            return with_ignored(categories, asked.ignore)
     if any(path.rpartition(b"/")[2].lower() in ADE_FILES for path in tree.files) and b"annotations" in place:
-        return _scene_parsing(tree, asked.ignore)
+        return _scene_parsing(tree, asked.ignored)
     if yamls_with(tree, MASK_KEYS):
-        return _of_yaml(tree, asked.ignore)
+        return _of_yaml(tree, asked.ignored)
     if names := _names(tree, where, asked.alone):
         return with_ignored(MaskValues(names), asked.ignore)
     if b"segmentationclass" in place:
@@ -135,8 +146,7 @@ def with_classes(values: MaskValues, names: tuple[str, ...]) -> MaskValues:
     raise UsageError(option("classes"), problem, "name all of these, or leave it out")
 
 
-def _cityscapes(train_ids: bool, ignore: int | None) -> MaskValues:
-    ignored = IGNORED if ignore is None else ignore
+def _cityscapes(train_ids: bool, ignored: int) -> MaskValues:
     if train_ids:
         return MaskValues(CITYSCAPES_CLASSES, ignored)
     ids = dict.fromkeys((*range(CITYSCAPES_MOST + 1), IGNORED), ignored)
@@ -144,20 +154,19 @@ def _cityscapes(train_ids: bool, ignore: int | None) -> MaskValues:
     return MaskValues(CITYSCAPES_CLASSES, ignored, tuple(ids.items()))
 
 
-def _scene_parsing(tree: Tree, ignore: int | None) -> MaskValues:
+def _scene_parsing(tree: Tree, ignored: int) -> MaskValues:
     """Return the ids of ADE20K's SceneParsing: 0 is no class, class i is i + 1; the names are in objectInfo150.txt."""
     path = next((path for path in tree.files if path.rpartition(b"/")[2].lower() == b"objectinfo150.txt"), None)
     rows = [] if path is None else [as_text(line).split("\t") for line in lines_of(read_file(tree, path, MIB))]
     names = tuple(row[-1].strip() for row in rows if row[0].strip().isdigit()) or tuple(map(str, range(1, 151)))
-    ignored = IGNORED if ignore is None else ignore
     ids = ((0, ignored), *((number + 1, number) for number in range(len(names))))
     return MaskValues(names, ignored, ids)
 
 
-def _of_yaml(tree: Tree, ignore: int | None) -> MaskValues:
+def _of_yaml(tree: Tree, ignored: int) -> MaskValues:
     """Return the classes of a data.yaml, and the ids of its ``label_mapping``; other values are ids."""
     config = read_config(tree)
-    names, ignored = config.names or (), IGNORED if ignore is None else ignore
+    names = config.names or ()
     ids = {number: number for number in range(len(names))} if config.label_mapping else {}
     ids |= {value: ignored if id is None else id for value, id in config.label_mapping.items()}
     if unknown := [id for id in ids.values() if id >= len(names) and id != ignored]:
@@ -170,6 +179,8 @@ def files_of_values(tree: Tree, where: bytes, alone: bool) -> list[bytes]:
     """Return the files that may say what the values of the masks in a folder mean; the arguments are as in `Asked`."""
     return [
         *_near(tree, where, COLOR_FILES | ADE_FILES),
+        *panoptic_files(tree),
+        *pixel_map_files(tree),
         *yamls_with(tree, MASK_KEYS),
         *_name_files(tree, where, alone),
     ]

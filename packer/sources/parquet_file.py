@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.errors import BadImage, BadLabel, PackerError, UsageError, printable
 from packer.files.tar_members import Member
-from packer.sources.paths import as_bytes, extension_of, json_text, name_in
+from packer.sources.paths import MASK_NAMES, as_bytes, extension_of, json_text, name_in
 from packer.sources.places import Bytes, SourceFile
 from packer.sources.source import Tree
 from packer.system.storage import storage_errors
@@ -67,6 +67,7 @@ class ParquetFile:
         schema: Its columns, as an Arrow schema.
         features: What Hugging Face's metadata say about each column.
         image_columns: The names of its columns of images; the first is the one that is packed.
+        mask_columns: Those of the others that are called like masks, the likeliest first.
         rows: Number of rows.
     """
 
@@ -84,7 +85,7 @@ class ParquetFile:
         self.features = features_of(self.schema.metadata or {})
         for column, feature in self.features.items():
             self._check_classes(column, feature)
-        self.image_columns = columns_of_images(self.schema, self.features)
+        self.image_columns, self.mask_columns = columns_of_images(self.schema, self.features)
 
     def _check_classes(self, column: str, feature: Any) -> None:
         """Check the names of classes in a column, or in the members of its objects."""
@@ -147,14 +148,14 @@ class ParquetFile:
         with self._readable():
             return self._file.read(columns=columns, use_threads=False)
 
-    def copy_images(self, target: str) -> tuple[Int64, Int64]:
-        """Write the bytes of all images to a new file.
+    def copy_images(self, target: str) -> list[tuple[Int64, Int64]]:
+        """Write the bytes of all images, and then of their masks, to a new file.
 
         Args:
             target: Path of the file.
 
         Returns:
-            Offset and size of each; a row without an image has the size 0.
+            Offset and size of each, for the column of images and each of masks; a row without one has the size 0.
 
         Raises:
             UsageError: The file is damaged, or it has the paths of its images only.
@@ -162,29 +163,33 @@ class ParquetFile:
         """
         import numpy as np
 
-        starts, sizes, at = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+        places: list[tuple[Int64, Int64]] = []
+        at = 0
         with storage_errors(target), open(target, "xb") as output:
-            for column in self._pieces():
-                count = len(column)
-                offsets = np.frombuffer(column.buffers()[1], np.int64, count + 1, 8 * column.offset)
-                if offsets[-1] > offsets[0]:
-                    output.write(memoryview(column.buffers()[2])[offsets[0] : offsets[-1]])
-                starts.append(at + offsets[:-1] - offsets[0])
-                there = column.is_valid().to_numpy(zero_copy_only=False)
-                sizes.append(np.where(there, np.diff(offsets), 0))
-                at += int(offsets[-1] - offsets[0])
-        if self.rows and not at:
+            for name in (self.image, *self.mask_columns):
+                starts, sizes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+                for column in self._pieces(name):
+                    count = len(column)
+                    offsets = np.frombuffer(column.buffers()[1], np.int64, count + 1, 8 * column.offset)
+                    if offsets[-1] > offsets[0]:
+                        output.write(memoryview(column.buffers()[2])[offsets[0] : offsets[-1]])
+                    starts.append(at + offsets[:-1] - offsets[0])
+                    there = column.is_valid().to_numpy(zero_copy_only=False)
+                    sizes.append(np.where(there, np.diff(offsets), 0))
+                    at += int(offsets[-1] - offsets[0])
+                places.append((np.concatenate(starts), np.concatenate(sizes)))
+        if self.rows and not places[0][1].any():
             step = "embed the images, e.g. with push_to_hub or embed_table_storage of Hugging Face's datasets"
             raise UsageError(self.name, f'its column "{printable(self.image)}" has no bytes of images', step)
-        return np.concatenate(starts), np.concatenate(sizes)
+        return places
 
-    def _pieces(self) -> Iterator[Any]:
-        """Yield the bytes of the images, some rows at a time, as arrays of large_binary."""
+    def _pieces(self, column_name: str) -> Iterator[Any]:
+        """Yield the bytes of a column of images, some rows at a time, as arrays of large_binary."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        is_struct = pa.types.is_struct(self.schema.field(self.image).type)
-        leaf = f"{self.image}.bytes" if is_struct else self.image
+        is_struct = pa.types.is_struct(self.schema.field(column_name).type)
+        leaf = f"{column_name}.bytes" if is_struct else column_name
         with self._readable():
             for batch in self._file.iter_batches(ROWS_AT_ONCE, columns=[leaf], use_threads=False):
                 column = batch.column(0)
@@ -213,7 +218,7 @@ def parquet_members(file: SourceFile, name: str, target: str) -> Iterator[Member
         target: Path of the new file.
 
     Returns:
-        The images, as members of the new file.
+        The images, as members of the new file; then their masks, each in a folder called as its column.
 
     Raises:
         UsageError: It is damaged, or has no images.
@@ -221,9 +226,19 @@ def parquet_members(file: SourceFile, name: str, target: str) -> Iterator[Member
     """
     parquet = ParquetFile(file, name)
     names = parquet.names()
-    starts, sizes = parquet.copy_images(target)
-    rows = zip(names, starts.tolist(), sizes.tolist(), strict=True)
-    return (Member(path, "image", start, size) for path, start, size in rows)
+    prefixes = [b"", *map(mask_prefix, parquet.mask_columns)]
+    columns = zip(prefixes, parquet.copy_images(target), strict=True)
+    return (
+        Member(prefix + path, "image", start, size)
+        for prefix, (starts, sizes) in columns
+        for path, start, size in zip(names, starts.tolist(), sizes.tolist(), strict=True)
+        if size or not prefix
+    )
+
+
+def mask_prefix(column: str) -> bytes:
+    """Return how the paths of the masks in a column begin, below the folder that its file stands for."""
+    return as_bytes(column.replace("/", "_")) + b"/"
 
 
 @dataclass(frozen=True)
@@ -289,10 +304,14 @@ def features_of(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def columns_of_images(schema: Any, features: Mapping[str, Any]) -> list[str]:
-    """Return the names of the columns of images, the likeliest first."""
-    found = [column for column in schema if _holds_images(column, features.get(column.name))]
-    return sorted((column.name for column in found), key=_likelihood)
+def columns_of_images(schema: Any, features: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the names of the columns of images, and of their masks: the likeliest first."""
+    found = [column.name for column in schema if _holds_images(column, features.get(column.name))]
+    masks = sorted(
+        (name for name in found if name.lower() in MASK_NAMES), key=lambda name: MASK_NAMES.index(name.lower())
+    )
+    images = sorted((name for name in found if name not in masks), key=_likelihood)
+    return (images, masks) if images else (masks, [])
 
 
 def _holds_images(column: Any, feature: Any) -> bool:
@@ -303,7 +322,10 @@ def _holds_images(column: Any, feature: Any) -> bool:
     if pa.types.is_struct(kind):
         number = kind.get_field_index("bytes")
         return number >= 0 and _is_binary(kind.field(number).type) and declared in (None, "Image")
-    return _is_binary(kind) and (declared == "Image" or column.name.lower() in IMAGE_COLUMNS)
+    name = column.name.lower()
+    return _is_binary(kind) and (
+        declared == "Image" or name in IMAGE_COLUMNS or (name in MASK_NAMES and "mask" in name)
+    )
 
 
 def _is_binary(kind: Any) -> bool:

@@ -124,10 +124,11 @@ def layout_of(file: ParquetFile, label: str | None) -> ParquetMeaning:
     """
     if len(file.image_columns) > 1:
         others = ", ".join(map(printable, file.image_columns[1:]))
-        problem = f'has images in "{printable(file.image)}", and also in {others}: masks in Parquet are not read yet'
-        step = f'remove those columns, or pass --labels=none to pack "{printable(file.image)}" alone'
+        problem = f'has images in "{printable(file.image)}", and also in {others}'
+        step = f'remove them, call masks "mask", or pass --labels=none to pack "{printable(file.image)}" alone'
         raise UsageError(file.name, problem, step)
-    columns = [column for column in file.schema if column.name != file.image]
+    pictures = {file.image, *file.mask_columns}
+    columns = [column for column in file.schema if column.name not in pictures]
     objects = next((found for column in columns if (found := _objects(column, file.features.get(column.name)))), None)
     classes = {column.name: class_names(file.features.get(column.name)) for column in columns}
     tags = [column.name for column in columns if _is_list(column.type) and classes[column.name]]
@@ -136,9 +137,9 @@ def layout_of(file: ParquetFile, label: str | None) -> ParquetMeaning:
     size = SIZE if all(name in scalars and pa.types.is_integer(file.schema.field(name).type) for name in SIZE) else ()
     taken = {*size, *tags[:1], *([objects.column] if objects else []), *([chosen.column] if chosen else [])}
     extras = tuple(name for name in scalars if name not in taken)
-    left = [name for name in file.schema.names if name not in {file.image, *taken, *extras}]
+    left = [name for name in file.schema.names if name not in {*pictures, *taken, *extras}]
     left += [f"{objects.column}.{name}" for name in objects.left] if objects else []
-    if left and not (taken - set(size)) and not extras:
+    if left and not (taken - set(size)) and not extras and not file.mask_columns:
         problem = f"has no column that packer reads as labels: {', '.join(map(printable, left))}"
         raise UsageError(file.name, problem, "pass --labels=none to pack the images without them")
     names = {name: known for name in extras if (known := classes[name])}
@@ -441,8 +442,8 @@ class ParquetSource(BaseSource):
             raise NoLabel(image, "is in no Parquet file", "choose another kind of --labels")
         number = bisect_left(self._tree.images, image) - part.first
         origin = f"{name_of(self._tree, part.path)} (row {part.order[number]})"
-        values = self._values(part, number)
         layout = self._layout
+        values = self._values(part, number) if layout.columns else {}
         label = None
         if layout.label is not None:
             label = layout.label.name_of(values[layout.label.column], origin)

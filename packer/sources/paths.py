@@ -32,6 +32,11 @@ IMAGE_FOLDERS = frozenset({b"images", b"image", b"imgs", b"img", b"jpegimages"})
 """Image folders of VOC and YOLO datasets (compared in lower case), which are never a class."""
 LABEL_FOLDERS = frozenset({b"annotations", b"annotation", b"labels", b"label", b"xml", b"xmls"})
 """Annotation folders of such datasets (compared in lower case)."""
+MASK_NAMES = (
+    "mask", "masks", "segmentation_mask", "semantic_mask", "segmentation", "semantic_segmentation", "seg", "seg_mask",
+    "segmap", "semantic", "annotation", "annotations", "gt", "ground_truth", "label", "labels", "target",
+)  # fmt: skip
+"""Names of columns and members with masks, the likeliest first."""
 NEVER_CLASSES = IMAGE_FOLDERS | frozenset(
     b"annotations annotation labels xmls anno annos masks groundtruth ground_truth ground-truth segmentations"
     b" segmentationclass segmentationobject trimaps mattes gtfine gtcoarse leftimg8bit imgsfine imgscoarse semantic"

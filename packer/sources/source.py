@@ -38,6 +38,8 @@ class Tree:
     """All folders below `root`, including empty ones."""
     members: MemberPlaces | None = None
     """Where the files are that are in archives or in a store."""
+    mask_lists: frozenset[bytes] = frozenset()
+    """Lists that name masks, which are not among the images any more."""
     image_folders: frozenset[bytes] | None = None
     """The folders that directly hold images, with a final slash, if they are known; b"" for the root."""
 
@@ -108,6 +110,8 @@ class SourceOptions:
     """``--mask-values``: what the pixels of mask files mean."""
     ignore_id: int | None = None
     """``--ignore-id``: the value of pixels of no class."""
+    columns_of_lists: tuple[str, ...] = ()
+    """``--columns`` of several lists, in their order."""
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -14,14 +14,17 @@ from PIL import Image
 
 sys.path.append(str(Path(__file__).parents[1]))
 from drawn import image_file
+from drawn_masks import draw_mask, picture
 
-from packer import adopt, open_pack
+from packer import BuildOptions, adopt, build_pack, open_pack
 from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.format.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 IMAGES = [image_file(i) for i in range(12)]
+MASKS = [draw_mask(i) for i in range(12)]
+"""Of the size of the images."""
 
 
 def adopted(files: list[Path], out: Path) -> Pack:
@@ -33,6 +36,11 @@ def adopted(files: list[Path], out: Path) -> Pack:
 def check(pack: Pack) -> None:
     assert [bytes(pack.record(i)) for i in range(len(IMAGES))] == IMAGES
     assert [pack.annotation(i).label for i in range(len(IMAGES))] == [i % 3 for i in range(len(IMAGES))]
+
+
+def check_masks(pack: Pack) -> None:
+    assert pack.manifest.masks["mask"].dtype == "uint8"
+    assert all(np.array_equal(pack.mask(i), mask) for i, mask in enumerate(MASKS))
 
 
 TENSORFLOW = """
@@ -52,6 +60,8 @@ with tf.io.TFRecordWriter(sys.argv[1]) as writer:
             "image/encoded": [open(path, "rb").read()], "image/class/label": [i % 3],
             "image/object/bbox/xmin": [0.1], "image/object/bbox/xmax": [0.5],
             "image/object/bbox/ymin": [0.2], "image/object/bbox/ymax": [0.75], "image/object/class/label": [1],
+            "image/segmentation/class/encoded": [open(path + ".png", "rb").read()],  # as DeepLab's build_data.py
+            "image/segmentation/class/format": [b"png"],
         }
         example = tf.train.Example(features=tf.train.Features(feature={k: feature(v) for k, v in features.items()}))
         writer.write(example.SerializeToString())
@@ -63,6 +73,7 @@ def test_tensorflow(tmp_path: Path) -> None:
     for i, data in enumerate(IMAGES):
         paths.append(tmp_path / f"{i}.jpg")
         paths[-1].write_bytes(data)
+        Path(f"{paths[-1]}.png").write_bytes(picture(MASKS[i], palette=True))
     # a process of its own: TensorFlow brings its own protobuf and numpy
     command = [sys.executable, "-c", TENSORFLOW, str(tmp_path / "a.tfrecord"), *map(str, paths)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -74,6 +85,7 @@ def test_tensorflow(tmp_path: Path) -> None:
     boxes = pack.annotation(5).boxes
     assert boxes is not None
     np.testing.assert_allclose(boxes, [[4, 6, 20, 22.5]], atol=1e-5)
+    check_masks(pack)
 
 
 def test_webdataset(tmp_path: Path) -> None:
@@ -84,6 +96,14 @@ def test_webdataset(tmp_path: Path) -> None:
     pack = adopted(sorted(tmp_path.glob("*.tar")), tmp_path / "pack")
     check(pack)
     assert len(pack.reader.shards) == 3 and pack.annotation(7).extras == {"from": "camera", "number": 7}
+
+
+def test_masks_of_webdataset(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset", reason="webdataset is optional, and not installed here")
+    with webdataset.ShardWriter(str(tmp_path / "%06d.tar"), maxcount=5) as out:
+        for i, data in enumerate(IMAGES):  # an array becomes a gray PNG
+            out.write({"__key__": f"{i:06d}", "jpg": data, "seg.png": MASKS[i]})
+    check_masks(adopted(sorted(tmp_path.glob("*.tar")), tmp_path / "pack"))
 
 
 @pytest.fixture
@@ -112,6 +132,24 @@ def test_arrow_of_datasets(dataset: Any, tmp_path: Path) -> None:
     pack = adopted([tmp_path / "saved"], tmp_path / "pack")
     check(pack)
     assert pack.classes == ["ant", "bee", "cat"] and len(pack.reader.shards) == 2
+
+
+@pytest.mark.parametrize("column", ["annotation", "label"])
+def test_masks_of_datasets(column: str, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is optional, and not installed here")
+    masks = [Image.fromarray(mask) if i % 2 else {"bytes": picture(mask, palette=True)} for i, mask in enumerate(MASKS)]
+    rows = {"image": [{"bytes": data, "path": None} for data in IMAGES], column: masks}
+    features = datasets.Features({"image": datasets.Image(), column: datasets.Image()})
+    found = datasets.Dataset.from_dict(rows, features=features)
+    found.save_to_disk(str(tmp_path / "saved"), num_shards=2)
+    check_masks(adopted([tmp_path / "saved"], tmp_path / "arrow"))
+    found.to_parquet(str(tmp_path / "a.parquet"))
+    build_pack(BuildOptions(str(tmp_path / "a.parquet"), str(tmp_path / "built.lmdb"), encode="copy", workers=1))
+    check_masks(open_pack(tmp_path / "built.lmdb"))
+    try:
+        check_masks(adopted([tmp_path / "a.parquet"], tmp_path / "pack"))
+    except UsageError as error:  # before version 5
+        assert "compressed" in error.problem
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "bytes", "pil"])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import webdataset
 from drawn import image_file
-from drawn_masks import draw_mask, image_of, pairs, picture, write_files
+from drawn_masks import draw_mask, image_of, picture
 from foreign_files import samples, write_tar
 
 from packer import BuildOptions, adopt, build_pack, open_pack
@@ -167,22 +167,13 @@ def test_packers_own_tar_without_its_pack(tmp_path: Path) -> None:
             assert names[0] == names[1] and new.annotation.box_fields == before.annotation.box_fields
 
 
-@pytest.mark.parametrize("encode", ["raw", "jpeg"])
-def test_masks_in_packers_own_tar_are_no_images(encode: str, tmp_path: Path) -> None:
-    write_files(tmp_path / "source", pairs(count=3))
-    out = tmp_path / "own.webdataset"
-    build_pack(BuildOptions(str(tmp_path / "source"), str(out), encode=encode, workers=1))
-    pack, old = adopted(tmp_path, *sorted(out.glob("*.tar"))), open_pack(out)
-    assert len(pack) == len(old) == 3 and all((pack.image(i) == old.image(i)).all() for i in range(3))
-
-
-@pytest.mark.parametrize("ending", ["mask.png", "seg.png", "gt.jpg"])
-def test_masks_beside_images_are_left_out_with_a_note(ending: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["depth.png", "matte.jpg"])
+def test_other_pictures_beside_images_are_left_out_with_a_note(ending: str, tmp_path: Path) -> None:
     image, mask = image_of(draw_mask(0), "JPEG"), picture(draw_mask(0))
     names = [(f"{i}.{end}", data) for i in range(3) for end, data in (("jpg", image), (ending, mask), ("cls", b"1"))]
     pack = adopted(tmp_path, write_tar(tmp_path / "a.tar", names))
     assert pack.paths == ["0.jpg", "1.jpg", "2.jpg"]
-    assert any(note.startswith(f"left out: {ending} of the samples") for note in pack.manifest.notes)
+    assert any(note.startswith(f"left out: 3 {ending} of the samples") for note in pack.manifest.notes)
     alone = write_tar(tmp_path / "b.tar", [(f"{i}.{ending}", mask) for i in range(2)])
     adopt([alone], tmp_path / "masks")
     assert len(open_pack(tmp_path / "masks")) == 2

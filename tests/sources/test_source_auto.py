@@ -355,5 +355,7 @@ def test_a_list_of_images_and_masks_has_no_classes(make_tree):
     tree = make_tree(images | {"train.txt": lines})
     with pytest.raises(UsageError, match="they do not look like masks"):
         recognize(tree, SourceOptions())
-    with pytest.raises(UsageError, match=r"its labels are images, such as .*; columns=.path _. packs"):
-        open_source(f"list:{os.fsdecode(tree.root)}/train.txt", tree, SourceOptions())
+    spec = f"list:{os.fsdecode(tree.root)}/train.txt"
+    assert open_source(spec, tree, SourceOptions()).classes is None
+    with pytest.raises(UsageError, match=r'its labels are images, such as .*; name them as masks, columns="path mask"'):
+        open_source(spec, tree, SourceOptions(columns="path label"))

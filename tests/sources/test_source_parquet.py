@@ -230,8 +230,8 @@ def test_what_has_no_field_is_named(tmp_path: Path) -> None:
     write(tmp_path / "t" / "x.parquet", [{"image": cell(0), "landmarks": [[1.0, 2.0]]}])
     with pytest.raises(UsageError, match=r'reads as labels: landmarks; pass labels="none"'):
         opened(tmp_path / "t")
-    write(tmp_path / "m" / "x.parquet", [{"image": cell(0), "mask": cell(1)}])
-    with pytest.raises(UsageError, match=r'images in "image", and also in mask: masks in Parquet are not read yet'):
+    write(tmp_path / "m" / "x.parquet", [{"image": cell(0), "depth": cell(1)}])
+    with pytest.raises(UsageError, match=r'images in "image", and also in depth; remove them, call masks "mask"'):
         opened(tmp_path / "m")
 
 

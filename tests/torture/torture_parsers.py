@@ -23,6 +23,7 @@ import pyarrow as pa
 TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "images"), str(TESTS / "audit")) if path not in sys.path]
 
+from drawn_masks import picture  # noqa: E402
 from ops_images import FILES, RGB, oriented  # noqa: E402
 from running import run  # noqa: E402
 from torture_archives import ARCHIVES, read_archive, read_members  # noqa: E402
@@ -241,6 +242,7 @@ STORED_MASKS += [
     bytes([2, 5, 8]) + STORED_MASKS[2][3:],
     bytes([4, 8, 6]) + STORED_MASKS[4][3:],
     bytes([4, 6, 8]),
+    bytes([4, 6, 8]) + picture(SMALL_MASK, palette=True),
 ]
 SMALL_MAP = np.arange(48, dtype=np.float32).reshape(6, 8)
 

@@ -44,6 +44,7 @@ _HOMES = {
 _REGISTRY = Registry(_HOMES, "packer.formats")
 """Entry points of this group add formats: a name, and the class, which has `recognizes`."""
 HEAD_BYTES = 4096
+NPY = b"\x93NUMPY"
 PICKLE = ("is a pickle, which packer never reads: it may run code", "write its images to files first")
 REFUSED = (
     *((b"\x80" + bytes([protocol]), *PICKLE) for protocol in range(2, 6)),
@@ -98,8 +99,20 @@ class Rich(NamedTuple):
 
 Known = Class | Rich | BadInput
 """What a file says of an image; or why that cannot be read."""
-Row = tuple[bytes, int, int, Known, Pixels | None]
+
+
+class Masked(NamedTuple):
+    """What a file says of an image, and where its mask is."""
+
+    known: Known
+    offset: int
+    size: int
+
+
+Row = tuple[bytes, int, int, Known | Masked, Pixels | None]
 """(path of the image, as the file names it; its first byte in the file; its bytes; its labels; shape if it is raw)"""
+Pairs = Iterable[tuple[bytes, bytes]]
+"""The bytes of the files of some images, b"" for raw ones, and of their masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +122,12 @@ class FormatOptions:
     Args:
         columns: The field of each role (image, label, text, ...), where the format's own names do not apply.
         labels: A file with the labels, for formats that have none of their own.
+        ignore_id: The value of pixels of masks that are of no class.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     labels: str | None = None
+    ignore_id: int | None = None
 
 
 class ForeignFile:
@@ -169,6 +184,8 @@ class Format:
         """Names of the tags of each image."""
         self.notes: list[str] = []
         """What the user should know; complete after the last row."""
+        self.obstacles: dict[str, str] = {}
+        """Fields of masks that are left out, and why; see `choose_mask`."""
 
     @staticmethod
     def recognizes(head: bytes, size: int) -> bool:
@@ -182,6 +199,63 @@ class Format:
             UsageError: The file is damaged, or its images cannot be read in place.
         """
         raise NotImplementedError
+
+    def choose_mask(self, found: Mapping[str, Pairs]) -> str | None:
+        """Return the field of the masks that are read where they are; None if there is none. Fill `obstacles`.
+
+        Args:
+            found: The fields of pictures that may be masks, the likeliest first.
+
+        Raises:
+            UsageError: The field that the user names is not there, or cannot be read.
+        """
+        asked = self.columns.get("mask")
+        if asked == NO_MASKS:
+            return None
+        if asked is not None and asked not in found:
+            there = ", ".join(map(printable, found)) or "none"
+            raise UsageError(option("mask"), f"{printable(asked)} is not a field of pictures", f"there are: {there}")
+        for name in found if asked is None else (asked,):
+            obstacle = _obstacle(found[name], self.options.ignore_id, asked is not None)
+            if not obstacle:
+                self.notes.append(f"masks are those of {printable(name)}")
+                return name
+            self.obstacles[name] = obstacle
+            if asked is not None:
+                raise UsageError(option("mask", asked), obstacle, "packer build reads such masks")
+        return None
+
+
+NO_MASKS = "none"
+"""In place of the field of the masks: they are left out."""
+
+
+def _obstacle(pairs: Pairs, ignore_id: int | None, is_asked: bool) -> str:
+    """Return why masks cannot be read where they are, by a few of them; empty if they can."""
+    from packer.images.header import read_header
+    from packer.images.masks import stored_obstacle
+    from packer.images.pillow import decode_values
+    from packer.sources.mask_files import BLACK_AND_WHITE, distinct_values, looks_like_mask
+    from packer.sources.source import LOOKS
+
+    seen: set[int] = set()
+    looked, why = 0, list[str]()
+    for image, mask in pairs:
+        if looked >= LOOKS and not (len(seen) < len(BLACK_AND_WHITE) and seen <= BLACK_AND_WHITE):
+            break  # masks that are all background do not say what the others have
+        with suppress(BadInput):  # such a mask is listed
+            header = read_header(mask)
+            looked += 1
+            if what := stored_obstacle(mask, header):
+                why.append(f"a mask is {what}, which cannot be read in place")
+            elif image and not is_asked and not looks_like_mask(mask, image):
+                why.append("the pictures do not look like masks of the images")
+            seen.update(distinct_values(decode_values(mask, header)))
+    if why and 2 * len(why) >= looked:
+        return why[0]
+    if seen == BLACK_AND_WHITE and ignore_id is None:
+        return "the masks are black and white, 0 and 255, which packer build makes the ids 0 and 1"
+    return ""
 
 
 def whole_number(text: bytes) -> int | None:
@@ -370,7 +444,7 @@ _SIGNS = (
     ("arrow", lambda head, size: head[:6] == b"ARROW1" or (head[:4] == b"\xff" * 4 and 0 < _number(head[4:8]) < size)),
     ("lmdb", lambda head, size: head[16:20] == b"\xde\xc0\xef\xbe"),
     ("hdf5", lambda head, size: any(head[at : at + 8] == b"\x89HDF\r\n\x1a\n" for at in (0, 512, 1024, 2048))),
-    ("npy", lambda head, size: head[:6] == b"\x93NUMPY"),
+    ("npy", lambda head, size: head[:6] == NPY),
     ("idx", lambda head, size: head[:3] == b"\0\0\x08" and head[3:4] in b"\1\3\4" and size > 8),
     ("litdata", lambda head, size: _is_chunk(head, size) and _number(head[4:8]) == 8 + 4 * _number(head[:4])),
     ("mds", _is_chunk),

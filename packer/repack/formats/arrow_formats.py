@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product, repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.errors import BadLabel, UsageError, option, printable
-from packer.files.parquet_pages import binary_places
+from packer.files.parquet_pages import NO_PLACE, binary_places
 from packer.model.annotation import RawAnnotation
-from packer.repack.formats import ForeignFile, Format, FormatOptions, Known, Rich, Row, class_of
+from packer.repack.formats import ForeignFile, Format, FormatOptions, Known, Masked, Pairs, Rich, Row, class_of
 from packer.sources.parquet_file import ParquetFile, columns_of_images, features_of
 from packer.sources.parquet_source import FORMATS, ParquetMeaning, Votes, layout_of, objects_of
 from packer.sources.places import SourceFile
@@ -29,12 +29,17 @@ class LabelColumns:
 
     def __init__(self, table_file: Any, options: FormatOptions) -> None:
         """Look at the columns of a `ParquetFile`, or of what has its attributes. Raise UsageError if unclear."""
+        pictures = [*table_file.image_columns, *table_file.mask_columns]
         if (image := options.columns.get("image")) is not None:
-            if image not in table_file.image_columns:
-                choices = ", ".join(map(printable, table_file.image_columns)) or "none"
+            if image not in pictures:
+                choices = ", ".join(map(printable, pictures)) or "none"
                 problem = f"{printable(image)} is not a column of images"
                 raise UsageError(option("columns"), problem, f"those of {printable(table_file.name)} are: {choices}")
             table_file.image_columns = [image]
+        if "mask" in options.columns:  # which may be any but the first of the others
+            images = [name for name in table_file.image_columns if name != options.columns["mask"]][:1]
+            others = [name for name in pictures if name not in images]
+            table_file.image_columns, table_file.mask_columns = images, others
         self.layout: ParquetMeaning = layout_of(table_file, options.columns.get("label"))
         self._boxes = options.columns.get("boxes")
         if self._boxes not in (None, *FORMATS):
@@ -110,9 +115,9 @@ AGAIN = "write it again without compression: save_to_disk of Hugging Face's data
 
 
 class Arrow(Format):
-    """Reads the images of an Arrow file or stream; the roles are image and label."""
+    """Reads the images of an Arrow file or stream; the roles are image, label, boxes and mask."""
 
-    roles = ("image", "label", "boxes")
+    roles = ("image", "label", "boxes", "mask")
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         try:
@@ -124,21 +129,33 @@ class Arrow(Format):
         base = pa.py_buffer(file.view).address
         schema = batches[0].schema if batches else pa.schema([])
         features = features_of(schema.metadata or {})
-        images = columns_of_images(schema, features)
-        about: Any = SimpleNamespace(name=file.path, schema=schema, features=features, image_columns=images)
+        images, masks = columns_of_images(schema, features)
+        about: Any = SimpleNamespace(
+            name=file.path, schema=schema, features=features, image_columns=images, mask_columns=masks
+        )
         if not images:
             columns = ", ".join(map(printable, schema.names))
             raise UsageError(file.path, f"has no column of images (columns: {columns})", "name it image")
-        about.image = self.options.columns.get("image", images[0])
+        wanted = self.options.columns
+        about.image = wanted.get("image") or next((name for name in images if name != wanted.get("mask")), images[0])
         columns_of = LabelColumns(about, self.options)
         self.classes, self.tags, self.notes = columns_of.classes, columns_of.tags, columns_of.notes
-        number = 0
         table = pa.Table.from_batches(batches).select(list(columns_of.layout.columns))
         known: Iterator[Known] = columns_of.known(file, table)
-        for batch in batches:
-            for path, offset, size in _images(file, batch.column(about.image), base):
-                yield path or b"%08d" % number, offset, size, next(known), None
-                number += 1
+
+        def places(column: str) -> Iterator[tuple[bytes, int, int]]:
+            for batch in batches:
+                yield from _images(file, batch.column(column), base)
+
+        def at(column: str) -> Iterator[tuple[int, int]]:
+            return ((offset, size) for _, offset, size in places(column))
+
+        mask = self.choose_mask({name: _pairs(file, at(about.image), at(name)) for name in about.mask_columns})
+        self.notes += _mask_notes(mask, self.obstacles, about.mask_columns)
+        masks_at = repeat(NO_PLACE) if mask is None else at(mask)
+        for number, ((path, offset, size), place) in enumerate(zip(places(about.image), masks_at, strict=False)):
+            says = next(known) if mask is None else Masked(next(known), *place)
+            yield path or b"%08d" % number, offset, size, says, None
 
 
 def _batches(file: ForeignFile) -> list[Any]:
@@ -242,12 +259,12 @@ PLAIN_PARQUET = (
 
 
 class Parquet(Format):
-    """Reads the images of a Parquet file; the roles are image and label."""
+    """Reads the images of a Parquet file; the roles are image, label, boxes and mask."""
 
-    roles = ("image", "label", "boxes")
+    roles = ("image", "label", "boxes", "mask")
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
-        with SourceFile(os.fsencode(file.path)) as source, memoryview(file.view) as view:
+        with SourceFile(os.fsencode(file.path)) as source:
             table_file = ParquetFile(source, file.path)
             if table_file.rows > file.size:
                 raise file.damaged(f"is damaged: {table_file.rows:,} rows are more than it has bytes")
@@ -255,31 +272,58 @@ class Parquet(Format):
             self.classes, self.tags, self.notes = columns.classes, columns.tags, columns.notes
             number = 0
             try:
-                chunks = _chunks(file, table_file)
+                mask = self.choose_mask(
+                    {
+                        name: _pairs(file, _places(file, table_file.image), _places(file, name))
+                        for name in table_file.mask_columns
+                    }
+                )
+                self.notes += _mask_notes(mask, self.obstacles, table_file.mask_columns)
                 table = pa.table([pa.nulls(table_file.rows)], [""]).select([])  # rows without columns
                 if columns.layout.columns:
                     table = table_file.read(list(columns.layout.columns))
                 names = table_file.names()
                 known = columns.known(file, table)
-                for chunk, levels in chunks:
-                    for offset, size in binary_places(view, chunk, levels):
-                        yield names[number], offset, max(0, size), next(known), None  # null: as without bytes
-                        number += 1
+                masks = repeat(NO_PLACE) if mask is None else _places(file, mask)
+                for (offset, size), place in zip(_places(file, table_file.image), masks, strict=False):
+                    says = next(known) if mask is None else Masked(next(known), place[0], max(0, place[1]))
+                    yield names[number], offset, max(0, size), says, None  # null: as without bytes
+                    number += 1
             except UsageError:
                 raise
             except (ValueError, LookupError, struct.error, StopIteration) as error:
-                raise file.damaged(f"its column of images cannot be read: {error}") from None
+                raise file.damaged(f"its columns of images cannot be read: {error}") from None
             if number != table_file.rows:
                 raise file.damaged(f"has {number} images in {table_file.rows} rows")
 
 
-def _chunks(file: ForeignFile, table_file: ParquetFile) -> list[tuple[Any, int]]:
-    """Return the metadata of the chunks of the column of images, with its definition levels."""
+def _pairs(file: ForeignFile, images: Iterable[tuple[int, int]], masks: Iterable[tuple[int, int]]) -> Pairs:
+    """Yield the files at two places each, but those of images without a mask."""
+    for (start, size), (at, count) in zip(images, masks, strict=False):
+        if count > 0:
+            yield file.view[start : start + max(0, size)], file.view[at : at + count]
+
+
+def _mask_notes(mask: str | None, obstacles: Mapping[str, str], columns: Sequence[str]) -> list[str]:
+    """Return what to say of the columns of masks that are left out."""
+    left = {name: obstacles.get(name, "not the masks that are read") for name in columns if name != mask}
+    return [f"left out: {printable(name)}: {why}" for name, why in left.items()]
+
+
+def _places(file: ForeignFile, column: str) -> Iterator[tuple[int, int]]:
+    """Yield where the image of each row is in a column."""
+    with memoryview(file.view) as view:
+        for chunk, levels in _chunks(file, column):
+            yield from binary_places(view, chunk, levels)
+
+
+def _chunks(file: ForeignFile, column: str) -> list[tuple[Any, int]]:
+    """Return the metadata of the chunks of a column of images, with its definition levels."""
     metadata: Any = pq.read_metadata(pa.BufferReader(pa.py_buffer(file.view)))
-    names = (f"{table_file.image}.bytes", table_file.image)
+    names = (f"{column}.bytes", column)
 
     def refused(problem: str) -> UsageError:
-        return UsageError(file.path, f'its column "{printable(table_file.image)}" {problem}', PLAIN_PARQUET)
+        return UsageError(file.path, f'its column "{printable(column)}" {problem}', PLAIN_PARQUET)
 
     found = []
     for group, number in product(range(metadata.num_row_groups), range(metadata.num_columns)):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
 from packer.containers.container import IMAGE_EXTENSIONS, looks_like_image
 from packer.containers.recordio import CONTAINER
-from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, UsageError, printable
+from packer.errors import BadImage, BadInput, BadLabel, DamagedPack, NoImage, UsageError, printable
 from packer.files.record_frames import HEADER, read_varint, recordio_frames
 from packer.files.tar_segments import tar_files
 from packer.model.annotation import RawAnnotation
@@ -18,12 +20,15 @@ from packer.repack.formats import (
     GET_AGAIN,
     LABEL_NAMES,
     MOST_TEXT_BYTES,
+    NPY,
     TEXT_NAMES,
     ForeignFile,
     Format,
     FormatOptions,
     Known,
+    Masked,
     Numbered,
+    Pairs,
     Rich,
     Row,
     class_of,
@@ -33,16 +38,20 @@ from packer.repack.formats import (
     whole_number,
 )
 from packer.sources.folder import MASK_ENDING
-from packer.sources.paths import MOST_CLASSES
+from packer.sources.paths import MASK_NAMES, MOST_CLASSES
 
 IMAGES = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
 TEXTS = frozenset((b"cls", b"class", b"label", b"txt", b"text", b"caption", b"json"))
 CAPTIONS = frozenset((b"txt", b"text", b"caption"))
 CLASS = (b"cls", b"class", b"label")
 
-IMAGE, OTHER = b"/", b"//"
+IMAGE, OTHER, MASK = b"/", b"//", b"///"
 """Kinds of members beside the extensions of texts; no extension has a slash."""
 MOST_SPELLINGS = 1 << 16
+END: Image = (b"\0.", 0, 0)
+"""After the last member: no name ends like this."""
+LOOKED_AT = 1024
+"""Members among which masks are looked for."""
 
 Image = tuple[bytes, int, int]
 
@@ -57,11 +66,15 @@ class WebDataset(Format):
     """Reads the images of a tar, sample by sample.
 
     Of the roles, ``image`` is the extension of the images (``jpg``), ``label`` that of the class (``txt``), or a field
-    of the JSON (``json:category``).
+    of the JSON (``json:category``), and ``mask`` that of the masks (``seg.png``).
     """
+
+    roles = ("image", "label", "mask")
 
     def __init__(self, options: FormatOptions) -> None:
         super().__init__(options)
+        if "mask" in self.columns:
+            self.columns = {**self.columns, "mask": self.columns["mask"].lower().lstrip(".")}
         asked = self.columns.get("label", "")
         self._field = asked[len("json:") :] if asked.startswith("json:") else None
         self._label = None if self._field or not asked else asked.lower().lstrip(".").encode()
@@ -69,18 +82,23 @@ class WebDataset(Format):
         self._images = frozenset((image.lower().lstrip(".").encode(),)) if image else IMAGES
         self._texts = TEXTS | ({self._label} if self._label else set())
         self._captions = 0
-        self._left_out: set[bytes] = set()
+        self._left_out: Counter[bytes] = Counter()
         """The extensions of masks beside images."""
+        self._mask: bytes | None = None
+        """The extension of the masks that are read."""
         self._kinds: dict[bytes, bytes] = {}
         self._plain: dict[bytes, Known] = {}
         """The classes of small files: they have few spellings."""
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
-        kinds = self._kinds
+        mask = self.choose_mask(self._pictures(file))
+        self._mask = None if mask is None else mask.encode("utf-8")
+        kinds = self._kinds = {}
         last = b""
         images: list[Image] = []
         texts: dict[bytes, tuple[int, int]] = {}
-        for member in tar_files(file.view, file.path):
+        its_mask: Image | None = None
+        for member in chain(tar_files(file.view, file.path), (END,)):
             name, start, size = member
             key, _, extension = name.partition(b".")
             kind = kinds.get(extension)
@@ -93,21 +111,44 @@ class WebDataset(Format):
                 if images:
                     known = self._class(file, images, texts) if texts else None
                     for path, at, count in self._without_masks(images):
-                        yield path, at, count, known, None
+                        yield path, at, count, known if its_mask is None else Masked(known, *its_mask[1:]), None
+                        its_mask = None
                     images = []
-                last, texts = key, {}
+                elif its_mask is not None:
+                    error = NoImage("", "is a mask without an image", "add the image, or remove the mask")
+                    yield its_mask[0], 0, 0, error, None
+                last, texts, its_mask = key, {}, None
             if kind is IMAGE:
                 images.append(member)
+            elif kind is MASK:
+                its_mask = member
             elif kind is not OTHER:
                 texts[kind] = start, size
-        known = self._class(file, images, texts) if texts and images else None
-        for path, at, count in self._without_masks(images):
-            yield path, at, count, known, None
-        if self._left_out:
-            names = ", ".join(sorted(printable(name) for name in self._left_out))
-            self.notes.append(f"left out: {names} of the samples; packer build packs masks")
+        for name, times in sorted(self._left_out.items()):
+            why = self.obstacles.get(name.lower().decode(errors="replace"), "not the masks that are read")
+            self.notes.append(f"left out: {times:,} {printable(name)} of the samples: {why}")
         if self._captions:
             self.notes.append("texts are kept as fields of the images; --columns label=txt makes them classes")
+
+    def _pictures(self, file: ForeignFile) -> dict[str, Pairs]:
+        """Return the pictures beside the images of the first samples: those that are called masks, or asked for."""
+        samples: dict[bytes, dict[bytes, tuple[int, int]]] = defaultdict(dict)
+        for name, start, size in islice(tar_files(file.view, file.path), LOOKED_AT):
+            _, dot, extension = name[name.rfind(b"/") + 1 :].lower().partition(b".")
+            if dot and extension.rpartition(b".")[2] in IMAGES:
+                samples[name[: len(name) - len(extension)]][extension] = start, start + size
+        called = {f"{name}.{kind.decode()}".encode(): None for name in MASK_NAMES for kind in sorted(IMAGES)}
+        there = dict.fromkeys(extension for sample in samples.values() if len(sample) > 1 for extension in sample)
+        wanted = there if "mask" in self.columns else [extension for extension in called if extension in there]
+
+        def pairs(mask: bytes) -> Pairs:
+            for sample in samples.values():
+                image = next((place for name, place in sample.items() if name != mask and name not in called), None)
+                if mask in sample and image is not None:
+                    data = file.view[slice(*image)]
+                    yield b"" if data[:6] == NPY else data, file.view[slice(*sample[mask])]
+
+        return {mask.decode("utf-8", "backslashreplace"): pairs(mask) for mask in wanted}
 
     def _without_masks(self, images: list[Image]) -> list[Image]:
         """Return the images of a sample but those that are masks of another."""
@@ -123,7 +164,9 @@ class WebDataset(Format):
         """Return what the extension of a member says of it: IMAGE, OTHER, or the extension in `_texts`."""
         lower = extension.lower()
         kind = OTHER
-        if extension in self._texts:
+        if lower == self._mask:
+            kind = MASK
+        elif extension in self._texts:
             kind = extension
         elif lower in self._images or lower.rpartition(b".")[2] in self._images:
             kind = IMAGE

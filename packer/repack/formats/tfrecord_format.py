@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 
 import numpy as np
 
 from packer.containers.container import looks_like_image
 from packer.containers.tfrecord import ANNOTATION, FILENAME, IMAGE, KEY
-from packer.errors import BadImage, BadLabel
+from packer.errors import BadImage, BadLabel, printable
 from packer.files.record_frames import fields_of, read_varint, tfrecord_frames
 from packer.model.annotation import RawAnnotation
 from packer.repack.formats import (
@@ -18,31 +21,37 @@ from packer.repack.formats import (
     Format,
     FormatOptions,
     Known,
+    Masked,
     Numbered,
+    Pairs,
     Pixels,
     Rich,
     Row,
     packer_annotation_of,
     whole_number,
 )
+from packer.sources.paths import MASK_NAMES
 
 IMAGES = (IMAGE, b"image", b"image_raw", b"image_bytes", b"img", b"jpg", b"jpeg", b"encoded")
 LABELS = (b"image/class/label", *(name.encode() for name in LABEL_NAMES), b"image/label")
+MASKS = (b"image/segmentation/class/encoded", b"image/mask/encoded", *(name.encode() for name in MASK_NAMES))
 TEXTS = (b"image/class/text", b"class_name", b"label_name", b"class_text")
 SIZES = ((b"image/height", b"height"), (b"image/width", b"width"), (b"image/channels", b"depth", b"channels"))
 BOX = tuple(b"image/object/bbox/" + side for side in (b"xmin", b"ymin", b"xmax", b"ymax"))
 BOX_LABEL, BOX_TEXT = b"image/object/class/label", b"image/object/class/text"
 FLAGS = (b"difficult", b"truncated", b"occluded")
 BYTES, FLOATS, INTEGERS = 1, 2, 3
+LOOKED_AT = 64
+"""Examples among which masks are looked for."""
 
 Feature = tuple[int, int, int]
 """Kind of the list, and where it begins and ends."""
 
 
 class TFRecord(Format):
-    """Reads the images of Examples; roles are image, label and text (the name of the class)."""
+    """Reads the images of Examples; roles are image, label, text (the name of the class) and mask."""
 
-    roles = ("image", "label", "text")
+    roles = ("image", "label", "text", "mask")
 
     def __init__(self, options: FormatOptions) -> None:
         super().__init__(options)
@@ -51,9 +60,13 @@ class TFRecord(Format):
         self._label = asked.get("label", LABELS)
         self._text = asked.get("text", () if "label" in asked else TEXTS)
         self._asked = "label" in asked
+        self._mask: bytes | None = None
 
     def __call__(self, file: ForeignFile) -> Iterator[Row]:
         with memoryview(file.view) as data:
+            mask = self.choose_mask(self._pictures(file, data))
+            self._mask = None if mask is None else mask.encode()
+            self.notes += [f"left out: {printable(name)}: {why}" for name, why in self.obstacles.items()]
             for number, (start, stop) in enumerate(tfrecord_frames(file.path, data)):
                 path = b"%08d" % number
                 try:
@@ -68,6 +81,20 @@ class TFRecord(Format):
                     yield path, start, 0, BadImage("", f"an Example without an image (features: {names})", step), None
                 else:
                     yield row
+
+    def _pictures(self, file: ForeignFile, data: memoryview) -> dict[str, Pairs]:
+        """Return the pictures beside the images of the first Examples: those that are called masks, or asked for."""
+        found: dict[bytes, list[tuple[bytes, bytes]]] = defaultdict(list)
+        with suppress(ValueError, IndexError):  # the error of reading it says which frame it is
+            for start, stop in islice(tfrecord_frames(file.path, data), LOOKED_AT):
+                features = features_of(data, start, stop)
+                image = next((name for name in self._image if name in features), None)
+                for name in {*features} - {image} if "mask" in self.columns else features.keys() & MASKS:
+                    place = slice(*first_bytes(data, *features[name]))
+                    if image is not None and looks_like_image(bytes(data[place][:12])):
+                        picture = bytes(data[slice(*first_bytes(data, *features[image]))])
+                        found[name].append((picture if looks_like_image(picture[:12]) else b"", bytes(data[place])))
+        return {name.decode("utf-8", "replace"): found[name] for name in sorted(found, key=_likelihood)}
 
     def _row(self, file: ForeignFile, data: memoryview, features: dict[bytes, Feature], path: bytes) -> Row | None:
         for name in self._image:
@@ -85,8 +112,12 @@ class TFRecord(Format):
         pixels = None
         if len(features) > 3 and not looks_like_image(bytes(data[start : start + 12])):
             pixels = self._pixels(data, features, stop - start)
+        mask = features.pop(self._mask, None) if self._mask is not None else None
         known = self._known(file, data, features, path)
-        return path, start, stop - start, known, pixels
+        if mask is None:
+            return path, start, stop - start, known, pixels
+        first, last = first_bytes(data, *mask)
+        return path, start, stop - start, Masked(known, first, last - first), pixels
 
     def _known(self, file: ForeignFile, data: memoryview, features: dict[bytes, Feature], path: bytes) -> Known:
         if ANNOTATION in features and not self._asked:
@@ -135,6 +166,10 @@ class TFRecord(Format):
             return None
         height, width, channels = sides[0][0], sides[1][0], sides[2][0] if sides[2] else 1
         return Pixels(height, width, channels) if height * width * channels == size else None
+
+
+def _likelihood(name: bytes) -> int:
+    return MASKS.index(name) if name in MASKS else len(MASKS)
 
 
 def _flags(data: memoryview, features: Mapping[bytes, Feature], count: int) -> dict[str, tuple[int, ...]]:
