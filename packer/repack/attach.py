@@ -261,7 +261,6 @@ class _NewFile:
         self._raw, self._reader, self._thread = raw, reader, thread
         self._digest, self._checksums = hashlib.sha256(), bytearray()
         self._memory = memoryview(bytearray(READ_BYTES))  # a new one for each read would take as long as the reading
-        self._reading: Future[None] | None = None
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""
@@ -283,24 +282,22 @@ class _NewFile:
         self._raw.seek(begin)
         return False
 
-    def _read_back(self, stop: int) -> None:
-        if self._reading is not None:
-            self._reading.result()
-        self._reading = self._thread.submit(self._add, stop)
+    def _read_back(self, stop: int) -> Future[None]:
+        """Let the thread read up to `stop` what it has not read: it may fall behind, and catches up in `sealed`."""
+        return self._thread.submit(self._add, stop)
 
     def _add(self, stop: int) -> None:
-        while (left := stop - self._reader.tell()) > 0:
-            data = self._memory[: self._reader.readinto(self._memory[:left])]
+        while (left := max(0, stop - self._reader.tell())) and (size := self._reader.readinto(self._memory[:left])):
+            data = self._memory[:size]
             self._digest.update(data)
             for start in range(0, len(data), CHECKED_BYTES):
                 self._checksums += crc32c(data[start : start + CHECKED_BYTES]).to_bytes(4, "big")
 
     def sealed(self) -> SidecarFile:
         """Return what the list says of the file, once it is on the disk."""
-        self._read_back(self._raw.tell())
+        last = self._read_back(self._raw.tell())
         os.fsync(self._raw.fileno())
-        if self._reading is not None:
-            self._reading.result()
+        last.result()
         name = os.path.basename(str(self._raw.name))
         return SidecarFile(name, self._reader.tell(), self._digest.hexdigest(), self._checksums.hex())
 
