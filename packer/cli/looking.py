@@ -19,7 +19,7 @@ from packer.errors import UsageError, plural, printable
 
 if TYPE_CHECKING:
     from packer.format.pack import Pack
-    from packer.stats import BoxStats, ClassCounts, MaskStats, PackStats, SizeStats, Spread
+    from packer.stats import BoxStats, ClassCounts, InstanceClass, MaskStats, PackStats, PartStats, SizeStats, Spread
     from packer.stats.problems import Problems
 
 
@@ -36,7 +36,7 @@ TEXT_WIDTH = 96
 @click.option(
     "--pixels/--no-pixels",
     default=True,
-    help="Read all images for the mean and std of the channels, and all masks for their classes.",
+    help="Read all images for the mean and std of the channels, all masks, and some maps and texts.",
 )
 @click.option("--problems", is_flag=True, help="List what is probably wrong with images and labels, instead.")
 @click.option("--plot", type=LocalPath(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
@@ -51,7 +51,8 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
 
     --problems lists equal images with different labels, boxes drawn twice, boxes that are odd for their class,
     and more, from the index alone; and masks that are empty, that have ids of no class or islands of a few pixels,
-    or that disagree with boxes, which reads all masks. With --against, it looks at both packs together.
+    or that disagree with boxes, and maps without content, which reads all of them (of a URL: 100). With --against,
+    it looks at both packs together.
 
     \b
     Examples:
@@ -161,7 +162,22 @@ def lines(found: PackStats) -> Iterator[str]:
         yield ""
         yield from _masks(masks)
         yield ""
+    if found.instances:
+        yield ""
+        yield from _instances(found.instances)
+    yield from map(_part, found.parts)
     yield from _duplicates(found)
+
+
+def _instances(found: Sequence[InstanceClass]) -> Iterator[str]:
+    """Return the lines of the table of masks of objects."""
+    rows = [
+        (str(one.id), printable(one.name), f"{one.masks:,}", *(f"{area:,.0f}" for area in one.areas[::2]))
+        for one in found
+    ]
+    head = ("id", "class", "masks of objects", "pixels: p10", "p50", "p90")
+    yield from table_text([head, *rows], right=(0, *range(2, len(head))))
+    yield ""
 
 
 MASK_HEAD = ("id", "class", "pixels", "% of pixels", "images", "% of images", "% of image: p10", "p50", "p90")
@@ -180,6 +196,15 @@ def _masks(found: MaskStats) -> Iterator[str]:
     ignored = f", {100 * found.ignored / max(1, found.pixels):.2f} % of the pixels ignored" if found.ignored else ""
     yield f"{found.part}: of {plural(found.masks, 'image')}{ignored}"
     yield from table_text([MASK_HEAD, *rows], right=(0, *range(2, len(MASK_HEAD))))
+
+
+def _part(found: PartStats) -> str:
+    """Return the line of maps or texts."""
+    unknown = f", {100 * found.unknown:.2f} % of the values unknown" if found.unknown else ""
+    of = plural(found.count, found.kind) + f" ({found.read:,} read)" * (found.read < found.count) + unknown
+    low, first, _, median, _, last, high = map(_number, found.quantiles or (0,) * 7)
+    what = "characters, " * (found.kind == "text")
+    return f"{found.part:<10} {of}: {what}lowest {low}, p10 {first}, p50 {median}, p90 {last}, highest {high}"
 
 
 HEAD = ("", "count", "lowest", "median", "mean", "highest")

@@ -171,6 +171,8 @@ class FlatColumns:
     @cached_property
     def box_labels(self) -> NDArray[Any]:
         """Class id of each of `boxes`, (m,); -1 for none."""
+        if "box_labels" not in self.pack.manifest.fields:
+            return np.full(len(self.boxes), NO_CLASS)
         column = self.ragged("box_labels")
         known = np.asarray(column.flat())
         if len(known) == len(self.boxes):

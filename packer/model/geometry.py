@@ -74,6 +74,12 @@ def nearest(extent: int | Int64, pixels: int, start: int | Int64 = 0) -> Int64:
     return start + (2 * np.arange(pixels, dtype=np.int64) + 1) * extent // (2 * pixels)
 
 
+def is_known(values: NDArray[Any], ignore: int | None) -> NDArray[np.bool_]:
+    """Return where a map has a value: a finite one, and not the one that stands for unknown."""
+    finite: NDArray[np.bool_] = np.isfinite(values)
+    return finite if ignore is None else finite & (values != ignore)
+
+
 def interpolate(
     values: NDArray[Any], region: tuple[float, float, float, float], size: tuple[int, int], ignore: int | None = None
 ) -> NDArray[Any]:
@@ -101,8 +107,7 @@ def interpolate(
         found = np.rint(found)
     unknown = np.zeros(found.shape, np.bool_)
     for corner in corners:
-        unknown |= (corner == ignore) if ignore is not None else False
-        unknown |= ~np.isfinite(corner) if values.dtype.kind == "f" else False
+        unknown |= ~is_known(corner, ignore)
     result: NDArray[Any] = np.where(unknown, 0, found).astype(values.dtype)
     if unknown.any():
         below = values.take(np.where(low.ravel() < 0.5, top, bottom), axis=0)

@@ -28,11 +28,29 @@ from packer.stats.columns import (
     points_stats,
     size_stats,
 )
-from packer.stats.pixels import ChannelStats, MaskStats, channel_stats, mask_stats
+from packer.stats.pixels import (
+    ChannelStats,
+    InstanceClass,
+    MaskStats,
+    PartStats,
+    channel_stats,
+    instance_stats,
+    mask_stats,
+    part_stats,
+)
 from packer.system import callable_module
 
-__all__ = ["BoxStats", "ChannelStats", "ClassCounts", "KeypointStats", "MaskStats", "PackStats", "SizeStats", "Spread"]
-__all__ += ["pack_stats"]
+__all__ = [
+    "BoxStats",
+    "ChannelStats",
+    "ClassCounts",
+    "InstanceClass",
+    "KeypointStats",
+    "MaskStats",
+    "PackStats",
+    "PartStats",
+]
+__all__ += ["SizeStats", "Spread", "pack_stats"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,10 @@ class PackStats:
     """Records whose source files are also in the pack `against`; None without one."""
     masks: tuple[MaskStats, ...] = ()
     """Of each kind of mask; empty without `pixels`."""
+    parts: tuple[PartStats, ...] = ()
+    """Of the maps and texts; empty without `pixels`."""
+    instances: tuple[InstanceClass, ...] = ()
+    """Of each class whose objects have masks."""
     other_ids: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
     """Classes of both packs whose ids differ: name -> (id here, id in `against`)."""
 
@@ -69,11 +91,12 @@ def pack_stats(
     Args:
         path: The pack, or its path or URL.
         against: Another one, to look for the same source files.
-        pixels: Whether to read all images for the exact mean and std of the channels, and all masks.
+        pixels: Whether to read all images for the exact mean and std of the channels, all masks, and some maps and
+            texts.
         progress: Receives the number of images read.
 
     Returns:
-        The statistics. All but `channels` and `masks` come from the index.
+        The statistics. All but `channels`, `masks` and `parts` come from the index.
 
     Raises:
         PackNotFound: If `path` is not a pack.
@@ -94,6 +117,8 @@ def pack_stats(
         duplicates=duplicates(pack),
         leaks=None if other is None else leaks(pack, other),
         masks=mask_stats(pack, progress) if pixels else (),
+        instances=instance_stats(pack),
+        parts=part_stats(pack, progress) if pixels else (),
         other_ids={} if other is None else other_ids([pack.classes, other.classes]),
     )
 

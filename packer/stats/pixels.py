@@ -1,4 +1,4 @@
-"""Computes the exact mean and std of each channel over all pixels of a pack, from integer sums."""
+"""What pixels hold: mean and std of each channel, classes in masks, masks of objects, maps; and lengths of texts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.format.content import NO_CLASS, FlatColumns
 from packer.format.pack import Pack
 from packer.images.opencv import cv2, quiet_opencv
-from packer.model.annotation import Mask, Progress
+from packer.model.annotation import Mask, PartSpec, Progress, column_of
+from packer.model.fields import INSTANCES
+from packer.model.geometry import is_known
+from packer.model.rle import run_lengths
 from packer.packing.write_shard import ahead
 from packer.system import usable_cores
 
@@ -26,8 +32,10 @@ MOST_PIXELS = 1 << 24
 """8-bit pixels per call: sums of squares stay far below 2**53, up to which doubles are exact."""
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
-"""Quantiles of the share that a class has of an image."""
-MASKS_TOGETHER = 64
+"""Quantiles of the share that a class has of an image, and of other numbers."""
+PARTS_TOGETHER, RECORDS_TOGETHER = 64, 4096
+SAMPLE, MAP_NUMBERS = 1000, 4096
+"""Maps and texts that are read, and about how many numbers of each map are."""
 
 Made = TypeVar("Made")
 Kind = tuple[int, str]
@@ -77,6 +85,38 @@ class MaskStats:
     """Pixels of no class."""
     classes: tuple[MaskClass, ...]
     """Those that have a name or a pixel, in the order of their ids."""
+
+
+@dataclass(frozen=True)
+class InstanceClass:
+    """The masks of the objects of a class."""
+
+    id: int
+    """-1 for those without a class."""
+    name: str
+    masks: int
+    """Number of objects with a mask."""
+    areas: tuple[float, ...]
+    """Pixels of a mask: the quantiles `SHARES`."""
+
+
+@dataclass(frozen=True)
+class PartStats:
+    """What the maps or the texts of a pack hold."""
+
+    part: str
+    """Their name: depth."""
+    kind: str
+    """map or text."""
+    count: int
+    """Number of images that have one."""
+    read: int
+    """Number of those that were read, spread evenly over the pack."""
+    unknown: float
+    """Share of the values of maps that are unknown, 0 to 1."""
+    quantiles: tuple[float, ...]
+    """Lowest, quantiles `SHARES` and highest of the known values of maps, or of the lengths of texts in characters;
+    () if there are none."""
 
 
 class Sums:
@@ -164,7 +204,7 @@ def mask_stats(pack: Pack, progress: Progress | None = None, threads: int | None
 def _mask_stats(pack: Pack, name: str, progress: Progress, threads: int) -> MaskStats:
     facts, masks, none = pack.manifest.masks[name], 0, np.zeros((0, 3), np.int32)
     parts = [none]
-    for found in of_masks(pack, name, _count_ids, progress, threads):
+    for found in of_parts(pack, name, _count_ids, progress, threads):
         masks += len(found)
         parts.append(np.concatenate([none, *found]))
     ids, counts, sizes = np.concatenate(parts).T
@@ -189,27 +229,87 @@ def _count_ids(record: int, mask: Mask) -> NDArray[np.int32]:
     return np.stack([ids, counts[ids], np.full(len(ids), mask.size)], axis=1).astype(np.int32)
 
 
-def of_masks(
-    pack: Pack, name: str, make: Callable[[int, Mask], Made], progress: Progress, threads: int | None = None,
+def instance_stats(pack: Pack) -> tuple[InstanceClass, ...]:
+    """Return how large the masks of objects are, of each class that has some. Raise DamagedPack if one is damaged."""
+    if INSTANCES.name not in pack.manifest.fields:
+        return ()
+    columns = FlatColumns(pack)
+    masks, sizes = columns.ragged(INSTANCES.name), columns.sizes.astype(np.int64)
+    areas: list[int] = []
+    for first in range(0, len(pack), RECORDS_TOGETHER):
+        some = masks[first : first + RECORDS_TOGETHER]
+        pixels = np.repeat(sizes.prod(axis=0)[first : first + len(some)], some.lengths)
+        try:
+            lengths = run_lengths(np.asarray(some.flat().flat()), np.asarray(some.flat().lengths), pixels)
+        except ValueError:
+            for record in range(first, first + len(some)):
+                pack.instance_masks(record)  # raises the error of the one that is damaged
+            raise
+        areas += [int(one[1::2].sum()) for one in lengths]
+    found = np.array(areas, np.int64)
+    ids = np.where(
+        found > 0, columns.box_labels[np.repeat(masks.lengths > 0, np.diff(columns.firsts))], len(pack.classes)
+    )
+    return tuple(
+        InstanceClass(i, name, int((ids == i).sum()), tuple(np.quantile(found[ids == i], SHARES).tolist()))
+        for i, name in [(NO_CLASS, ""), *enumerate(pack.classes)] if (ids == i).any()
+    )  # fmt: skip
+
+
+def part_stats(pack: Pack, progress: Progress | None = None) -> tuple[PartStats, ...]:
+    """Return what the maps and the texts of the pack hold, of `SAMPLE` records."""
+    found = []
+    for spec in pack.manifest.part_specs:
+        if spec.kind in ("map", "text"):
+            there = np.flatnonzero(records_with(pack, spec.name))
+            records = there[np.linspace(0, len(there) - 1, min(len(there), SAMPLE)).astype(np.int64)]
+            some = of_parts(pack, spec.name, partial(_numbers_of, spec), progress or Progress(), records=records)
+            known, unknown = zip((np.zeros(0), np.zeros(2)), *chain.from_iterable(some), strict=True)
+            (many, of), numbers = np.sum(unknown, axis=0), np.concatenate(known)
+            quantiles = tuple(np.quantile(numbers, (0, *SHARES, 1)).tolist()) if numbers.size else ()
+            found.append(PartStats(spec.name, spec.kind, len(there), len(records), many / max(1, of), quantiles))
+    return tuple(found)
+
+
+def records_with(pack: Pack, name: str) -> NDArray[np.bool_]:
+    """Return which records have a part; none is read."""
+    return np.asarray(pack.reader.values(column_of(name, "size"), np.arange(len(pack))) >= 0)
+
+
+def _numbers_of(spec: PartSpec, record: int, value: Any) -> tuple[NDArray[np.float64], tuple[int, int]]:
+    """Return the lowest, the highest and some of the known numbers of a map; how many are unknown, and how many it has.
+
+    Of a text, its length.
+    """
+    if spec.kind == "text":
+        return np.array([len(value)], np.float64), (0, 1)
+    known = value[is_known(value, spec.ignore)]
+    step = known.size // MAP_NUMBERS | 1  # odd: not always the same columns
+    some = [known[::step], known.min(keepdims=True), known.max(keepdims=True)] if known.size else [known]
+    return np.concatenate(some, dtype=np.float64), (value.size - known.size, value.size)
+
+
+def of_parts(
+    pack: Pack, name: str, make: Callable[[int, Any], Made], progress: Progress, threads: int | None = None,
     records: NDArray[np.int64] | None = None,
 ) -> Iterator[list[Made]]:  # fmt: skip
-    """Yield what `make` makes of each mask, some at a time, in the order of the records; threads read ahead.
+    """Yield what `make` makes of each part, some at a time, in the order of the records; threads read ahead.
 
     Args:
         pack: The pack.
-        name: The part that is a mask.
-        make: Gets the number of a record and its mask.
+        name: The part.
+        make: Gets the number of a record and its part.
         progress: Receives the number of records.
         threads: Number of threads; one per core by default.
         records: Those to look at; all by default.
     """
 
     def work(some: NDArray[np.int64]) -> tuple[int, list[Made]]:
-        masks = ((record, pack.mask(record, name)) for record in some.tolist())
-        return len(some), [make(record, mask) for record, mask in masks if mask is not None]
+        values = ((record, pack.part(record, name)) for record in some.tolist())
+        return len(some), [make(record, value) for record, value in values if value is not None]
 
     records = np.arange(len(pack)) if records is None else records
-    parts = (records[start : start + MASKS_TOGETHER] for start in range(0, len(records), MASKS_TOGETHER))
+    parts = (records[start : start + PARTS_TOGETHER] for start in range(0, len(records), PARTS_TOGETHER))
     progress.stage(f"reading {name}", len(records))
     with closing(ahead(work, parts, threads or usable_cores())) as done:
         for count, made in done:

@@ -117,6 +117,7 @@ def _figure(pack: Pack, pictures: Pictures, names: Sequence[str], record: int) -
     dot = '<span class="dot" style="background:{}"></span>'
     named = [(i, _name(names, i)) for i in ids] or of_mask
     keys = "".join(dot.format(color_of(i)) + escape(name) for i, name in named[:8])
+    keys += "".join(f"<br>{escape(text)}" for part in facts.get("parts", ()) for text in part.get("texts", ()))
     return f"<figure>{_drawing(facts)}<figcaption>{keys}<br><small>{source}</small></figcaption></figure>\n"
 
 
@@ -142,6 +143,9 @@ def _drawing(facts: dict[str, Any]) -> str:
         line = _line(color_of(labels[n] if n < len(labels) else None))
         points = " ".join(f"{x},{y}" for x, y in polygon if x is not None and y is not None)
         parts.append(f'<polygon points="{points}" {line}/>')
+    for n, (path, _) in enumerate(facts.get("outlines", ())):
+        color = color_of(labels[n] if n < len(labels) else None)
+        parts.append(f'<path d="{path}" {_line(color)} style="fill:{color};fill-opacity:.3;fill-rule:evenodd"/>')
     radius = max(width, height) / 90
     parts += [_point(x, y, radius, "#ff2f6d") for x, y in facts.get("landmarks", ())]
     for n, points in enumerate(facts.get("keypoints", ())):

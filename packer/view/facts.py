@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from threading import Lock
 from typing import Any
@@ -15,17 +15,25 @@ import numpy as np
 from packer.errors import PackerError, UsageError, plural, printable, size_text
 from packer.format.lists import read_list
 from packer.format.pack import Pack
-from packer.model.annotation import Annotation, Mask, MaskFacts
+from packer.model.annotation import Annotation, PartSpec
 from packer.model.fields import LISTS, OBJECTS, TEXTS, Field, only_boxes
 from packer.model.geometry import Geometry, move
 from packer.stats.problems import DataProblem, Example, Problems, find_problems
 from packer.view.catalog import RecordSet
-from packer.view.pictures import LARGEST_SIDE, MOST_COLORS, Pictures, data_uri, overlay_uri, problem_of
+from packer.view.part_facts import (
+    MOST_DRAWN,
+    OVERLAYS,
+    TILE_SIDE,
+    Region,
+    legend_of,
+    outline_facts,
+    part_facts,
+    target_parts,
+)
+from packer.view.pictures import LARGEST_SIDE, Pictures, data_uri, problem_of
 
 DRAWN = tuple(field for field in LISTS if field.moves or field.classes)
 """What is drawn in an image: places, and the classes of boxes."""
-MOST_DRAWN = 300
-"""Maximum number of boxes drawn in an image; more would only hide it."""
 MOST_POINTS = 400
 """Maximum number of points drawn of a polygon."""
 MOST_REJECTED = 2000
@@ -39,12 +47,8 @@ COCO_BONES = [
     (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6),
 ]  # fmt: skip
 """The skeleton of COCO's annotation files, with points counted from 0."""
-TILE_SIDE = 256
-"""Longer side at most of what is laid over a tile."""
 _MARGIN = 0.1
 """Share of a box's sides that is shown around it where it is cut out."""
-Region = tuple[int, int, int, int]
-"""A part of an image: x, y, width and height in pixels."""
 
 
 def pack_facts(pack: Pack) -> dict[str, Any]:
@@ -63,9 +67,9 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         "shape": manifest.shape,
         "classes": [printable(name) for name in manifest.classes],
         "fields": list(manifest.fields),
-        "overlays": [name for name, kind in manifest.parts.items() if kind in SHOWN and SHOWN[kind][0] == "overlay"],
+        "overlays": [name for name, kind in manifest.parts.items() if kind in OVERLAYS],
         "masks": {
-            name: {"legend": _legend(facts), "ignore": facts.ignore, "background": facts.background}
+            name: {"legend": legend_of(facts), "ignore": facts.ignore, "background": facts.background}
             for name, facts in manifest.masks.items()
         },
         "skeleton": COCO_BONES if manifest.flip_index == COCO_FLIPS else None,
@@ -91,67 +95,17 @@ def rejected_facts(pack: Pack) -> dict[str, Any]:
 def tile_facts(pack: Pack, record: int, side: int = TILE_SIDE) -> dict[str, Any]:
     """Return the content of a record's tile, without its picture; raise DamagedPack if its row is damaged."""
     height, width, _ = pack.reader.shape_of(record)
+    annotation = pack.annotation(record)
     return {
         "record": record,
         "key": printable(pack.key(record)),
         "file": printable(os.path.basename(bytes(pack.column("path")[record]))),
         "width": width,
         "height": height,
-        **drawn_facts(pack.annotation(record)),
+        **drawn_facts(annotation),
+        **outline_facts(pack, record, annotation, side),
         **part_facts(pack, record, side),
     }
-
-
-def part_facts(pack: Pack, record: int, side: int, region: Region | None = None) -> dict[str, Any]:
-    """Return what is shown of the parts of a record besides its image, or of a region of them; {} if there is nothing.
-
-    Returns:
-        ``parts``: of each its name, ``as`` what the page shows it, and what `SHOWN` makes of it.
-    """
-    parts = []
-    for name, kind in pack.manifest.parts.items():
-        shown_as, facts_of = SHOWN.get(kind, ("", lambda *given: None))
-        if (facts := facts_of(pack, record, name, side, region)) is not None:
-            parts.append({"name": name, "as": shown_as, **facts})
-    return {"parts": parts} if parts else {}
-
-
-def _mask(pack: Pack, record: int, name: str, side: int, region: Region | None) -> dict[str, Any] | None:
-    mask = pack.mask(record, name)
-    if mask is not None and region is not None:
-        x, y, width, height = region
-        mask = mask[y : y + height, x : x + width]
-    return None if mask is None else mask_facts(mask, pack.manifest.masks[name], side)
-
-
-def mask_facts(mask: Mask, facts: MaskFacts, side: int) -> dict[str, Any]:
-    """Return the picture of a mask, and its ids: [id, name, per cent of the pixels], the largest first."""
-    counts = np.bincount(mask.ravel())
-    ids = sorted(np.flatnonzero(counts).tolist(), key=lambda i: -counts[i])
-    others = ids[MOST_COLORS:]
-    shares = [*counts[ids[:MOST_COLORS]].tolist(), *([int(counts[others].sum())] if others else [])]
-    rows = [*_legend(facts, ids[:MOST_COLORS]), *([[-1, f"{len(others)} other ids"]] if others else [])]
-    return {
-        "picture": overlay_uri(mask, ids[:MOST_COLORS], facts, side),
-        "legend": [[*row, round(100 * share / mask.size, 2)] for row, share in zip(rows, shares, strict=True)],
-        "ignore": facts.ignore,
-    }
-
-
-def _legend(facts: MaskFacts, ids: Sequence[int] | None = None) -> list[list[Any]]:
-    """Return ids with their names, [id, name]; all that have a name by default."""
-    named = dict(enumerate(facts.classes)) | ({} if facts.ignore is None else {facts.ignore: "ignored"})
-    return [[i, printable(named.get(i, str(i)))] for i in (named if ids is None else ids)]
-
-
-SHOWN: Mapping[str, tuple[str, Callable[[Pack, int, str, int, Region | None], dict[str, Any] | None]]] = {
-    "mask": ("overlay", _mask)
-}
-"""Kind of a part -> what it is shown as (a row of SHOWN in static/draw.js), and the function that makes that.
-
-It gets the pack, the record, the name of the part, the longer side of pictures, and the region of the image that is
-shown; and returns None for a record without that part.
-"""
 
 
 def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], Region]:
@@ -176,6 +130,7 @@ def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], Regio
         "width": region[2],
         "height": region[3],
         **drawn_facts(move(annotation, Geometry(1, 0, -left, 0, 1, -top, region[2], region[3]))),
+        **outline_facts(pack, record, annotation, TILE_SIDE, region),
         **part_facts(pack, record, TILE_SIDE, region),
     }
     return facts, region
@@ -201,6 +156,7 @@ def _drawn(field: Field, value: Any) -> Any:
 def drawn_boxes(facts: Mapping[str, Any], boxes: Sequence[int]) -> dict[str, Any]:
     """Return `drawn_facts` with only these boxes and their classes."""
     only: dict[str, Any] = {field.name: [] for field in DRAWN if field.name in facts or field.name in OBJECTS}
+    facts = {name: value for name, value in facts.items() if name != "outlines"}  # they are in the frame of the image
     return {**facts, **only, **{name: [facts[name][box] for box in boxes] for name in OBJECTS if name in facts}}
 
 
@@ -270,25 +226,16 @@ def _finite(value: Any) -> Any:
     return value if math.isfinite(value) else None
 
 
-def target_facts(target: Any, masks: Mapping[str, MaskFacts]) -> dict[str, Any]:
-    """Return `drawn_facts` of the target of one sample of a batch, and its `masks`: an id, tags, a mask, or a dict."""
+def target_facts(target: Any, specs: Sequence[PartSpec]) -> dict[str, Any]:
+    """Return `drawn_facts` of the target of one sample of a batch, and its parts: an id, tags, a mask, or a dict."""
     if not isinstance(target, Mapping):
         shape = getattr(target, "shape", ())
         facts = {"label": None if shape or int(target) < 0 else int(target)}
-        return {**facts, **_target_parts(dict.fromkeys(masks, target), masks)} if len(shape) == 2 else facts
+        return {**facts, **target_parts({spec.name: target for spec in specs}, specs)} if len(shape) == 2 else facts
     label = target.get("label")
     values: dict[str, Any] = {f.name: _array(target[f.target]) for f in DRAWN if target.get(f.target) is not None}
     facts = drawn_facts(Annotation(label=None if label is None or label < 0 else int(label), **values))
-    return {**facts, **_target_parts(target, masks)}
-
-
-def _target_parts(target: Mapping[str, Any], masks: Mapping[str, MaskFacts]) -> dict[str, Any]:
-    found = {name: np.asarray(target[name]).astype(facts.dtype) for name, facts in masks.items() if name in target}
-    parts = [
-        {"name": name, "as": SHOWN["mask"][0], **mask_facts(mask, masks[name], LARGEST_SIDE)}
-        for name, mask in found.items()
-    ]
-    return {"parts": parts} if parts else {}
+    return {**facts, **target_parts(target, specs)}
 
 
 def _array(value: Any) -> Any:
@@ -301,8 +248,8 @@ AROUND = 3.0
 """Side of the part of an image that an example of a box shows, in sides of the box."""
 LEAST_PX = 96
 """And in pixels, at least."""
-MOST_MASKS = 5000
-"""Masks that are read for problems: some seconds. None at a URL: their blocks would be most of the pack."""
+MOST_PARTS = 5000
+"""Masks and maps that are read for problems: some seconds. None at a URL: their blocks would be most of the pack."""
 
 
 class ProblemSets:
@@ -318,7 +265,7 @@ class ProblemSets:
         with self._lock:
             if self._problems is None:
                 is_remote = any(part.reader.remote is not None for part in self._pack.packs)
-                self._problems = find_problems(self._pack, 0 if is_remote else MOST_MASKS)
+                self._problems = find_problems(self._pack, 0 if is_remote else MOST_PARTS)
         return self._problems
 
     def facts(self) -> dict[str, Any]:

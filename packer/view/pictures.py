@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any, Literal, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_128_digest
 
 from packer.errors import AnyPath, DamagedPack, PackerError, UsageError, option, printable
@@ -19,10 +20,10 @@ from packer.images.decode import decode, decode_leniently
 from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, read_header
 from packer.images.image_headers import Header
 from packer.images.masks import with_palette
-from packer.images.opencv import quiet_opencv
+from packer.images.opencv import cv2, quiet_opencv
 from packer.images.resize import TargetSize, encode
 from packer.model.annotation import Image, Mask, MaskFacts
-from packer.model.geometry import Geometry
+from packer.model.geometry import Geometry, is_known
 from packer.sources.places import SourceFile
 from packer.stats.plots import color_of
 from packer.stores import is_url
@@ -155,8 +156,32 @@ def overlay_uri(mask: Mask, ids: Sequence[int], facts: MaskFacts, side: int) -> 
         picture[rows[between], columns[between]] = len(ids) + 1
     colors = [_WHITE if i == facts.ignore else tuple(round(255 * value) for value in color_of(i)) for i in ids]
     palette = np.array([*colors, _GRAY, _GRAY], np.uint8)
-    file = with_palette(picture, palette, bytes([*(255 * (i != facts.background) for i in ids), 255, 0]))
-    return f"data:image/png;base64,{base64.b64encode(file).decode('ascii')}"
+    return _png_uri(picture, palette, bytes([*(255 * (i != facts.background) for i in ids), 255, 0]))
+
+
+def _png_uri(picture: Mask, palette: NDArray[np.uint8], opacity: bytes | None = None) -> str:
+    return f"data:image/png;base64,{base64.b64encode(with_palette(picture, palette, opacity)).decode('ascii')}"
+
+
+LEVELS = 255
+"""Colors of a map; one more of the palette is transparent, for what is unknown."""
+_TURBO = cv2.applyColorMap(np.arange(LEVELS, dtype=np.uint8), cv2.COLORMAP_TURBO).reshape(LEVELS, 3)[:, ::-1]
+BAR_URI = _png_uri(np.arange(LEVELS, dtype=np.uint8)[None], _TURBO)
+"""All colors of maps in a row, the lowest first."""
+_ENDS = (0.01, 0.99)
+"""Quantiles of a map at which its colors end: a few wild values would leave one color for all others."""
+
+
+def map_uri(values: NDArray[Any], ignore: int | None, side: int) -> tuple[str, tuple[float, float]]:
+    """Return a data: URI of a map (height, width) in colors to lay over an image, and the values at their ends."""
+    if max(values.shape) > side:
+        values = shrink(values.shape[0], values.shape[1], side).apply_to_mask(values, 0)
+    known = is_known(values, ignore)
+    numbers = values[known].astype(np.float64)
+    low, high = np.quantile(numbers, _ENDS).tolist() if numbers.size else (0.0, 0.0)
+    picture = np.full(values.shape, LEVELS, np.uint8)
+    picture[known] = np.rint((LEVELS - 1) * np.clip((numbers - low) / (high - low or 1), 0, 1))
+    return _png_uri(picture, np.vstack([_TURBO, _TURBO[:1]]), bytes([*LEVELS * (255,), 0])), (low, high)
 
 
 def _plain(image: Image) -> Image:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from drawn import draw, draw_objects
 from large_packs import labeled_pack, random_labels
-from packs import MakePack
+from packs import MakePack, needs_cache
 from part_packs import change, damage_part
 from running import good, refused
 
@@ -429,7 +429,7 @@ def test_empty_and_missing_masks(tmp_path: Path) -> None:
     assert found["empty-mask"].records.tolist() == [4, 0, 3]
     details = [example.detail for example in found["empty-mask"].examples]
     assert details == ["all ignored", "only background", "only background"]
-    assert found["no-mask"].records.tolist() == [2] and "mask-islands" not in found
+    assert found["no-part"].records.tolist() == [2] and "mask-islands" not in found
     change(tmp_path / "pack", masks={"mask": MaskFacts("uint8", ("sky", *NAMES[1:]), 255)})  # a scene of sky is one
     assert problems(open_pack(tmp_path / "pack"))["empty-mask"].records.tolist() == [4]
 
@@ -454,6 +454,66 @@ def test_boxes_and_masks_that_disagree(tmp_path: Path) -> None:
     assert alone.examples[0].detail == "ant: a region of 36 pixels"
 
 
+def test_many_ids_of_all_shapes(tmp_path: Path) -> None:
+    """The place of each id is found from the runs in its rows: the islands are those counted by hand."""
+    mask = np.random.default_rng(0).integers(0, 200, (40, 60)).astype(np.uint16)
+    mask[:, 20:23], mask[5:9] = 777, 888
+    with PackWriter(tmp_path / "pack") as writer:
+        writer.write(np.zeros((40, 60, 3), np.uint8), mask=mask)
+    (example,) = problems(open_pack(tmp_path / "pack"))["mask-islands"].examples
+    sizes = [pixels for _, pixels, at_border in regions_by_hand(mask) if pixels < 9 and not at_border]
+    assert example.detail.startswith(f"{len(sizes):,} islands of {sum(sizes):,} pixels")
+
+
+def with_parts(path: Path, values: list[dict[str, Any]], **parts: str) -> Pack:
+    """A pack of images with these parts."""
+    with PackWriter(path, parts=parts) as writer:
+        for i, of_image in enumerate(values):
+            writer.write(np.full((40, 60, 3), i, np.uint8), parts=of_image)
+    return open_pack(path)
+
+
+def test_maps_without_content(tmp_path: Path) -> None:
+    depths = [np.arange(2400, dtype=np.uint16).reshape(40, 60) for _ in range(5)]
+    depths[1][:] = 700
+    depths[2][:] = 0  # unknown
+    depths[3][:] = 0
+    depths[3].flat[:2] = 5, 6  # nearly
+    depths[4][:] = 0
+    depths[4].flat[:3] = 5, 6, 7  # a thousandth is enough
+    far = [depth.astype(np.float32) for depth in depths]
+    for one in far:
+        one[one == 0] = np.nan
+    pack = with_parts(
+        tmp_path / "pack", [{"depth": a, "far": b} for a, b in zip(depths, far, strict=True)], depth="map", far="map"
+    )
+    flat = problems(pack)["flat-map"]
+    assert flat.records.tolist() == [2, 3, 1] and "3 maps have" in flat.text
+    details = {one.record: one.detail for one in flat.examples}
+    assert details == {
+        1: "depth: 700 everywhere", 2: "depth: 0 values of 2,400 known", 3: "depth: 2 values of 2,400 known"
+    }  # fmt: skip
+    assert find_problems(pack, 0).notes[0].startswith("maps: not looked at")
+
+
+def test_images_without_parts(tmp_path: Path) -> None:
+    text, code = "the same for all is no problem", np.zeros(3, np.float32)
+    values: list[dict[str, Any]] = [{"text": text, "code": code} for _ in range(8)]
+    del values[3]["code"], values[5]["code"], values[5]["text"]
+    found = problems(with_parts(tmp_path / "pack", values, text="text", code="array"))
+    missing = found.pop("no-part")
+    assert missing.records.tolist() == [3, 5] and not found
+    assert missing.text.startswith("1 image has no text (12.5%), 2 images have no code (25.0%).")
+    assert [one.detail for one in missing.examples] == ["no code", "no text, no code"]
+
+
+def test_classes_of_masks_are_not_without_objects(tmp_path: Path) -> None:
+    with PackWriter(tmp_path / "pack", classes=("background", "ant", "cow"), mask_classes=NAMES) as writer:
+        mask, box = np.ones((40, 60), np.uint8), np.array([[0, 0, 60, 40]], np.float32)
+        writer.write(np.zeros((40, 60, 3), np.uint8), mask=mask, boxes=box, box_labels=[1])
+    assert problems(open_pack(tmp_path / "pack"))["empty-class"].text.endswith("1 of 3 classes never occurs: cow.")
+
+
 def test_some_masks_or_none_are_read(tmp_path: Path) -> None:
     masks = [np.full((20, 30), 255, np.uint8) for _ in range(50)]
     pack = masked(tmp_path / "pack", masks)
@@ -466,6 +526,16 @@ def test_some_masks_or_none_are_read(tmp_path: Path) -> None:
     assert "Empty masks" not in out and "masks: not looked at" in out
     listed = json.loads(good("stats", tmp_path / "pack", "--problems", "--json").out)["problems"]
     assert next(one for one in listed if one["kind"] == "empty-mask")["records"] == list(range(50))
+
+
+@needs_cache
+def test_some_masks_of_a_url_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packer.stats.problems.MOST_REMOTE", 3)
+    masked(tmp_path / "pack", [np.full((20, 30), 255, np.uint8) for _ in range(5)])
+    found = find_problems(open_pack((tmp_path / "pack").as_uri(), cache_dir=tmp_path / "cache"))
+    (empty,) = [one for one in found.found if one.kind == "empty-mask"]
+    assert empty.records.tolist() == [0, 2, 4]
+    assert found.notes[0] == "masks: 3 of 5 records were looked at; to look at all, copy the pack: packer pull"
 
 
 def test_a_damaged_mask_is_an_error(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from packs import WIDE, MakePack
 from PIL import Image
 from running import good, refused
 
-from packer import BuildOptions, build_pack, open_pack
+from packer import BuildOptions, PackWriter, build_pack, open_pack
 from packer.stats import pack_stats
 from packer.stats.pixels import SHARES, Sums, _add_pixels, channel_stats
 
@@ -240,6 +240,56 @@ def test_classes_in_masks(deep: bool, tmp_path: Path) -> None:
     out = good("stats", tmp_path / "p.lmdb").out
     assert "mask: of 5 images, " in out and (deep or "dog" in out)
     assert pack_stats(tmp_path / "p.lmdb", pixels=False).masks == ()
+
+
+@pytest.mark.parametrize("sample", [1000, 3])
+def test_maps_and_texts(sample: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Range, quantiles and what is unknown, computed again with numpy; one image has no text."""
+    monkeypatch.setattr("packer.stats.pixels.SAMPLE", sample)
+    random = np.random.default_rng(0)
+    maps = [random.random((50, 60, 2), np.float32) * (i + 1) for i in range(5)]
+    for i, one in enumerate(maps):
+        one[: 3 * i, 0] = np.nan
+    texts = ["", "ä", "three", None, "a text"]
+    with PackWriter(tmp_path / "pack", parts={"far": "map", "said": "text", "code": "array"}) as writer:
+        for far, said in zip(maps, texts, strict=True):
+            parts = {"far": far, "said": said, "code": np.zeros(3)}
+            writer.write(np.zeros((50, 60, 3), np.uint8), parts={n: v for n, v in parts.items() if v is not None})
+    far, said = pack_stats(tmp_path / "pack").parts
+    read = np.stack(maps[:: 1 if sample == 1000 else 2])
+    known, quantiles = read[np.isfinite(read)], (0, *SHARES, 1)
+    assert (far.part, far.kind, far.count, far.read) == ("far", "map", 5, len(read))
+    assert far.unknown == pytest.approx(np.isnan(read).mean())
+    assert (far.quantiles[0], far.quantiles[-1]) == (known.min(), known.max())
+    assert far.quantiles == pytest.approx(np.quantile(known, quantiles), rel=0.1)  # of some of the numbers
+    lengths = [0, 1, 5, 6] if sample == 1000 else [0, 1, 6]
+    assert (said.part, said.kind, said.count, said.read) == ("said", "text", 4, len(lengths))
+    assert said.quantiles == pytest.approx(np.quantile(lengths, quantiles)) and said.unknown == 0
+    out = good("stats", tmp_path / "pack").out
+    assert "far        5 maps" in out and "said       4 texts" in out and "highest 6\n" in out
+    assert pack_stats(tmp_path / "pack", pixels=False).parts == ()
+
+
+def test_masks_of_objects(tmp_path: Path) -> None:
+    """How many and how large they are, counted again from the decoded masks; an object may have none."""
+    random, areas = np.random.default_rng(0), {"ant": [], "bee": [], "": []}
+    with PackWriter(tmp_path / "pack", classes=["ant", "bee", "cow"]) as writer:
+        for i in range(6):
+            masks = (random.random((3, 20, 30)) < random.random((3, 1, 1))).astype(np.uint8)
+            names = [("ant", "bee", "ant"), ("bee", "bee", "ant"), ("", "", "")][i % 3]
+            given = {"masks": masks} if i != 4 else {}
+            boxes = np.tile(np.float32([0, 0, 30, 20]), (3, 1))
+            labels = names if names[0] else None
+            writer.write(np.zeros((20, 30, 3), np.uint8), boxes=boxes, box_labels=labels, **given)
+            for name, mask in zip(names if given else (), masks, strict=bool(given)):
+                areas[name].append(int(mask.sum()))
+    found = pack_stats(tmp_path / "pack", pixels=False).instances
+    assert [(one.id, one.name, one.masks) for one in found] == [
+        (id, name, len(areas[name])) for id, name in ((-1, ""), (0, "ant"), (1, "bee"))
+    ]
+    for one in found:
+        assert one.areas == pytest.approx(np.quantile(areas[one.name], SHARES))
+    assert "masks of objects" in good("stats", tmp_path / "pack", "--no-pixels").out
 
 
 def test_real_masks(real_data: Path, tmp_path: Path) -> None:

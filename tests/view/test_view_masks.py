@@ -24,7 +24,8 @@ from packer.model.annotation import MaskFacts, PartSpec
 from packer.stats.plots import color_of as color_of_class
 from packer.view.batches import BatchQuery, batch_facts
 from packer.view.export import color_of, export
-from packer.view.facts import ProblemSets, crop_facts, mask_facts, pack_facts, record_facts, tile_facts
+from packer.view.facts import ProblemSets, crop_facts, pack_facts, record_facts, tile_facts
+from packer.view.part_facts import mask_facts
 from packer.view.pictures import Pictures
 
 NAMES = ("background", "ant", "bee & <b>", "cat")
@@ -108,7 +109,7 @@ def test_any_number_of_ids(ids: int) -> None:
     """The largest 254 have a color of their own; all others are gray, and have one row."""
     mask = np.repeat(np.arange(ids, dtype=np.uint16), 3).reshape(1, -1)
     mask[0, :2] = mask[0, -1]
-    facts = mask_facts(mask, MaskFacts("uint16"), 1 << 20)
+    facts = mask_facts(mask, PartSpec("mask", "mask", "uint16"), 1 << 20)
     over, own = laid_over(facts["picture"]), [row[0] for row in facts["legend"]]
     for number in np.unique(mask).tolist():
         color = rgb(number) if number in own else (153, 153, 153)
@@ -173,7 +174,7 @@ def test_examples_of_problems_show_the_place(boxed: packer.Pack) -> None:
         inside = over[int(y1) : int(y2), int(x1) : int(x2)]
         shown = {(*rgb(number), SEEN)} if number else {(*rgb(0), HIDDEN)}
         assert {tuple(pixel) for pixel in inside.reshape(-1, 4).tolist()} == shown
-    (missing,) = problems.examples("no-mask")["examples"]
+    (missing,) = problems.examples("no-part")["examples"]
     assert missing["record"] == 2 and "parts" not in missing
 
 

@@ -45,7 +45,8 @@ def class_problems(columns: ProblemColumns) -> Iterator[DataProblem]:
     yield from _other_ids(columns)
     yield from _alike(columns, total, names)
     yield from _missing(columns, counts)
-    empty = np.flatnonzero(total == 0).tolist()
+    masked = {printable(name) for facts in columns.pack.manifest.masks.values() for name in facts.classes}
+    empty = [i for i in np.flatnonzero(total == 0).tolist() if columns.classes[i] not in masked]
     rare = np.flatnonzero((total > 0) & (total < RARE) & (total < total.mean() / 4))
     if len(rare):
         rare = rare[np.argsort(total[rare], kind="stable")]

@@ -1,17 +1,21 @@
-"""Problems of masks: ids that no class has, empty masks, islands, boxes that disagree. All masks are read for them."""
+"""Problems of parts: masks with unknown ids, islands, nothing or what boxes deny; maps without content."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import plural, printable
 from packer.images.opencv import cv2
-from packer.model.annotation import Mask, MaskFacts, Progress, column_of
-from packer.stats.pixels import of_masks
+from packer.model.annotation import Mask, MaskFacts, PartSpec, Progress
+from packer.model.geometry import is_known
+from packer.stats.pixels import of_parts, records_with
 from packer.stats.problems.problem import (
     CHECK,
     EXAMPLES,
@@ -24,12 +28,16 @@ from packer.stats.problems.problem import (
     list_text,
 )
 
+READ = ("mask", "map")
+"""The kinds of parts that are read."""
 ISLAND_PX = 9
 """Pixels of a connected region below which it is an island: 3 x 3."""
 BOX_SHARE = 0.02
 """Share of the pixels of a box below which it has nearly none of its class."""
 REGION_SHARE = 0.005
 """Share of the pixels of an image from which a region must be near a box of its class."""
+KNOWN_SHARE = 0.001
+"""Share of the values of a map that must be known."""
 NEAR = 0.1
 """How far beyond a box is near it, in sides of the box."""
 
@@ -69,6 +77,11 @@ _KINDS = {
         "{masks} only background, or only ignored pixels. Good as background if there is nothing to see; from a mask "
         "that is all ignored, nothing is learned.",
     ),
+    "flat-map": (
+        CHECK, "Maps without content",
+        f"{{maps}} one value everywhere, or none: fewer than {KNOWN_SHARE:.1%} of the values are known. Most often, "
+        "the sensor or the file has failed.",
+    ),
     "mask-islands": (
         CHECK, "Islands of a few pixels",
         f"{{masks}} connected regions of fewer than {ISLAND_PX} pixels that do not touch the border of the image: "
@@ -78,36 +91,50 @@ _KINDS = {
 """Kind -> its level, title and text."""
 
 
-def missing_masks(columns: ProblemColumns) -> Iterator[DataProblem]:
-    """Yield the images without a mask, of a pack whose others have one; no mask is read."""
-    records = np.arange(len(columns.pack))
-    for name in columns.pack.manifest.masks:
-        without = records[columns.pack.reader.values(column_of(name, "size"), records) < 0]
-        if len(without):
-            yield columns.problem(
-                ("no-mask", CHECK, f"Images without a {name}"),
-                f"{plural(len(without), 'image has', 'images have')} no {name}, which the others have "
-                f"({len(without) / len(records):.1%}). In training, all their pixels are ignored, or 0 if no id is.",
-                without,
-            )  # fmt: skip
+def missing_parts(columns: ProblemColumns) -> Iterator[DataProblem]:
+    """Yield the images without a part that others have; none is read."""
+    pack = columns.pack
+    missing = {name: np.flatnonzero(~records_with(pack, name)) for name in pack.manifest.parts}
+    if any(map(len, missing.values())):
+        lacking = [
+            f"{plural(len(records), 'image has', 'images have')} no {name} ({len(records) / len(pack):.1%})"
+            for name, records in missing.items() if len(records)
+        ]  # fmt: skip
+        yield columns.problem(
+            ("no-part", CHECK, "Images without a part that others have"),
+            f"{list_text(lacking)}. In training, missing pixels have the value to ignore, or 0; others are None.",
+            np.unique(np.concatenate([*missing.values()])),
+            detail=lambda record: ", ".join(f"no {name}" for name, records in missing.items() if record in records),
+        )
 
 
-def mask_problems(columns: ProblemColumns, records: NDArray[np.int64], progress: Progress) -> Iterator[DataProblem]:
-    """Yield the problems that the masks of these records have."""
+def part_problems(columns: ProblemColumns, records: NDArray[np.int64], progress: Progress) -> Iterator[DataProblem]:
+    """Yield the problems that the masks and maps of these records have."""
     found: list[Finding] = []
-    for name in columns.pack.manifest.masks:
-        for some in of_masks(columns.pack, name, MaskLook(columns, name).findings, progress, records=records):
-            found += [finding for of_mask in some for finding in of_mask]
+    for spec in columns.pack.manifest.part_specs:
+        if spec.kind in READ:
+            look = MaskLook(columns, spec.name).findings if spec.kind == "mask" else partial(_of_map, spec)
+            for some in of_parts(columns.pack, spec.name, look, progress, records=records):
+                found += chain.from_iterable(some)
     for kind, (level, title, text) in _KINDS.items():
         if of_kind := sorted((one for one in found if one.kind == kind), key=lambda one: -one.worth):
-            masks = plural(len({one.record for one in of_kind}), "mask has", "masks have")
+            count = len({one.record for one in of_kind})
+            masks, maps = plural(count, "mask has", "masks have"), plural(count, "map has", "maps have")
             boxes = plural(len(of_kind), "box has", "boxes have")
             numbers = np.array([one.record for one in of_kind])
             firsts = {one.record: one for one in reversed(of_kind)}
             shown = [firsts[record] for record in distinct(numbers)[:EXAMPLES].tolist()]
             examples = tuple(_example(columns, one) for one in shown)
-            text_of = text.format(masks=masks, boxes=boxes)
+            text_of = text.format(masks=masks, maps=maps, boxes=boxes)
             yield DataProblem(kind, level, title, text_of, len(of_kind), distinct(numbers), examples)
+
+
+def _of_map(spec: PartSpec, record: int, value: NDArray[Any]) -> list[Finding]:
+    known = value[is_known(value, spec.ignore)]
+    if len(known) < KNOWN_SHARE * value.size:
+        return [Finding("flat-map", 2, record, f"{spec.name}: {plural(len(known), 'value')} of {value.size:,} known")]
+    same = known.min() == known.max()
+    return [Finding("flat-map", 1, record, f"{spec.name}: {known[0]:g} everywhere")] if same else []
 
 
 def _example(columns: ProblemColumns, one: Finding) -> Example:
@@ -132,7 +159,8 @@ class MaskLook:
         """Return what is wrong with a mask."""
         counts = np.bincount(mask.ravel())
         ids = [i for i in np.flatnonzero(counts).tolist() if i != self._facts.ignore]
-        regions = {i: Regions(mask, i) for i in ids}
+        places = _places_of_ids(mask)
+        regions = {i: Regions(mask, i, places[i]) for i in ids}
         found = []
         if set(ids) <= {self._facts.background}:
             found.append(self._finding("empty-mask", not ids, record, "only background" if ids else "all ignored"))
@@ -188,16 +216,15 @@ class MaskLook:
 class Regions:
     """The connected regions of an id in a mask; those that touch only at corners are connected, too."""
 
-    def __init__(self, mask: Mask, number: int) -> None:
-        pixels = (mask == number).view(np.uint8)
-        x, y, width, height = cv2.boundingRect(pixels)  # most ids are in a part of the mask: less work
+    def __init__(self, mask: Mask, number: int, inside: Place) -> None:
+        x, y, right, bottom = inside  # most ids are in a part of the mask: less work
         # twice as fast as connectedComponentsWithStats, of which little is needed
-        _, labels = cv2.connectedComponents(pixels[y : y + height, x : x + width], connectivity=8)
+        _, labels = cv2.connectedComponents((mask[y:bottom, x:right] == number).view(np.uint8), connectivity=8)
         self.areas = np.bincount(labels.ravel())
         """Pixels of each region. The first one is the rest of the mask, and counts 0."""
         self.areas[0] = 0
         edges = labels[0], labels[-1], labels[:, 0], labels[:, -1]
-        at_border = y == 0, y + height == mask.shape[0], x == 0, x + width == mask.shape[1]
+        at_border = y == 0, bottom == mask.shape[0], x == 0, right == mask.shape[1]
         cut = [edge for edge, is_at_border in zip(edges, at_border, strict=True) if is_at_border]
         small = (self.areas > 0) & (self.areas < ISLAND_PX)
         small[np.concatenate([*cut, [0]])] = False
@@ -210,6 +237,22 @@ class Regions:
             for region in [1, *self.islands[:1].tolist(), *large.tolist()]
         }
         """Where the first region is, the largest island, and those that are large."""
+
+
+def _places_of_ids(mask: Mask) -> dict[int, Place]:
+    """Return where each id is, from the runs of equal pixels in rows."""
+    begins = np.ones(mask.shape, np.bool_)
+    np.not_equal(mask[:, 1:], mask[:, :-1], out=begins[:, 1:])
+    rows, lefts = np.nonzero(begins)
+    ids, rights = mask[rows, lefts], np.append(lefts[1:], 0)
+    rights[rights == 0] = mask.shape[1]  # the next run begins a row
+    order = np.argsort(ids, kind="stable")
+    there, firsts = np.unique(ids[order], return_index=True)
+    sides = (
+        np.minimum.reduceat(lefts[order], firsts), rows[order[firsts]],
+        np.maximum.reduceat(rights[order], firsts), rows[order[np.append(firsts[1:], len(order)) - 1]] + 1,
+    )  # fmt: skip
+    return dict(zip(there.tolist(), zip(*(side.tolist() for side in sides), strict=True), strict=True))
 
 
 def _place(pixels: Mask, left: int, top: int) -> Place:

@@ -25,7 +25,7 @@ function charts(facts) {
   cards.push(...imageSizes(facts.image_sizes, facts.images));
   if (facts.landmarks) cards.push(inWords("Landmarks per image", facts.landmarks, "landmark") ?? card("Landmarks per image", bars(facts.landmarks, "", "landmarks per image")));
   if (facts.mean_shape) cards.push(shape(facts.mean_shape));
-  if (pack.overlays.length) cards.push(read(facts, "masks", "Classes of masks", "How many pixels and images each class has, and how much of an image it covers. All masks are read.", "Count pixels", maskClasses));
+  if (Object.keys(pack.masks).length) cards.push(read(facts, "masks", "Classes of masks", "How many pixels and images each class has, and how much of an image it covers. All masks are read.", "Count pixels", maskClasses));
   cards.push(read(facts, "pixels", "Mean and std of the channels", "The exact mean and std of the channels, to normalize images in training. All images are read.", "Compute mean and std", results));
   return cards;
 }

@@ -50,7 +50,7 @@ export class Detail {
     if (facts.landmarks?.length) parts.push(element("h3", {}, `landmarks: ${facts.landmarks.length}`), table(facts.landmarks.map((point, n) => [n + 1, point.join(", ")])));
     for (const [n, points] of (facts.keypoints ?? []).entries()) parts.push(...keypoints(points, facts.keypoints.length > 1 ? n + 1 : ""));
     if (facts.polygons?.some((p) => p.length)) parts.push(element("h3", {}, "outlines"), table(facts.polygons.map((p, n) => [n + 1, `${p.length} points`])));
-    for (const part of facts.parts ?? []) if (part.legend) parts.push(element("h3", {}, part.name), this.switches(ofOverlay(part.name, part)));
+    for (const part of facts.parts ?? []) parts.push(...this.part(part));
     const extras = Object.entries(facts.extras);
     if (extras.length) parts.push(element("h3", {}, "extras"), table(extras));
     parts.push(element("h3", {}, "stored"), table(facts.stored));
@@ -87,6 +87,15 @@ export class Detail {
     });
     if (facts.box_count > facts.boxes.length) list.append(element("li", { class: "note" }, `and ${(facts.box_count - facts.boxes.length).toLocaleString("en")} more`));
     return sorted.size ? [this.switches(ofBoxes(sorted)), list] : [list];
+  }
+
+  part(part) {
+    const made = [];
+    if (part.legend?.length) made.push(this.switches(ofOverlay(part.name, part)));
+    if (part.bar) made.push(element("img", { class: "bar-of-map", src: part.bar, alt: "" }), element("div", { class: "ends" }, ...part.ends.map((text) => element("span", {}, text))));
+    if (part.rows) made.push(table(part.rows));
+    if (part.code) made.push(element("pre", {}, part.code));
+    return made.length ? [element("h3", {}, part.name), ...made] : [];
   }
 
   switches(rows) { this.legends.push(legend(rows)); return this.legends.at(-1); }

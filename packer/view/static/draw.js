@@ -50,23 +50,23 @@ function objects(facts) {
     const seen = (at) => points[at] && known(points[at]) && points[at][2] !== 0;
     const whole = box && !box.includes(null);
     const bones = drawn.skeleton && points.length === drawn.points.length ? drawn.skeleton.filter(([a, b]) => seen(a) && seen(b)) : [];
-    all.push({ n, box: whole ? box : null, outline, points, bones });
+    const [path, crowd] = facts.outlines?.[n] ?? [];
+    all.push({ n, box: whole ? box : null, outline, points, bones, path, crowd });
   }
   return all;
 }
 
-function pathOf({ box, outline, points, bones }) {
-  let path = "";
+function pathOf({ box, outline, points, bones, path: instance = "" }) {
+  let path = instance;
   if (box) path += `M${box[0]} ${box[1]}H${box[2]}V${box[3]}H${box[0]}Z`;
   if (outline.length) path += `M${outline.map((p) => p.join(" ")).join("L")}Z`;
   for (const [a, b] of bones) path += `M${points[a][0]} ${points[a][1]}L${points[b][0]} ${points[b][1]}`;
   return path;
 }
 
-// How parts of a record besides its image are shown, by what the server has made of them (SHOWN in packer/view/facts.py).
-const SHOWN = {
-  overlay: { over: (part, facts) => (part.name === drawn.overlay ? overlay(part, facts) : "") },
-};
+// The parts of a record that are shown in one way (SHOWN in packer/view/facts.py), and all texts of a record.
+export const partsShown = (facts, as) => (facts.parts ?? []).filter((part) => part.as === as);
+export const textsOf = (facts) => (facts.parts ?? []).flatMap(({ name, texts }) => (texts ?? []).map((text) => [name, text]));
 
 const overlays = new WeakMap(); // drawn again with every step of a zoom, a picture must not be decoded again
 function overlay(part, { width, height }) {
@@ -98,17 +98,18 @@ function crc32(bytes) {
 // and a light casing, so that each color is seen on each picture. `chosen`: the number of an object that stands out.
 export function shapes(facts, { scale, chosen = null, width = 2 }) {
   const group = svg("g", { class: "shapes" }), all = objects(facts);
-  for (const part of facts.parts ?? []) group.append(SHOWN[part.as].over?.(part, facts) ?? "");
+  for (const part of partsShown(facts, "overlay")) if (part.name === drawn.overlay) group.append(overlay(part, facts));
   const line = { fill: "none", "vector-effect": "non-scaling-stroke", "stroke-linejoin": "round" };
   const cased = all.filter(({ n }) => n === chosen || (chosen === null && !isFaint(facts, n))).map(pathOf).join("");
   if (cased) for (const [color, more] of [["#fff", 3], ["#000", 1.6]]) group.append(svg("path", { class: "casing", d: cased, ...line, stroke: color, "stroke-width": width + more, "stroke-opacity": color === "#fff" ? 0.55 : 0.8 }));
-  for (const { n, box, outline, points, bones } of all) {
+  for (const { n, box, outline, points, bones, path, crowd } of all) {
     const faint = n !== chosen && (chosen !== null || isFaint(facts, n)), color = colorOf(facts.box_labels?.[n]);
     const one = svg("g", faint ? { class: "faint" } : {});
     const own = { ...line, stroke: color, "stroke-width": faint ? 1 : n === chosen ? width + 1 : width };
     const filled = { fill: color, "fill-opacity": n === chosen ? 0.3 : outline.length && !faint ? 0.2 : 0 };
+    if (path) one.append(svg("path", { class: crowd ? "instance crowd" : "instance", d: path, ...own, fill: color }));
     if (outline.length) one.append(svg("polygon", { class: "outline", points: outline.join(" "), ...own, ...filled }));
-    if (box) one.append(svg("rect", { class: "box", x: box[0], y: box[1], width: Math.max(0, box[2] - box[0]), height: Math.max(0, box[3] - box[1]), ...own, ...(outline.length ? {} : filled) }));
+    if (box) one.append(svg("rect", { class: "box", x: box[0], y: box[1], width: Math.max(0, box[2] - box[0]), height: Math.max(0, box[3] - box[1]), ...own, ...(outline.length || path ? {} : filled) }));
     for (const [a, b] of bones) one.append(svg("path", { class: "bone", d: `M${points[a][0]} ${points[a][1]}L${points[b][0]} ${points[b][1]}`, ...own, stroke: sideOf(Math.max(a, b)) }));
     points.forEach((point, at) => { if (point[2] !== 0) one.append(...dotAt(point, at, scale, sideOf(at), width, drawn.points?.[at])); });
     group.append(one);
@@ -214,14 +215,15 @@ export function picture(facts, options) {
   if (facts.picture) {
     const image = element("img", { src: facts.picture, alt: "", decoding: "async", draggable: "false" });
     if (Math.max(facts.width, facts.height) <= 96) image.className = "tiny";
-    frame.append(image, marks(facts, options));
+    const others = partsShown(facts, "beside").slice(0, 1).map(({ name, picture: src }) => element("img", { class: "other", src, alt: name }));
+    frame.append(image, ...others, marks(facts, options));
   } else if (facts.error) {
     frame.append(element("div", { class: "broken" }, facts.error));
   }
   return frame;
 }
 
-// The classes, or the name of the file where there is none.
+// The classes; where there is none, the text or the name of the file.
 export function caption(facts) {
   const made = element("div", { class: "caption" });
   const ids = facts.label === null || facts.label === undefined ? [] : [facts.label];
@@ -229,6 +231,6 @@ export function caption(facts) {
   ids.sort((a, b) => drawn.focus.has(b) - drawn.focus.has(a));
   for (const id of ids.slice(0, 4)) made.append(dot(id), nameOf(id));
   if (ids.length > 4) made.append(` +${ids.length - 4}`);
-  if (!ids.length) made.append(facts.file ?? facts.source?.split("/").pop() ?? facts.key ?? "");
+  if (!ids.length) made.append(textsOf(facts)[0]?.[1] ?? facts.file ?? facts.source?.split("/").pop() ?? facts.key ?? "");
   return made;
 }

@@ -4,11 +4,13 @@ import { bind, declare, get, onchange, pack, set } from "./state.js";
 
 declare({ opacity: 55, overlays: true, overlay: "" });
 
+const has = () => pack.overlays.length > 0 || pack.fields.includes("rles");
+
 // The controls, to stand in several places; none for a pack without overlays.
 export function controls() {
-  if (!pack.overlays.length) return "";
-  const slider = element("input", { type: "range", min: 0, max: 100, "aria-label": "opacity of masks", title: "opacity" });
-  const shown = element("input", { type: "checkbox", title: "key m" }), which = element("select", { "aria-label": "mask" });
+  if (!has()) return "";
+  const slider = element("input", { type: "range", min: 0, max: 100, "aria-label": "opacity of overlays", title: "opacity" });
+  const shown = element("input", { type: "checkbox", title: "key m" }), which = element("select", { "aria-label": "overlay" });
   which.append(...pack.overlays.map((name) => element("option", { value: name }, name)));
   which.hidden = pack.overlays.length < 2;
   bind(slider, "opacity", { replace: true });
@@ -18,7 +20,7 @@ export function controls() {
   const show = () => { which.value = drawn.overlay; };
   onchange(["overlay"], show);
   show();
-  return element("span", { class: "overlays", role: "group", "aria-label": "masks" }, element("label", {}, shown, " masks"), which, slider);
+  return element("span", { class: "overlays", role: "group", "aria-label": "overlays" }, element("label", {}, shown, " overlays"), which, slider);
 }
 
 const fade = (percent) => document.body.style.setProperty("--opacity", percent / 100);
@@ -34,7 +36,7 @@ export function followOverlays(changed) {
 
 // Return whether the key was this: off and on.
 export function overlayKey(event) {
-  if (event.key !== "m" || !pack.overlays.length || event.target.matches("select")) return false;
+  if (event.key !== "m" || !has() || event.target.matches("select")) return false;
   set({ overlays: !get("overlays") }, { replace: true });
   return true;
 }

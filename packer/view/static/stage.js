@@ -1,7 +1,8 @@
 // One picture that is zoomed and moved, with its drawing, and its original beside it.
-import { drawn, element, isDrawn, shapes, svg, tags } from "./draw.js";
+import { drawn, element, isDrawn, partsShown, shapes, svg, tags, textsOf } from "./draw.js";
 
 const MOST = 64; // times
+const GAP = 0.02; // between pictures, in sides of one
 const button = (text, label, keys) => element("button", { type: "button", "aria-label": label, title: `${label}  ${keys}` }, text);
 
 export class Stage {
@@ -31,9 +32,13 @@ export class Stage {
   show(facts) {
     this.facts = facts; this.chosen = null; this.original = null; this.slider.hidden = this.divider.hidden = true;
     const image = element("img", { src: facts.picture, alt: "", draggable: "false" });
-    this.packed = image; this.layer.replaceChildren(image);
-    image.style.width = `${facts.width}px`; image.style.height = `${facts.height}px`;
-    this.root.replaceChildren(this.view, this.tools);
+    this.beside = partsShown(facts, "beside");
+    this.packed = [image, ...this.beside.map(({ name, picture: src }) => element("img", { src, alt: name, draggable: "false" }))];
+    this.layer.replaceChildren(...this.packed);
+    for (const { style } of this.packed) { style.width = `${facts.width}px`; style.height = `${facts.height}px`; }
+    const all = textsOf(facts), several = new Set(all.map(([name]) => name)).size > 1;
+    const texts = all.map(([name, text]) => element("p", {}, ...(several ? [element("small", {}, `${name}: `)] : []), text));
+    this.root.replaceChildren(this.view, ...(texts.length ? [element("div", { class: "texts" }, ...texts)] : []), this.tools);
     this.note.textContent = "";
     this.fit();
   }
@@ -44,8 +49,8 @@ export class Stage {
     this.original = facts;
     const shown = facts !== null;
     this.slider.hidden = this.divider.hidden = !shown;
-    this.layer.replaceChildren(this.packed);
-    this.packed.style.clipPath = "";
+    this.layer.replaceChildren(...(shown ? [this.packed[0]] : this.packed));
+    this.packed[0].style.clipPath = "";
     if (shown) {
       this.originalImage = element("img", { class: "original", src: facts.picture, alt: "", draggable: "false" });
       const [x, y, width, height] = facts.at, style = this.originalImage.style;
@@ -55,10 +60,17 @@ export class Stage {
     this.fit();
   }
 
+  // where the nth picture is, in pixels of the packed image: beside the one before it or below, whichever shows them larger
+  placeOf(n) {
+    const { width, height } = this.facts, step = 1 + GAP, wide = this.view.clientWidth / width, high = this.view.clientHeight / height;
+    const all = 1 + step * this.beside.length;
+    return Math.min(wide / all, high) >= Math.min(wide, high / all) ? [n * step * width, 0] : [0, n * step * height];
+  }
+
   // what is fitted into the window, in pixels of the packed image
   bounds() {
     const { width, height } = this.facts;
-    if (!this.original) return [0, 0, width, height];
+    if (!this.original) { const [x, y] = this.placeOf(this.beside.length); return [0, 0, x + width, y + height]; }
     const [x, y, w, h] = this.original.at;
     return [Math.min(0, x), Math.min(0, y), Math.max(width, x + w), Math.max(height, y + h)];
   }
@@ -118,13 +130,18 @@ export class Stage {
     if (this.original) {
       const line = this.split * room[0], [left, , width] = this.original.at, at = (line - x) / scale;
       this.divider.style.transform = `translateX(${line}px)`;
-      this.packed.style.clipPath = `inset(0 0 0 ${Math.max(0, Math.min(facts.width, at))}px)`;
+      this.packed[0].style.clipPath = `inset(0 0 0 ${Math.max(0, Math.min(facts.width, at))}px)`;
       this.originalImage.style.clipPath = `inset(0 ${Math.max(0, Math.min(width, left + width - at))}px 0 0)`;
     }
     const lines = shapes(facts, { scale, chosen, width: 2.2 });
     lines.setAttribute("transform", `matrix(${scale} 0 0 ${scale} ${x} ${y})`);
     const [names, left] = tags(facts, { scale, at: [x, y], room, chosen, numbers: true });
-    this.over.replaceChildren(lines, names);
+    const besides = this.original ? [] : this.beside.map(({ name }, n) => {
+      const [left, top] = this.placeOf(n + 1), { style } = this.packed[n + 1];
+      style.left = `${left}px`; style.top = `${top}px`;
+      return Object.assign(svg("text", { class: "number", x: left * scale + x + 6, y: (top + facts.height) * scale + y - 7, "font-size": 13 }), { textContent: name });
+    });
+    this.over.replaceChildren(lines, names, ...besides);
     this.readout.textContent = `${(scale * devicePixelRatio * 100).toPrecision(3).replace(/\.0*$/, "")} %`;
     this.readout.dataset.left = left;
     if (!this.said) this.note.textContent = left ? `${left} more ${left === 1 ? "name" : "names"}: zoom in` : "";
