@@ -48,14 +48,20 @@ def of(pack: Pack, name: str) -> Any:
 
 def test_a_pack_has_few_names(joined: Pack) -> None:
     assert public(joined) == public(joined.packs[0]) == {
-        "annotation", "classes", "column", "image", "key", "keys", "manifest", "mask", "packs", "part", "part_of",
-        "path", "paths", "reader", "record", "sample", "to_arrow", "where",
+        "annotation", "classes", "column", "image", "instance_masks", "key", "keys", "manifest", "mask", "packs", "part",
+        "part_of", "path", "paths", "reader", "record", "sample", "sidecar", "sidecars", "to_arrow", "where",
     }  # fmt: skip
 
 
 def test_all_that_a_pack_has_is_here(joined: Pack) -> None:
     of_a_pack = (public(joined.packs[0]) | public(joined.packs[0].reader)) - {"reader"}
-    shown = ONE_OF_ITS_OWN | OF_A_RECORD | OF_RECORDS | COLUMNS | {"mask", "part", "where"}
+    shown = (
+        ONE_OF_ITS_OWN
+        | OF_A_RECORD
+        | OF_RECORDS
+        | COLUMNS
+        | {"instance_masks", "mask", "part", "sidecar", "sidecars", "where"}
+    )
     assert of_a_pack == shown  # anything new belongs in a test here
     assert public(joined.reader) == public(joined.packs[0].reader)
 
