@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,6 +25,12 @@ VOID = 0
 class _SegmentInfo(msgspec.Struct, gc=False):
     id: int
     category_id: int
+    iscrowd: int = 0
+
+    @property
+    def color(self) -> int:
+        """Red << 16 | green << 8 | blue: the id is red + 256 green + 65536 blue."""
+        return (self.id & 255) << 16 | self.id & 0xFF00 | self.id >> 16 & 255
 
 
 class _Entry(msgspec.Struct, gc=False):
@@ -92,24 +98,38 @@ def panoptic_in(tree: Tree, values: str | None, masks: Sequence[bytes]) -> Panop
     return Panoptic(classes, ids) if classes else None
 
 
-def _read(tree: Tree, path: bytes, folder: bytes) -> Panoptic:
-    file = JsonMap(tree, path, as_text(path.rpartition(b"/")[2]))
+def panoptic_segments(file: JsonMap, categories: Collection[int]) -> Iterator[tuple[bytes, list[_SegmentInfo]]]:
+    """Yield the name of each picture of a panoptic file, and its segments.
+
+    Raises:
+        UsageError: It is none, or a segment is of none of these categories.
+    """
     places = file.members(MEMBERS)
     if not {"annotations", "categories"} <= places.keys():
         raise UsageError(
             file.name, 'has no "annotations" and "categories", as panoptic files have', "name another file"
         )
-    numbers, classes = _numbered(file)
-    ids: dict[bytes, tuple[int, ...]] = {}
     for piece in file.objects(places["annotations"], _Entry, "annotations"):
         for start, entry in zip(piece.starts.tolist(), piece.heads, strict=True):
-            found: list[int] = []
             for one in entry.segments_info:
-                if one.category_id not in numbers:
+                if one.category_id not in categories:
                     problem = f"segment {one.id} is of category {one.category_id}, which is not in the file"
                     raise UsageError(file.where(start), problem, FIX)
-                found += ((one.id & 255) << 16 | one.id & 0xFF00 | one.id >> 16, numbers[one.category_id])
-            ids[folder + as_bytes(entry.file_name)] = tuple(found)
+            yield as_bytes(entry.file_name), entry.segments_info
+
+
+def json_map(tree: Tree, path: bytes) -> JsonMap:
+    """Open a JSON file of COCO. Raise UsageError if it cannot be read."""
+    return JsonMap(tree, path, as_text(path.rpartition(b"/")[2]))
+
+
+def _read(tree: Tree, path: bytes, folder: bytes) -> Panoptic:
+    file = json_map(tree, path)
+    numbers, classes = _numbered(file)
+    ids = {
+        folder + name: tuple(value for one in segments for value in (one.color, numbers[one.category_id]))
+        for name, segments in panoptic_segments(file, numbers)
+    }
     return Panoptic(classes, ids)
 
 
@@ -131,8 +151,7 @@ def categories_of(tree: Tree, path: bytes, ignore: int) -> MaskValues | None:
     if not path.lower().endswith(JSON):
         return None
     with suppress(UsageError):  # whoever reads it as another file says so
-        file = JsonMap(tree, path, as_text(path.rpartition(b"/")[2]))
-        numbers, classes = _numbered(file)
+        numbers, classes = _numbered(json_map(tree, path))
         if classes:
             return MaskValues(classes, None, tuple(({VOID: ignore} | numbers).items()))
     return None

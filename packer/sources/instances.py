@@ -18,12 +18,14 @@ from packer.images.masks import color_codes
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, Int64, RawAnnotation
 from packer.model.rle import as_shape, check_installed
-from packer.sources.by_name import MOST_JSON_BYTES, NO_CLASS
+from packer.sources.by_name import NO_CLASS
 from packer.sources.by_stem import ByStemSource
+from packer.sources.coco_file import MEMBERS
+from packer.sources.coco_masks import json_map, panoptic_segments
 from packer.sources.mask_files import MOST_MASK_BYTES, MaskLayout, layouts_of, masks_at
 from packer.sources.mask_values import CITYSCAPES_CLASSES, CITYSCAPES_IDS, IGNORED, VOC_CLASSES, Asked, values_in
 from packer.sources.part_files import match_files
-from packer.sources.paths import FolderSplit, as_bytes, as_text, folder_of, some_paths, stem_of
+from packer.sources.paths import FolderSplit, as_text, folder_of, some_paths, stem_of
 from packer.sources.source import SourceOptions, Tree
 from packer.sources.tree import read_file
 from packer.sources.voc import SegmentationSplit
@@ -37,26 +39,10 @@ THINGS = dict(zip(CITYSCAPES_IDS[11:], CITYSCAPES_CLASSES[11:], strict=True))
 """cityscapesScripts, helpers/labels.py: the classes of which single objects are labelled, and evaluated."""
 
 
-class _Segment(msgspec.Struct, gc=False):
-    id: int
-    category_id: int
-    iscrowd: int = 0
-
-
-class _Panoptic(msgspec.Struct, gc=False):
-    file_name: str
-    segments_info: list[_Segment]
-
-
 class _Category(msgspec.Struct, gc=False):
     id: int
     name: str
     isthing: int = 1
-
-
-class _PanopticFile(msgspec.Struct):
-    annotations: list[_Panoptic]
-    categories: list[_Category]
 
 
 @dataclass(frozen=True)
@@ -237,29 +223,16 @@ def _of_voc(tree: Tree, found: MaskLayout) -> _Meaning:
     return _Meaning((VOC_CLASSES if named is None else named.classes)[1:], of_class)
 
 
-def _of_panoptic(tree: Tree, file: bytes) -> _Meaning:
-    try:
-        found = msgspec.json.decode(read_file(tree, file, MOST_JSON_BYTES), type=_PanopticFile)
-    except (BadInput, msgspec.DecodeError, ValueError) as error:
-        raise UsageError(file, f"is no JSON of panoptic segments: {error}", "name another folder") from None
-    things = {one.id: one.name for one in found.categories if one.isthing}
-    stuff = {one.id for one in found.categories if not one.isthing}
-    segments = {}
-    for one in found.annotations:
-        if unknown := [part for part in one.segments_info if part.category_id not in things.keys() | stuff]:
-            problem = f"has a segment of {printable(one.file_name)} of category {unknown[0].category_id}, which is none"
-            raise UsageError(file, problem, "add the category")
-        of_color = {
-            _color_of(part.id): (things.get(part.category_id, ""), int(bool(part.iscrowd)))
-            for part in one.segments_info
-        }
-        segments[stem_of(as_bytes(one.file_name))] = of_color
+def _of_panoptic(tree: Tree, path: bytes) -> _Meaning:
+    file = json_map(tree, path)
+    place = file.members(MEMBERS).get("categories", (0, 0))
+    categories = [one for piece in file.objects(place, _Category, "categories") for one in piece.heads]
+    things = {one.id: one.name for one in categories if one.isthing}
+    segments = {
+        stem_of(name): {one.color: (things.get(one.category_id, ""), int(bool(one.iscrowd))) for one in of_picture}
+        for name, of_picture in panoptic_segments(file, {one.id for one in categories})
+    }
     return _Meaning(tuple(dict.fromkeys(things.values())), segments=segments)
-
-
-def _color_of(number: int) -> int:
-    """Return the color of a segment, red << 16 | green << 8 | blue: its id is red + 256 green + 65536 blue."""
-    return int.from_bytes(number.to_bytes(8, "little")[:3], "big")
 
 
 def _named_segments(
