@@ -17,7 +17,7 @@ from packer.errors import printable, size_text
 from packer.format.beside import BesideList
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.manifest import FileEntry, Manifest, check_pixels
-from packer.model.annotation import OF_PIXELS, MaskFacts, PartSpec, check_names
+from packer.model.annotation import ENCODINGS, OF_PIXELS, MaskFacts, PartSpec, check_names
 
 CHECKED_BYTES = 1 << 16
 """A checksum for so many bytes: less than the readahead of a disk, and a ten-thousandth of what it protects."""
@@ -101,6 +101,8 @@ class SidecarFacts:
                 check_pixels(self.spec)
         except ValueError as error:
             return str(error)
+        if self.encoding not in ((*ENCODINGS, "copy") if self.kind in OF_PIXELS else ("",)):
+            return f"has a strange encoding of {self.name}"
         if tuple(file.name for file in self.files) != file_names(self.name, self.kind):
             return f"has other files of {self.name} than packer writes"
         if self.kind == "array" and (
@@ -173,6 +175,14 @@ class SidecarList(BesideList):
 
 BESIDE: tuple[type[BesideList], ...] = (JpegIndexList, SidecarList)
 """All kinds of files beside the shards of a pack."""
+
+
+def not_kept(folder: str) -> list[str]:
+    """Return a note if there is a pack in a folder, which another will replace, and something is attached to it."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    attached = sorted({name.split(".")[1] for name in names if name.startswith("sidecar.")})
+    there = f"{printable(folder)} is replaced, and what was attached to it goes with it: {', '.join(attached)}"
+    return [f"{there} (packer attach adds it to the new pack)"] if attached else []
 
 
 def not_carried(folders: Iterable[str]) -> list[str]:

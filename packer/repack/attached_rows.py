@@ -150,7 +150,7 @@ def _read_folder(asked: AttachRequest, pack: Pack) -> Attached:
     tree, _ = find_tree(folder)
     kind, labels = _kind_of(asked, tree)
     images = list(map(os.fsencode, pack.paths))
-    files = by_pattern(images, pattern, labels) if pattern else FilesAt(b"", tuple(labels))
+    files = by_pattern(images, pattern, labels, apart=True) if pattern else FilesAt(b"", tuple(labels))
     matches = files.matches(images)
     if matches.refused:
         raise BadInput(*next(iter(matches.refused.items())), "rename or move one of them")

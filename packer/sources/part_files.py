@@ -115,19 +115,23 @@ def of_kind(tree: Tree, kind: PartKind) -> list[bytes]:
     return [*(tree.images if kind.in_pictures or is_any else ()), *others]
 
 
-def by_pattern(images: Iterable[bytes], pattern: str, candidates: Sequence[bytes]) -> FilesAt:
-    """Return which of some files a pattern with {dir}, {stem} and {name} names. Raise UsageError if there are none."""
+def by_pattern(images: Iterable[bytes], pattern: str, candidates: Sequence[bytes], apart: bool = False) -> FilesAt:
+    """Return which of some files, `apart` from the images if so, a pattern with {dir}, {stem} and {name} names.
+
+    Raises:
+        UsageError: There are none.
+    """
     try:
         pattern.format(dir="", stem="", name="")
     except (AttributeError, LookupError, TypeError, ValueError):
-        problem = f"{printable(pattern)} is not a pattern of {{dir}}, {{stem}} and {{name}}"
-        raise UsageError(option("mask"), problem, 'write one such as "{dir}/{stem}_mask.png"') from None
+        problem = "is not a pattern of {dir}, {stem} and {name}"
+        raise UsageError(pattern, problem, 'write one such as "{dir}/{stem}_mask.png"') from None
     there = set(candidates)
     named = {image: _formatted(pattern, image) for image in images}
-    of_image = {image: path for image, path in named.items() if path in there and path != image}
+    of_image = {image: path for image, path in named.items() if path in there and (apart or path != image)}
     if not of_image:
         one = next(iter(named.values()), b"")
-        raise UsageError(option("mask"), f"names no file: there is no {quoted_value(one)}", "correct the pattern")
+        raise UsageError(pattern, f"names no file: there is no {quoted_value(one)}", "correct the pattern")
     return FilesAt(as_bytes(pattern), tuple(sorted({*of_image.values()})), of_image)
 
 
