@@ -296,7 +296,7 @@ def made_lines(facts: dict[str, Any]) -> list[str]:
 )
 @telling()
 def attach(pack: str, where: str, progress: ProgressBar, **given: Any) -> Told:
-    """Attach embeddings, captions, depth, pseudo-labels or the like to PACK.
+    """Attach embeddings, captions, masks or the like to PACK.
 
     WHERE is a .npy file in the order of the records; a table (.npz, .parquet, .csv, .tsv, .jsonl) with a column of
     keys or paths; or a folder with a .npy, .txt or .json file or a picture for each image, of its name, or a pattern of
