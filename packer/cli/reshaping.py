@@ -282,27 +282,33 @@ def made_lines(facts: dict[str, Any]) -> list[str]:
 @click.option("--as", "name", required=True, metavar="NAME", help="What to call it.")
 @click.option(
     "--kind",
-    type=OneOf(("array", "text", "json")),
-    help="What it is.  [default: numbers are an array, texts are text]",
+    type=OneOf(("array", "text", "json", "mask", "map", "image")),
+    help="What it is; pixels need it.  [default: numbers are an array, texts are text]",
 )
 @click.option(
     "--column",
     metavar="COL",
     help="Column of a table.  [default: the only one, the one called NAME, or that of the captions]",
 )
+@click.option("--mask-values", metavar="FORM", help="What the pixels of masks mean, as for packer build.")
+@click.option(
+    "--ignore-id", type=int, metavar="N", help="Value of masks that is no class, of maps where nothing is known."
+)
 @telling()
 def attach(pack: str, where: str, progress: ProgressBar, **given: Any) -> Told:
-    """Attach embeddings, captions, scores or the like to PACK.
+    """Attach embeddings, captions, masks or the like to PACK.
 
     WHERE is a .npy file in the order of the records; a table (.npz, .parquet, .csv, .tsv, .jsonl) with a column of
-    keys or paths; or a folder with a .npy, .txt or .json file for each image, of its name. Each record must have one
-    row. It is in files beside the shards; the pack itself stays as it is, and no image is read.
+    keys or paths; or a folder with a .npy, .txt or .json file or a picture for each image, of its name, or a pattern of
+    these with {dir}, {stem} and {name}. Each record must have one row. It is in files beside the shards; the pack stays
+    as it is, and no image is read.
 
     \b
     Examples:
       packer attach imgs.lmdb clip.npy --as embedding
       packer attach imgs.lmdb captions.csv --as caption --kind text
       packer attach imgs.lmdb ./captions --as caption
+      packer attach imgs.lmdb ./depth --as depth --kind map
     """
     from packer.repack.attach import attach as attach_to_pack
 

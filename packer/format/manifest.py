@@ -439,15 +439,20 @@ def _check_masks(manifest: Manifest) -> None:
     masks = {name for name, kind in manifest.parts.items() if kind == "mask"}
     if manifest.masks.keys() != masks or manifest.pixels.keys() != of_pixels - masks:
         raise ValueError(f"values of {sorted({*manifest.masks, *manifest.pixels})}, but other parts have pixels")
-    every: dict[str, Any] = {**manifest.masks, **manifest.pixels}
-    for name, facts in every.items():
-        if facts.dtype not in (("uint8", "uint16") if name in masks else MAP_DTYPES):
-            raise ValueError(f"the values of {name} are of the type {facts.dtype!r}")
-        most = 1 << (8 if facts.dtype == "uint8" else 16)
-        if len(getattr(facts, "classes", ())) > most or not 0 <= (facts.ignore or 0) < most:
-            raise ValueError(f"the classes and the value {facts.ignore} do not fit into {name}")
-        if not 1 <= getattr(facts, "channels", 1) <= MOST_CHANNELS:
-            raise ValueError(f"{name} has a strange number of channels")
+    for spec in manifest.part_specs:
+        if spec.name in of_pixels:
+            check_pixels(spec)
+
+
+def check_pixels(spec: PartSpec) -> None:
+    """Raise ValueError if there is no part with pixels of this spec."""
+    if spec.dtype not in (("uint8", "uint16") if spec.kind == "mask" else MAP_DTYPES):
+        raise ValueError(f"the values of {spec.name} are of the type {spec.dtype!r}")
+    most = 1 << (8 if spec.dtype == "uint8" else 16)
+    if len(spec.classes) > most or not 0 <= (spec.ignore or 0) < most:
+        raise ValueError(f"the classes and the value {spec.ignore} do not fit into {spec.name}")
+    if not 1 <= spec.channels <= MOST_CHANNELS:
+        raise ValueError(f"{spec.name} has a strange number of channels")
 
 
 _CHOICES = {

@@ -26,7 +26,7 @@ from packer.format.pack_files import open_files
 from packer.format.records import Records
 from packer.format.sidecar_list import SidecarFacts
 from packer.format.sidecars import Sidecar, sidecars_in
-from packer.model.annotation import Annotation, Image, Int64, Mask, Sample
+from packer.model.annotation import OF_PIXELS, Annotation, Image, Int64, Mask, Sample
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import FLIPS, WHOLE
 
@@ -250,8 +250,7 @@ class Pack:
         """
         if name not in self.manifest.masks:
             raise UsageError(self.path, f"has no masks called {printable(name)}", "packer info PACK lists its parts")
-        found: Mask | None = self.part(i, name)
-        return found
+        return cast("Mask | None", self.part(i, name))
 
     def part(self, i: int, name: str) -> Any:
         """Return a part of record `i`, or what is attached to it, as what it is; None if it has none.
@@ -261,24 +260,25 @@ class Pack:
             name: One of `Manifest.parts`, or of `sidecars`.
 
         Returns:
-            A mask or a map as an array (height, width), a map of several channels and an image (height, width,
-            channels), an array of its own shape, a text, a value of JSON, or bytes.
+            A mask (height, width), a map or an image (height, width[, channels]), an array, a text, JSON, or bytes.
 
         Raises:
-            DamagedPack: It does not match its checksum, which is verified when this process first reads it, or is not
-                what the pack says.
+            DamagedPack: It does not match its checksum, or is not what the pack says.
             UsageError: The pack has no such part.
         """
         if name not in self.manifest.parts and name in self.sidecars:
             self.key(i)  # raises IndexError if there is no such record
-            return self.sidecar(name).read(np.array([i]))[0]
-        data = self.reader.part(i, name)
-        if data is None:
+            spec, (value,) = self.sidecars[name].spec, self.sidecar(name).read(np.array([i]))
+            if spec.kind not in OF_PIXELS:
+                return value
+            data, encoding = value
+        elif (data := self.reader.part(i, name)) is None:
             return None
+        else:
+            encoding = self.reader.encoding_of(i, name)
+            spec = next(spec for spec in self.manifest.part_specs if spec.name == name)
         from packer.images.parts import decode_part
 
-        encoding = self.reader.encoding_of(i, name)
-        spec = next(spec for spec in self.manifest.part_specs if spec.name == name)
         damaged = partial(self.reader.damage_error, i)
         return decode_part(data, encoding, self.reader.shape_of(i)[:2], spec, self.manifest.mode, damaged)
 

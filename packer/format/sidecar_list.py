@@ -16,8 +16,8 @@ from typing import ClassVar
 from packer.errors import printable, size_text
 from packer.format.beside import BesideList
 from packer.format.jpeg_index_list import JpegIndexList
-from packer.format.manifest import FileEntry, Manifest
-from packer.model.annotation import check_names
+from packer.format.manifest import FileEntry, Manifest, check_pixels
+from packer.model.annotation import ENCODINGS, OF_PIXELS, MaskFacts, PartSpec, check_names
 
 CHECKED_BYTES = 1 << 16
 """A checksum for so many bytes: less than the readahead of a disk, and a ten-thousandth of what it protects."""
@@ -27,10 +27,11 @@ ITEM_BYTES = {
 }  # fmt: skip
 """dtypes of arrays -> bytes of a value."""
 LINES = ("jsonl", "offsets.npy")
-KIND_FILES = {"array": ("npy",), "text": LINES, "json": LINES}
-"""Kind -> the endings of its files: rows of one size; or a line of JSON for each record, and where each begins."""
+KIND_FILES = {"array": ("npy",), "text": LINES, "json": LINES, **dict.fromkeys(OF_PIXELS, ("bin", LINES[1]))}
+"""Kind -> the endings of its files: rows of one size; or for each record a line of JSON, or the bytes that would be
+stored in the pack, and where each begins."""
 HEX = re.compile("[0-9a-f]*")
-SIDECAR_FILE = re.compile(r"sidecars\.json|sidecar\.\w+\.(?:npy|jsonl|offsets\.npy)", re.ASCII)
+SIDECAR_FILE = re.compile(r"sidecars\.json|sidecar\.\w+\.(?:npy|jsonl|bin|offsets\.npy)", re.ASCII)
 """Names of the files."""
 
 
@@ -49,10 +50,22 @@ class SidecarFacts:
     name: str
     kind: str
     dtype: str
-    """Of an array; "" for texts and JSON."""
+    """Of an array, and of pixels; "" for texts and JSON."""
     shape: tuple[int, ...]
     """Of the array of a record. Of texts () for one text each, (-1,) for lists of them."""
     files: tuple[SidecarFile, ...]
+    encoding: str = ""
+    """Of pixels: one of `packer.model.annotation.ENCODINGS`, or copy."""
+    classes: tuple[str, ...] = ()
+    """This and the following are those of a `PartSpec`."""
+    ignore: int | None = None
+    channels: int = 1
+
+    @property
+    def spec(self) -> PartSpec:
+        """What it would be as a part: lists of texts are JSON."""
+        kind = "json" if self.kind == "text" and self.shape else self.kind
+        return PartSpec(self.name, kind, self.dtype, self.classes, self.ignore, self.channels)
 
     @property
     def bytes(self) -> int:
@@ -69,6 +82,10 @@ class SidecarFacts:
         """What a record has: ``array float16 (768,)``, ``lists of text``."""
         if self.kind == "array":
             return f"array {self.dtype} {self.shape}" if self.shape else f"array {self.dtype}"
+        if self.kind == "mask":
+            return f"mask {MaskFacts(self.dtype, self.classes, self.ignore).text}"
+        if self.kind in OF_PIXELS:
+            return f"{self.kind} {self.dtype}" + f" x {self.channels}" * (self.channels > 1)
         return f"lists of {self.kind}" if self.shape else self.kind
 
     @property
@@ -80,8 +97,12 @@ class SidecarFacts:
         """Return what is wrong with it; empty if it can be read without a look at the files."""
         try:
             check_sidecar_name(self.name)
+            if self.kind in OF_PIXELS:
+                check_pixels(self.spec)
         except ValueError as error:
             return str(error)
+        if self.encoding not in ((*ENCODINGS, "copy") if self.kind in OF_PIXELS else ("",)):
+            return f"has a strange encoding of {self.name}"
         if tuple(file.name for file in self.files) != file_names(self.name, self.kind):
             return f"has other files of {self.name} than packer writes"
         if self.kind == "array" and (
@@ -154,6 +175,14 @@ class SidecarList(BesideList):
 
 BESIDE: tuple[type[BesideList], ...] = (JpegIndexList, SidecarList)
 """All kinds of files beside the shards of a pack."""
+
+
+def not_kept(folder: str) -> list[str]:
+    """Return a note if there is a pack in a folder, which another will replace, and something is attached to it."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    attached = sorted({name.split(".")[1] for name in names if name.startswith("sidecar.")})
+    there = f"{printable(folder)} is replaced, and what was attached to it goes with it: {', '.join(attached)}"
+    return [f"{there} (packer attach adds it to the new pack)"] if attached else []
 
 
 def not_carried(folders: Iterable[str]) -> list[str]:

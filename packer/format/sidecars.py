@@ -1,4 +1,4 @@
-"""Reads what was attached to a pack (packer/format/sidecar_list.py): rows of arrays, lines of text or JSON."""
+"""Reads what was attached to a pack (packer/format/sidecar_list.py): rows of arrays, lines of JSON, stored pixels."""
 
 from __future__ import annotations
 
@@ -60,18 +60,19 @@ class Sidecar:
         self._parts = [(files, _SidecarFiles(files, _facts_of(files, name))) for files in packs]
         self.name, self.facts = name, self._parts[0][1].facts
         for files, part in self._parts:
-            if part.facts.form != self.facts.form:
+            if (part.facts.form, part.facts.spec) != (self.facts.form, self.facts.spec):
                 problem = f"has {name} as {part.facts.form}, but {printable(packs[0].path)} {self.facts.form}"
                 raise UsageError(files.path, problem, "attach both in one form")
 
     @property
     def spec(self) -> PartSpec:
         """What it would be as a part: lists of texts are JSON."""
-        kind, dtype = self.facts.kind, self.facts.dtype
-        return PartSpec(self.name, "json" if kind == "text" and self.facts.shape else kind, dtype)
+        return self.facts.spec
 
     def read(self, records: Int64, params: object = None) -> Any:
         """Return the values of `records`, int64 (n,): an array (n, ...), or a list of n texts or values.
+
+        Of masks, maps and images it is a list of (bytes, encoding), which `packer.images.parts.decode_part` takes.
 
         Args:
             records: Their numbers.
@@ -135,6 +136,8 @@ class _SidecarFiles:
         with self._held(0, begins, ends - begins) as start:
             data = self._region.data
             lines = [bytes(data[start + a : start + b]) for a, b in bounds.tolist()]
+        if self.facts.encoding:
+            return [(line, self.facts.encoding) for line in lines]
         try:
             return [json.loads(line) for line in lines]
         except (ValueError, RecursionError):

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.format.pack import Pack
+from packer.format.sidecars import Sidecar
 from packer.images.opencv import Interpolation
 from packer.images.parts import BY_KIND, decode_part
 from packer.loading.crop import CropParams
@@ -32,10 +33,14 @@ class PartReader:
         spec: the part.
         verify: verify the checksum of each when this process first reads it.
         interpolation: the filter of crops of images.
+        sidecar: what is read if the part was attached to the pack, with pixels.
     """
 
-    def __init__(self, pack: Pack, spec: PartSpec, verify: bool = True, interpolation: Interpolation = "area") -> None:
-        self._pack, self.spec, self.name, self._verify = pack, spec, spec.name, verify
+    def __init__(
+        self, pack: Pack, spec: PartSpec, verify: bool = True, interpolation: Interpolation = "area",
+        sidecar: Sidecar | None = None,
+    ) -> None:  # fmt: skip
+        self._pack, self.spec, self.name, self._verify, self._sidecar = pack, spec, spec.name, verify, sidecar
         self._of_pixels = BY_KIND[spec.kind].of_pixels
         self._interpolation = interpolation
         self.dtype = np.dtype(spec.dtype or np.uint8)
@@ -56,22 +61,31 @@ class PartReader:
         Raises:
             DamagedPack: if one cannot be read.
         """
+        if self._sidecar is not None:
+            return self._read(records, params, out)
         reader = self._pack.reader
         with reader.held(records, (self.name,)):
             if self._verify:
                 reader.check(records, (self.name,))
-            if not self._of_pixels:
-                return self._values(records)
-            if params is not None and (params.regions is not None or params.flipped is not None):
-                return self._cut(records, params, out)
-            shape = self._pack.manifest.shape
-            if shape is None:
-                return [value.copy() for value in self._whole(records)]
-            return self._fill(records, shape[:2], out)
+            return self._read(records, params, out)
+
+    def _read(self, records: Int64, params: CropParams | None, out: NDArray[Any] | None) -> Any:
+        if not self._of_pixels:
+            return self._values(records)
+        if params is not None and (params.regions is not None or params.flipped is not None):
+            return self._cut(records, params, out)
+        shape = self._pack.manifest.shape
+        if shape is None:
+            return [value.copy() for value in self._whole(records)]
+        return self._fill(records, shape[:2], out)
 
     def _fill(self, records: Int64, shape: tuple[int, int], out: NDArray[Any] | None) -> NDArray[Any]:
-        starts, sizes = self._pack.reader.places(records, self.name)
-        if self.spec.kind != "mask" or not (sizes == self._mask_bytes).all() or not self._are_raw(records):
+        if self.spec.kind == "mask" and self._sidecar is None:
+            starts, sizes = self._pack.reader.places(records, self.name)
+            are_rows = (sizes == self._mask_bytes).all() and self._are_raw(records)
+        else:
+            are_rows = False
+        if not are_rows:
             whole = self._whole(records)
             out = np.empty((len(records), *whole[0].shape), self.dtype) if out is None else out
             for row, value in zip(out, whole, strict=True):
@@ -129,18 +143,22 @@ class PartReader:
         """Return the values of records; None where there is none."""
         reader, mode = self._pack.reader, self._pack.manifest.mode
         widths, heights = sizes_of(self._pack, records)
-        starts, sizes = reader.places(records, self.name)
-        data = reader.region.data
-        rows = (records, starts, sizes, heights, widths, self._encodings(records))
+        sizes = zip(heights.astype(np.int64).tolist(), widths.astype(np.int64).tolist(), strict=True)
+        stored = self._stored(records) if self._sidecar is None else self._sidecar.read(records)
         return [
-            None
-            if size < 0
-            else decode_part(
-                data[start : start + size], ENCODINGS[code], (int(high), int(wide)), self.spec, mode,
-                partial(reader.damage_error, record),
-            )
-            for record, start, size, high, wide, code in zip(*(row.tolist() for row in rows), strict=True)
+            None if data is None
+            else decode_part(data, encoding, shape, self.spec, mode, partial(reader.damage_error, record))
+            for record, shape, (data, encoding) in zip(records.tolist(), sizes, stored, strict=True)
         ]  # fmt: skip
+
+    def _stored(self, records: Int64) -> list[tuple[memoryview | None, str]]:
+        """Return the bytes of records, which are views of the pack, and their encodings."""
+        data = self._pack.reader.region.data
+        rows = (*self._pack.reader.places(records, self.name), self._encodings(records))
+        return [
+            (None, "") if size < 0 else (data[start : start + size], ENCODINGS[code])
+            for start, size, code in zip(*(row.tolist() for row in rows), strict=True)
+        ]
 
     def _cut(self, records: Int64, params: CropParams, out: NDArray[Any] | None) -> NDArray[Any]:
         height, width = params.output

@@ -23,7 +23,7 @@ from packer.loading.annotations import BatchAnnotations, Column, read_annotation
 from packer.loading.crop import CropParams
 from packer.loading.instance_rows import read_instances
 from packer.loading.part_rows import PartReader
-from packer.model.annotation import Int64
+from packer.model.annotation import OF_PIXELS, Int64
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS, INSTANCES
 from packer.samplers.order import Records, derive
@@ -89,7 +89,11 @@ class Targets(Sequence[Target]):
         specs = {spec.name: spec for spec in pack.manifest.part_specs}
         read = partial(PartReader, pack, verify=options.verify, interpolation=options.interpolation)
         of_records = [name for name in parts if name != INSTANCES.target]
-        self._parts: list[Any] = [read(specs[name]) if name in specs else pack.sidecar(name) for name in of_records]
+        sidecars = {name: pack.sidecar(name) for name in of_records if name not in specs}
+        specs |= {name: one.spec for name, one in sidecars.items() if one.spec.kind in OF_PIXELS}
+        self._parts: list[Any] = [
+            read(specs[name], sidecar=sidecars.get(name)) if name in specs else sidecars[name] for name in of_records
+        ]
         self._has_instances = INSTANCES.name in self._fields
         self.are_labels = tuple(self._fields) == ("label",) and not self._parts
         """Whether the targets are class ids: the pack has only labels of whole images."""

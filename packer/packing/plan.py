@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -395,17 +395,22 @@ def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
         quality=options.quality,
         archives=inputs.archives,
         on_animation=cast(OnAnimation, options.on_animation),
-        parts=tuple(_part_recipe(spec, options, inputs) for spec in inputs.parts.values()),
+        parts=tuple(
+            part_recipe(spec, options, inputs.mask_values.get(name, MaskValues()), inputs.part_facts.get(name, ()))
+            for name, spec in inputs.parts.items()
+        ),
     )
 
 
-def _part_recipe(spec: PartSpec, options: BuildOptions, inputs: Inputs) -> PartRecipe:
+def part_recipe(
+    spec: PartSpec, options: BuildOptions, values: MaskValues, found: Collection[tuple[str, int]]
+) -> PartRecipe:
+    """Return the conversion of the files of a part; `found` are their dtypes and channels."""
     kind = BY_KIND[spec.kind]
     recipe = PartRecipe(
-        spec, "", inputs.mask_values.get(spec.name, MaskValues()), cast(Mode, options.mode),
-        cast(Decoder, options.decoder), options.quality, options.max_pixels,
-    )  # fmt: skip
-    spec = kind.spec(inputs.part_facts.get(spec.name, ()), recipe)
+        spec, "", values, cast(Mode, options.mode), cast(Decoder, options.decoder), options.quality, options.max_pixels
+    )
+    spec = kind.spec(found, recipe)
     asked = options.mask_encode if spec.kind == "mask" else None
     return replace(recipe, spec=spec, encode=asked or kind.encoding(options.container, options.encode, spec))
 

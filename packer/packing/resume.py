@@ -19,6 +19,7 @@ from packer.errors import TooManyBad, UsageError, as_options, option, printable
 from packer.format.digests import sha256_of
 from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, selection_file
 from packer.format.manifest import FORMAT_VERSION, Manifest, of_parts
+from packer.format.sidecar_list import not_kept
 from packer.packing.build_options import DEFAULTS, BuildOptions
 from packer.packing.journal import ShardResult
 from packer.packing.make_record import UNREAD
@@ -143,7 +144,7 @@ def resume_or_restart(output: Output, asked: Mapping[str, Any], overwrite: bool)
         UsageError: The unfinished build had other options.
     """
     head = {"asked": dict(asked), "made_with": versions()}
-    notes = output.read_journal(head)
+    notes = [*output.read_journal(head), *(not_kept(output.path) if overwrite else ())]
     if not output.lock_works:
         notes.append(f"{printable(output.partial)} is on a file system without locks: let no other build write there")
     before = output.journal.head

@@ -1,4 +1,4 @@
-"""Attaches embeddings, captions and the like to a pack, in files beside its shards; nothing else of it changes."""
+"""Attaches embeddings, captions, depth and the like to a pack, in files beside its shards; the pack stays as it is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from packer.format.sidecar_list import (
     rows_digest,
 )
 from packer.images.parts import BY_KIND
-from packer.model.annotation import Progress
+from packer.model.annotation import OF_PIXELS, Progress
 from packer.repack.attached_rows import Attached, AttachRequest, read_attached
 from packer.repack.index_jpegs import in_place
 from packer.stores import clean_url, is_url
@@ -42,6 +42,8 @@ from packer.system.storage import storage_errors
 
 CHUNK_BYTES = 8 << 20
 CHUNK_ROWS = 1 << 14
+CHUNK_PIXELS = 1 << 6
+"""Values of pixels that are made at once: each may take megabytes."""
 READ_BYTES = 1 << 20
 
 
@@ -53,7 +55,7 @@ class AttachReport:
     name: str
     kind: str
     dtype: str
-    """Of an array; "" for texts and JSON."""
+    """Of an array, and of pixels; "" for texts and JSON."""
     shape: tuple[int, ...]
     """Of the array of a record; of texts (-1,) if a record has a list of them."""
     text: str
@@ -75,9 +77,9 @@ class DetachReport:
     bytes: int
 
 
-def attach(
+def attach(  # noqa: PLR0913 - what the command takes
     pack: AnyPath, where: AnyPath, name: str, kind: str | None = None, column: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | None = None, *, mask_values: str | None = None, ignore_id: int | None = None,
 ) -> AttachReport:  # fmt: skip
     """Attach something for each record to a pack, which stays as it is: ``packer.attach(pack, "clip.npy", "clip")``.
 
@@ -86,11 +88,14 @@ def attach(
     Args:
         pack: The folder of the pack.
         where: A .npy file in the order of the records; a table (.npz, .parquet, .csv, .tsv, .jsonl) with a column of
-            keys or paths; or a folder with a .npy, .txt or .json file for each image, of its name.
+            keys or paths; or a folder with a .npy, .txt or .json file or a picture for each image, of its name, or a
+            pattern of these with {dir}, {stem} and {name}.
         name: What to call it.
-        kind: array, text or json. None: numbers are an array, and texts are text.
+        kind: array, text, json, or of pixels mask, map or image. None: numbers are an array, and texts are text.
         column: The column of a table. None: the only one, the one called `name`, or that of the captions.
         progress: Receives the stage attaching, in records.
+        mask_values: What the pixels of masks mean, as for a build.
+        ignore_id: The value of masks that is no class, or of maps where nothing is known.
 
     Returns:
         What was attached.
@@ -107,7 +112,10 @@ def attach(
     _check_name(opened, name, taken)
     if kind is not None and kind not in KINDS:
         raise UsageError(option("kind"), f"must be {' or '.join(KINDS)}, got {kind!r}")
-    found = read_attached(AttachRequest(os.fsdecode(where), name, kind, column), opened)
+    for given, value, kinds in (("mask-values", mask_values, ("mask",)), ("ignore-id", ignore_id, ("mask", "map"))):
+        if value is not None and kind not in kinds:
+            raise UsageError(option(given), f"is for {option('kind')} {' or '.join(kinds)}", "leave it out")
+    found = read_attached(AttachRequest(os.fsdecode(where), name, kind, column, mask_values, ignore_id), opened)
     kind = kind or next(name for name, one in KINDS.items() if one.takes(found))
     if not KINDS[kind].takes(found):
         raise BadInput(where, f"is not {KINDS[kind].wants}", f"leave out {option('kind')}, or name another column")
@@ -116,12 +124,18 @@ def attach(
         _check_name(opened, name, taken)
         progress.stage("attaching", len(opened), "records")
         dtype, shape, files = KINDS[kind].write(work, file_names(name, kind), found, len(opened), progress)
-        facts = SidecarFacts(name, kind, dtype, shape, tuple(files))
+        facts = SidecarFacts(name, kind, dtype, shape, tuple(files), *_pixel_facts(found))
         _publish(opened, work, (*(taken.sidecars if taken else ()), facts))
     return AttachReport(
         opened.path, name, kind, dtype, shape, facts.text, len(opened), facts.bytes, found.joined, found.notes,
         time.monotonic() - started,
     )  # fmt: skip
+
+
+def _pixel_facts(found: Attached) -> tuple[Any, ...]:
+    if (recipe := found.recipe) is None:
+        return ()
+    return recipe.encode, recipe.spec.classes, recipe.spec.ignore, recipe.spec.channels
 
 
 def detach(pack: AnyPath, name: str) -> DetachReport:
@@ -195,6 +209,8 @@ def _publish(pack: Pack, work: str, sidecars: Sequence[SidecarFacts]) -> None:
 
 
 def _is_array(found: Attached) -> bool:
+    if found.recipe is not None:
+        return False
     return not isinstance(found.values, list) and str(found.chunk(0, 1).dtype.newbyteorder("=")) in ITEM_BYTES
 
 
@@ -234,20 +250,36 @@ def _write_array(work: str, names: Sequence[str], found: Attached, records: int,
 def _write_lines(work: str, names: Sequence[str], found: Attached, records: int, progress: Progress) -> Written:
     """Write a file with a line of JSON for each record, and a .npy file with the place where each line begins."""
     several = _is_text(found) and any(isinstance(one, list) for one in found.values)
+
+    def lines(start: int, stop: int) -> list[bytes]:
+        values = [[one] if several and isinstance(one, str) else one for one in _as_list(found.chunk(start, stop))]
+        try:
+            return [BY_KIND["json"].encode(one, "json") + b"\n" for one in values]
+        except (TypeError, ValueError) as error:
+            raise BadInput(names[0], f"would have a value that JSON cannot hold: {error}", "leave it out") from None
+
+    return "", (-1,) if several else (), _write_rows(work, names, records, lines, CHUNK_ROWS, progress)
+
+
+def _write_pixels(work: str, names: Sequence[str], found: Attached, records: int, progress: Progress) -> Written:
+    """Write a file with the bytes of each record, and a .npy file with the place where these begin."""
+    assert found.recipe is not None
+    return found.recipe.spec.dtype, (), _write_rows(work, names, records, found.chunk, CHUNK_PIXELS, progress)
+
+
+def _write_rows(
+    work: str, names: Sequence[str], records: int, rows: Callable[[int, int], list[bytes]], step: int,
+    progress: Progress,
+) -> list[SidecarFile]:  # fmt: skip
     ends = np.zeros(records + 1, np.int64)
     with _new_file(work, names[0]) as file, _new_file(work, names[1]) as offsets:
-        for start in range(0, records, CHUNK_ROWS):
-            values = found.chunk(start, start + CHUNK_ROWS)
-            values = [[one] if several and isinstance(one, str) else one for one in _as_list(values)]
-            try:
-                lines = [BY_KIND["json"].encode(one, "json") + b"\n" for one in values]
-            except (TypeError, ValueError) as error:
-                raise BadInput(names[0], f"would have a value that JSON cannot hold: {error}", "leave it out") from None
-            file.write(b"".join(lines))
-            ends[start + 1 : start + 1 + len(lines)] = list(map(len, lines))
-            progress.advance(len(lines))
+        for start in range(0, records, step):
+            made = rows(start, min(start + step, records))
+            file.write(b"".join(made))
+            ends[start + 1 : start + 1 + len(made)] = list(map(len, made))
+            progress.advance(len(made))
         np.save(offsets, np.cumsum(ends))
-        return "", (-1,) if several else (), [file.sealed(), offsets.sealed()]
+        return [file.sealed(), offsets.sealed()]
 
 
 def _as_list(values: Any) -> list[Any]:
@@ -318,9 +350,11 @@ class SidecarKind:
     write: Callable[[str, Sequence[str], Attached, int, Progress], Written]
 
 
+_PIXELS = SidecarKind("a folder with a picture for each image", lambda found: found.recipe is not None, _write_pixels)
 KINDS = {
     "array": SidecarKind("an array of numbers, the same shape for each record", _is_array, _write_array),
     "text": SidecarKind("text", _is_text, _write_lines),
     "json": SidecarKind("JSON", lambda found: True, _write_lines),
+    **dict.fromkeys(OF_PIXELS, _PIXELS),
 }
 """Kinds by name; the first that takes the values is that of values for which none is given."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,20 +15,32 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import BadInput, PackerError, StorageError, UsageError, option, plural, printable
+from packer.errors import BadInput, BadPart, PackerError, StorageError, UsageError, option, plural, printable
 from packer.format.pack import Pack
 from packer.format.sidecar_list import KIND_FILES
-from packer.images.parts import BY_KIND, NUMBERS, PartRecipe
+from packer.images.image_headers import Header
+from packer.images.masks import MaskValues
+from packer.images.parts import BY_KIND, NUMBERS, PartKind, PartRecipe
+from packer.images.resize import TargetSize
 from packer.model.annotation import Int64, PartSpec
 from packer.model.strict_json import read_json
+from packer.packing.build_options import BuildOptions
+from packer.packing.make_record import read_part_facts
+from packer.packing.plan import part_recipe
+from packer.sources.by_stem import Matches
 from packer.sources.list_columns import MEANING, words_of
-from packer.sources.part_files import MOST_BYTES, match_files
+from packer.sources.mask_files import MaskSource
+from packer.sources.part_files import MOST_BYTES, FilesAt, by_pattern, of_kind
 from packer.sources.path_finder import NOT_FOUND, PathFinder
-from packer.sources.paths import extension_of, some_paths
-from packer.sources.source import Tree
+from packer.sources.paths import some_paths
+from packer.sources.places import OWN_FILE
+from packer.sources.source import SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file
+from packer.system import usable_cores
 
 FIX = "correct it, or attach it to the pack that it was made of"
+RECORDED = ("resize", "fit", "pad_value", "interpolation", "quality", "decoder", "max_pixels")
+"""The options of a pack by which its images were made."""
 Columns = Mapping[str, Callable[[bool], Any]]
 """Name -> what reads the column, given whether it is text: an array, an Arrow column or a list."""
 
@@ -36,12 +50,14 @@ class Attached:
     """What is attached, in rows: those of the records, in their order, are ``values[rows]``."""
 
     values: Any
-    """An array (m, ...), what returns one for row numbers (`_Arrays`), or a list."""
+    """An array (m, ...), what returns one for row numbers (`_Arrays`), what returns bytes (`_Stored`), or a list."""
     rows: Int64 | None
     """The row of each record, int64 (n,); None: the rows are in the order of the records."""
     joined: str
     """How they were joined, for a message: by key."""
     notes: tuple[str, ...] = ()
+    recipe: PartRecipe | None = None
+    """How values of pixels were converted; they are bytes then, as they are stored."""
 
     def chunk(self, start: int, stop: int) -> Any:
         """Return the values of these records."""
@@ -58,6 +74,8 @@ class AttachRequest:
     name: str
     kind: str | None
     column: str | None
+    mask_values: str | None = None
+    ignore_id: int | None = None
 
 
 def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
@@ -70,7 +88,7 @@ def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
     """
     where, ending = asked.where, os.path.splitext(asked.where)[1].lower()
     try:
-        if os.path.isdir(where):
+        if os.path.isdir(where) or "{" in where:
             return _read_folder(asked, pack)
         if ending == ".npy":
             return _in_order(where, _loaded(where), pack)
@@ -127,34 +145,127 @@ class _Arrays:
 
 def _read_folder(asked: AttachRequest, pack: Pack) -> Attached:
     """Match the files of a folder to the images by their names, as the files of parts are matched in a build."""
-    where, (tree, _) = asked.where, find_tree(asked.where)
-    kinds = {name: BY_KIND[name].endings for name in KIND_FILES if asked.kind in (None, name)}
-    files = {name: [p for p in tree.files if extension_of(p).lower() in kinds[name]] for name in kinds}
-    there = [name for name in kinds if files[name]]
-    if len(there) != 1:
-        endings = b", ".join(sorted(chain.from_iterable(kinds[name] for name in there or kinds))).decode()
-        step = f"pass {option('kind')}" if there else "name the folder of the files"
-        raise UsageError(where, f"has {'' if there else 'no '}files of {endings}", step)
-    (kind,) = there
-    images, labels = list(map(os.fsencode, pack.paths)), files[kind]
-    matches = match_files(images, labels)
+    where = asked.where
+    folder, pattern = (where, "") if os.path.isdir(where) else _pattern_in(where)
+    tree, _ = find_tree(folder)
+    kind, labels = _kind_of(asked, tree)
+    images = list(map(os.fsencode, pack.paths))
+    files = by_pattern(images, pattern, labels, apart=True) if pattern else FilesAt(b"", tuple(labels))
+    matches = files.matches(images)
     if matches.refused:
         raise BadInput(*next(iter(matches.refused.items())), "rename or move one of them")
     numbers = {path: row for row, path in enumerate(labels)}
     rows = np.array([numbers.get(matches.label_of.get(image, b""), NOT_FOUND) for image in images], np.int64)
     _check(where, pack, np.flatnonzero(rows == NOT_FOUND), matches.unclaimed)
-    recipe = PartRecipe(PartSpec(asked.name, kind), "")
+    paths = [os.path.join(tree.root, label) for label in labels]
+    if kind.of_pixels:
+        found, used = _read_pixels(asked, pack, kind, tree, [paths[row] for row in rows.tolist()])
+    else:
+        found, used = _read_values(asked, kind, paths, rows), {*paths}
+    others = len({os.path.join(tree.root, path) for path in (*tree.files, *tree.images)} - used)
+    notes = (f"{plural(others, 'other file')} in {printable(where)} left out",) if others else ()
+    return replace(found, notes=notes)
+
+
+def _read_values(asked: AttachRequest, kind: PartKind, paths: Sequence[bytes], rows: Int64) -> Attached:
+    recipe = PartRecipe(PartSpec(asked.name, kind.name), "")
 
     def read(row: int) -> Any:
-        try:
-            return BY_KIND[kind].read(read_file(tree, labels[row], MOST_BYTES), recipe)
-        except BadInput as error:
-            raise BadInput(os.path.join(tree.root, labels[row]), error.problem, error.next_step) from None
+        with _naming(paths[row]):
+            return kind.read(read_file(b"", paths[row], MOST_BYTES), recipe)
 
-    others = len(tree.files) + len(tree.images) - len(labels)
-    notes = (f"{plural(others, 'other file')} in {printable(where)} left out",) if others else ()
-    values = _Arrays(read) if kind == "array" else [read(row) for row in range(len(labels))]
-    return Attached(values, rows, "by file name", notes)
+    values = _Arrays(read) if kind.name == "array" else [read(row) for row in range(len(paths))]
+    return Attached(values, rows, "by file name")
+
+
+def _pattern_in(where: str) -> tuple[str, str]:
+    """Return the folder in which a pattern of files begins, and the rest of it."""
+    folder = os.path.dirname(where.partition("{")[0])
+    return folder or ".", where[len(folder) :].lstrip("/")
+
+
+def _kind_of(asked: AttachRequest, tree: Tree) -> tuple[PartKind, list[bytes]]:
+    """Return the kind of the files in a folder, and these. Raise UsageError unless they are of one kind."""
+    kinds = [BY_KIND[name] for name in KIND_FILES if name == (asked.kind or name)]
+    if asked.kind is None:
+        kinds = [kind for kind in kinds if not kind.of_pixels]  # a picture may be a mask, a map or an image
+    there = [(kind, files) for kind in kinds if (files := of_kind(tree, kind))]
+    if len(there) != 1:
+        endings = b", ".join(sorted(chain.from_iterable(kind.endings for kind in kinds))).decode()
+        what = ["pictures"] * any(kind.in_pictures for kind in kinds) + [f"files of {endings}"] * bool(endings)
+        step = f"pass {option('kind')}" if there else "name the folder of the files"
+        if tree.images and not there and asked.kind is None:
+            step = f"pass {option('kind')}=mask, map or image, if it is pictures"
+        raise UsageError(asked.where, f"has {'' if there else 'no '}{' or '.join(what)}", step)
+    return there[0]
+
+
+@contextmanager
+def _naming(path: str | bytes) -> Iterator[None]:
+    """Name the file in an error about what is in it."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(path, error.problem, error.next_step) from None
+
+
+# -- pixels
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The bytes of values as they are stored, made of their files when they are needed."""
+
+    of: Callable[[int], bytes]
+    """Returns those of a record."""
+
+    def __getitem__(self, records: slice) -> list[bytes]:
+        with ThreadPoolExecutor(usable_cores()) as threads:
+            return list(threads.map(self.of, range(records.start, records.stop)))
+
+
+def _read_pixels(
+    asked: AttachRequest, pack: Pack, kind: PartKind, tree: Tree, paths: Sequence[bytes]
+) -> tuple[Attached, set[bytes]]:
+    """Return what `packer build --part` would store of a file for each record, and the files that were read."""
+    manifest = pack.manifest
+    recorded = {name: manifest.options[name] for name in RECORDED if name in manifest.options}
+    options = BuildOptions(
+        pack.path, format=manifest.container, encode=manifest.encoding, mode=manifest.mode, **recorded
+    )
+    found, files = set(), []
+    for record, path in enumerate(paths):
+        with _naming(path):
+            facts, size = read_part_facts(path, OWN_FILE, (), kind, options.max_pixels)
+            header = Header("png", *(facts.size or (0, 0)), 3, 8)
+            resize = _resize_to(pack.reader.shape_of(record)[1::-1], header.upright_size, options.target_size())
+        found.add((facts.dtype, facts.channels))
+        files.append((path, size, header, resize))
+    spec, values, used = PartSpec(asked.name, kind.name, ignore=asked.ignore_id), MaskValues(), {*paths}
+    if kind.name == "mask":
+        whole = replace(tree, files=[os.path.join(tree.root, path) for path in tree.files])
+        given = SourceOptions(mask_values=asked.mask_values, ignore_id=asked.ignore_id)
+        source = MaskSource.of_files(whole, given, asked.name, FilesAt(tree.root + b"/", tuple(paths)), Matches())
+        spec, values, used = source.parts[asked.name], source.values, {*source.label_files}
+    recipe = part_recipe(spec, options, values, found)
+
+    def stored(record: int) -> bytes:
+        path, size, header, resize = files[record]
+        with _naming(path):
+            return kind.part(read_file(b"", path, size), recipe, header, resize).data
+
+    return Attached(_Stored(stored), None, "by file name", recipe=recipe), used
+
+
+def _resize_to(packed: tuple[int, int], size: tuple[int, int], resize: TargetSize | None) -> TargetSize | None:
+    """Return how values of pixels of this size become those of a packed image. Raise BadPart if they do not."""
+    if size == packed:
+        return None
+    if resize is None or resize.output_size(*size) != packed:
+        problem = f"has {size[0]}x{size[1]} pixels, but the packed image {packed[0]}x{packed[1]}"
+        original = "" if resize is None else ", or as the image before it was resized"
+        raise BadPart("", problem, f"make it as large as that{original}")
+    return resize
 
 
 # -- tables

@@ -88,15 +88,15 @@ def files_at(tree: Tree, where: str, kind: PartKind) -> FilesAt:
     Raises:
         UsageError: There are none.
     """
-    candidates = _of_kind(tree, kind)
+    candidates = of_kind(tree, kind)
     if "{" in where:
-        return _by_pattern(tree, where, candidates)
+        return by_pattern(tree.images, where, candidates)
     folder = os.path.normpath(as_bytes(where)).rstrip(b"/")
     inside = tree.below(folder) if os.path.isabs(folder) else folder
     what = "pictures" if kind.in_pictures else f"{b' or '.join(sorted(kind.endings)).decode()} files"
     if not inside or inside.startswith(b".."):
         other, _ = find_tree(os.path.join(tree.root, folder))
-        paths = tuple(os.path.join(other.root, path) for path in _of_kind(other, kind))
+        paths = tuple(os.path.join(other.root, path) for path in of_kind(other, kind))
         if not paths:
             raise UsageError(other.root, f"has no {what}", "name the folder of the files")
         return FilesAt(other.root + b"/", paths)
@@ -108,25 +108,30 @@ def files_at(tree: Tree, where: str, kind: PartKind) -> FilesAt:
     return FilesAt(inside + b"/", paths)
 
 
-def _of_kind(tree: Tree, kind: PartKind) -> list[bytes]:
+def of_kind(tree: Tree, kind: PartKind) -> list[bytes]:
     """Return the files that may be of a kind: pictures, and those with its extensions; any file if it has none."""
     is_any = not kind.in_pictures and not kind.endings
     others = (path for path in tree.files if is_any or extension_of(path).lower() in kind.endings)
     return [*(tree.images if kind.in_pictures or is_any else ()), *others]
 
 
-def _by_pattern(tree: Tree, pattern: str, candidates: Sequence[bytes]) -> FilesAt:
+def by_pattern(images: Iterable[bytes], pattern: str, candidates: Sequence[bytes], apart: bool = False) -> FilesAt:
+    """Return which of some files, `apart` from the images if so, a pattern with {dir}, {stem} and {name} names.
+
+    Raises:
+        UsageError: There are none.
+    """
     try:
         pattern.format(dir="", stem="", name="")
     except (AttributeError, LookupError, TypeError, ValueError):
-        problem = f"{printable(pattern)} is not a pattern of {{dir}}, {{stem}} and {{name}}"
-        raise UsageError(option("mask"), problem, 'write one such as "{dir}/{stem}_mask.png"') from None
+        problem = "is not a pattern of {dir}, {stem} and {name}"
+        raise UsageError(pattern, problem, 'write one such as "{dir}/{stem}_mask.png"') from None
     there = set(candidates)
-    named = {image: _formatted(pattern, image) for image in tree.images}
-    of_image = {image: path for image, path in named.items() if path in there and path != image}
+    named = {image: _formatted(pattern, image) for image in images}
+    of_image = {image: path for image, path in named.items() if path in there and (apart or path != image)}
     if not of_image:
         one = next(iter(named.values()), b"")
-        raise UsageError(option("mask"), f"names no file: there is no {quoted_value(one)}", "correct the pattern")
+        raise UsageError(pattern, f"names no file: there is no {quoted_value(one)}", "correct the pattern")
     return FilesAt(as_bytes(pattern), tuple(sorted({*of_image.values()})), of_image)
 
 

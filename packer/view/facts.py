@@ -14,6 +14,7 @@ import numpy as np
 
 from packer.errors import PackerError, UsageError, plural, printable, size_text
 from packer.format.lists import read_list
+from packer.format.manifest import of_parts
 from packer.format.pack import Pack
 from packer.model.annotation import Annotation, PartSpec
 from packer.model.fields import LISTS, OBJECTS, TEXTS, Field, only_boxes
@@ -28,6 +29,7 @@ from packer.view.part_facts import (
     legend_of,
     outline_facts,
     part_facts,
+    specs_of,
     target_parts,
 )
 from packer.view.pictures import LARGEST_SIDE, Pictures, data_uri, problem_of
@@ -53,7 +55,7 @@ _MARGIN = 0.1
 
 def pack_facts(pack: Pack) -> dict[str, Any]:
     """Return name, size, classes and fields of the pack, and the number of rejected inputs."""
-    manifest = pack.manifest
+    manifest, specs = pack.manifest, specs_of(pack)
     size = sum(shard.container.bytes + shard.index.bytes for shard in pack.reader.shards)
     names = [printable(os.path.basename(part.path.rstrip("/")) or part.path) for part in pack.packs]
     return {
@@ -67,10 +69,10 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         "shape": manifest.shape,
         "classes": [printable(name) for name in manifest.classes],
         "fields": list(manifest.fields),
-        "overlays": [name for name, kind in manifest.parts.items() if kind in OVERLAYS],
+        "overlays": [spec.name for spec in specs if spec.kind in OVERLAYS],
         "masks": {
             name: {"legend": legend_of(facts), "ignore": facts.ignore, "background": facts.background}
-            for name, facts in manifest.masks.items()
+            for name, facts in of_parts(specs)["masks"].items()
         },
         "skeleton": COCO_BONES if manifest.flip_index == COCO_FLIPS else None,
         "points": COCO_POINTS if manifest.flip_index == COCO_FLIPS else None,

@@ -38,14 +38,18 @@ Region = tuple[int, int, int, int]
 """A part of an image: x, y, width and height in pixels."""
 
 
+def specs_of(pack: Pack) -> list[PartSpec]:
+    """Return the specs of the parts of a pack, and of what is attached to it."""
+    return [*pack.manifest.part_specs, *(one.spec for one in pack.sidecars.values())]
+
+
 def part_facts(pack: Pack, record: int, side: int, region: Region | None = None) -> dict[str, Any]:
     """Return what is shown of the parts of a record besides its image, or of a region of them; {} if there is nothing.
 
     Returns:
         ``parts``: of each its name, ``as`` what the page shows it, and what `SHOWN` makes of it.
     """
-    attached = (PartSpec(one.name, one.kind) for one in pack.sidecars.values())
-    specs = [spec for spec in (*pack.manifest.part_specs, *attached) if spec.kind in SHOWN]
+    specs = [spec for spec in specs_of(pack) if spec.kind in SHOWN]
     if side <= TILE_SIDE:
         specs = [spec for spec in specs if SHOWN[spec.kind].in_tiles]
     return _parts(((spec, pack.part(record, spec.name)) for spec in specs), side, region)

@@ -321,6 +321,8 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
             .removeprefix("file://")
         )
         before, option = word.partition("=")[0], before if not word.startswith("--") else word.partition("=")[0]
+        if name == "attach" and "{" in value:  # a pattern: its folder
+            value = os.path.dirname(value.partition("{")[0]) or "."
         if value:
             path = os.path.realpath(value)
             written = option in WRITTEN or name in ("repair", "sample") or (name in SECOND and len(named) == 1)
