@@ -48,8 +48,8 @@ def of(pack: Pack, name: str) -> Any:
 
 def test_a_pack_has_few_names(joined: Pack) -> None:
     assert public(joined) == public(joined.packs[0]) == {
-        "annotation", "classes", "column", "image", "instance_masks", "key", "keys", "manifest", "mask", "packs", "part",
-        "part_of", "path", "paths", "reader", "record", "sample", "sidecar", "sidecars", "to_arrow", "where",
+        "annotation", "classes", "column", "image", "instance_masks", "key", "keys", "manifest", "mask", "packs",
+        "part", "part_of", "path", "paths", "reader", "record", "sample", "sidecar", "sidecars", "to_arrow", "where",
     }  # fmt: skip
 
 
