@@ -209,8 +209,6 @@ def _publish(pack: Pack, work: str, sidecars: Sequence[SidecarFacts]) -> None:
 
 
 def _is_array(found: Attached) -> bool:
-    if found.recipe is not None:
-        return False
     return not isinstance(found.values, list) and str(found.chunk(0, 1).dtype.newbyteorder("=")) in ITEM_BYTES
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import BadInput, BadPart, PackerError, StorageError, UsageError, option, plural, printable
+from packer.format.manifest import check_pixels
 from packer.format.pack import Pack
 from packer.format.sidecar_list import KIND_FILES
 from packer.images.image_headers import Header
@@ -87,6 +88,8 @@ def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
         StorageError: It cannot be read.
     """
     where, ending = asked.where, os.path.splitext(asked.where)[1].lower()
+    if asked.column is not None and (ending not in TABLES or os.path.isdir(where)):
+        raise UsageError(option("column"), "is for tables", "leave it out")
     try:
         if os.path.isdir(where) or "{" in where:
             return _read_folder(asked, pack)
@@ -248,6 +251,10 @@ def _read_pixels(
         source = MaskSource.of_files(whole, given, asked.name, FilesAt(tree.root + b"/", tuple(paths)), Matches())
         spec, values, used = source.parts[asked.name], source.values, {*source.label_files}
     recipe = part_recipe(spec, options, values, found)
+    try:
+        check_pixels(recipe.spec)
+    except ValueError as error:
+        raise UsageError(asked.where, str(error), f"choose another {option('ignore-id')}") from None
 
     def stored(record: int) -> bytes:
         path, size, header, resize = files[record]
