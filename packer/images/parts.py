@@ -23,9 +23,8 @@ from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, read_he
 from packer.images.image_headers import Header, bad_image
 from packer.images.masks import MaskValues, codec, decode_mask, decode_stored, encode_mask, gray_of
 from packer.images.pillow import decode_values
-from packer.images.resize import Encoding, TargetSize, encode
+from packer.images.resize import Encoding, TargetSize, encode, resize_map
 from packer.model.annotation import EXTENSIONS, MAP_DTYPES, Image, Part, PartSpec, check_names
-from packer.model.geometry import interpolate
 from packer.model.strict_json import check_json, read_json
 
 PICTURES = frozenset(("parquet", "tfrecord", "webdataset"))
@@ -220,7 +219,7 @@ class MapKind(PartKind):
         return np.ascontiguousarray(value.reshape(value.shape[:2]) if channels == 1 else value, spec.dtype)
 
     def resized(self, value: Any, resize: TargetSize, spec: PartSpec) -> Any:
-        return resize.place(value, spec.ignore or 0, partial(interpolate, ignore=spec.ignore))
+        return resize.place(value, spec.ignore or 0, partial(resize_map, ignore=spec.ignore))
 
     def encode(self, value: Any, encoding: str, quality: int = 90) -> bytes:
         if encoding in ("png", "npy"):

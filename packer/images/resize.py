@@ -17,7 +17,7 @@ from packer.images.image_headers import bad_image
 from packer.images.jpeg import HEADROOM, extents, reduction
 from packer.images.opencv import ANTIALIASED, Interpolation, cv2, resample
 from packer.model.annotation import Image, Mask
-from packer.model.geometry import Geometry, nearest
+from packer.model.geometry import Geometry, interpolate, is_known, nearest
 
 Fit = Literal["stretch", "short", "long", "crop", "pad"]
 FITS: tuple[str, ...] = get_args(Fit)
@@ -213,6 +213,29 @@ def _factor(image: Image, width: int, height: int) -> int:
         if image.shape[1] == extents(width, factor) and image.shape[0] == extents(height, factor):
             return factor
     raise ValueError(f"an image of shape {image.shape} does not come from one of {width}x{height} pixels")
+
+
+def resize_map(
+    values: Mask, region: tuple[float, float, float, float], size: tuple[int, int], ignore: int | None = None
+) -> Mask:
+    """Return what `packer.model.geometry.interpolate` does, with its arguments: parts of whole pixels by OpenCV.
+
+    That takes a twentieth of the time. Whole numbers differ by 1 where a half is rounded, in float32 by both.
+    """
+    x, y, across, down = map(int, region)
+    inside = x >= 0 and y >= 0 and x + across <= values.shape[1] and y + down <= values.shape[0]
+    if (x, y, across, down) != tuple(region) or not inside:
+        return interpolate(values, region, size, ignore)
+    part = values[y : y + down, x : x + across]
+    unknown = ~is_known(part, ignore)
+    known = np.where(unknown, 0, part).astype(np.float32)  # the weight of an unknown one may be 0, but 0 * NaN is NaN
+    found = cv2.resize(known, size, interpolation=cv2.INTER_LINEAR).reshape(*size[::-1], *part.shape[2:])
+    result: Mask = (found if part.dtype.kind == "f" else np.rint(found)).astype(values.dtype)
+    if unknown.any():
+        beside = cv2.resize(unknown.astype(np.float32), size, interpolation=cv2.INTER_LINEAR).reshape(result.shape) > 0
+        below = part.take(nearest(down, size[1]), axis=0).take(nearest(across, size[0]), axis=1)
+        result[beside] = below[beside]
+    return result
 
 
 Encoding = Literal["raw", "jpeg", "png", "bmp"]

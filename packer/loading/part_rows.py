@@ -14,11 +14,12 @@ from packer.format.pack import Pack
 from packer.format.sidecars import Sidecar
 from packer.images.opencv import Interpolation
 from packer.images.parts import BY_KIND, decode_part
+from packer.images.resize import resize_map
 from packer.loading.crop import CropParams
 from packer.loading.decoding import resize_into, sizes_of
 from packer.loading.fill import Gather
 from packer.model.annotation import ENCODINGS, Int64, Mask, PartSpec
-from packer.model.geometry import interpolate, nearest
+from packer.model.geometry import nearest
 from packer.samplers.order import Float64
 
 AT_ONCE = 16
@@ -189,7 +190,7 @@ class PartReader:
             return
         x, y, across, down = region
         size = row.shape[1], row.shape[0]
-        row[:] = interpolate(value, (x, y, across, down), size, self.spec.ignore)
+        row[:] = resize_map(value, (x, y, across, down), size, self.spec.ignore)
         rows, columns = (
             places(np.array([start]), np.array([extent]), pixels)[0]
             for start, extent, pixels in ((y, down, size[1]), (x, across, size[0]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -101,13 +102,13 @@ def interpolate(
     corners = [values.take(rows, axis=0).take(columns, axis=1) for rows in (top, bottom) for columns in (left, right)]
     more = (1,) * (values.ndim - 2)
     low, far = low.reshape(-1, 1, *more), far.reshape(1, -1, *more)
-    upper, lower = (corners[i].astype(np.float32) * (1 - far) + corners[i + 1].astype(np.float32) * far for i in (0, 2))
-    found = upper * (1 - low) + lower * low
+    found, unknown = np.float32(0), np.zeros(corners[0].shape, np.bool_)
+    for corner, (down_share, across_share) in zip(corners, product((1 - low, low), (1 - far, far)), strict=True):
+        share, nothing = down_share * across_share, ~is_known(corner, ignore)
+        found = found + share * np.where(nothing, 0, corner).astype(np.float32)
+        unknown |= nothing & (share > 0)
     if values.dtype.kind != "f":
         found = np.rint(found)
-    unknown = np.zeros(found.shape, np.bool_)
-    for corner in corners:
-        unknown |= ~is_known(corner, ignore)
     result: NDArray[Any] = np.where(unknown, 0, found).astype(values.dtype)
     if unknown.any():
         below = values.take(np.where(low.ravel() < 0.5, top, bottom), axis=0)

@@ -15,6 +15,7 @@ from drawn_masks import write_files
 from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
 from packer.errors import UsageError
 from packer.format.pack import Pack
+from packer.images.resize import resize_map
 from packer.model.geometry import interpolate
 from packer.packing import BuildOptions, build_pack
 
@@ -84,7 +85,7 @@ def test_maps_are_cut_by_the_draw_of_the_image(pack: Pack) -> None:
                 whole = pack.part(record, name)
                 wanted = np.zeros((24, 24), targets[name].numpy().dtype)
                 if whole is not None:
-                    wanted = interpolate(whole, params.regions[row].tolist(), (24, 24), ignore)
+                    wanted = resize_map(whole, params.regions[row].tolist(), (24, 24), ignore)
                 wanted = wanted[:, ::-1] if params.flipped[row] else wanted
                 assert np.array_equal(targets[name][row, 0].numpy(), wanted)
         flips += int(params.flipped.sum())
@@ -146,7 +147,7 @@ def test_a_data_loader_of_torch_takes_them(pack: Pack) -> None:
 @pytest.mark.parametrize("region", [(0, 0, 9, 7), (2, 1, 5, 4), (1.25, 0.5, 6.5, 6.25)])
 def test_interpolation_against_a_plain_formula(dtype: Any, region: tuple[float, ...]) -> None:
     values = (np.random.default_rng(1).random((7, 9)) * 200).astype(dtype)
-    found = interpolate(values, region, (11, 6))  # type: ignore[arg-type]
+    found = resize_map(values, region, (11, 6))  # type: ignore[arg-type]
     x, y, across, down = region
     for row in range(6):
         for column in range(11):
@@ -157,3 +158,19 @@ def test_interpolation_against_a_plain_formula(dtype: Any, region: tuple[float, 
             corners = values[np.ix_(ys, xs)].astype(np.float64)
             wanted = np.array([1 - wy, wy]) @ corners @ np.array([1 - wx, wx])
             assert abs(float(found[row, column]) - wanted) <= (0.501 if values.dtype.kind == "u" else 0.1)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 9])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float16, np.float32])
+def test_whole_pixels_by_opencv_are_those_of_the_formula(dtype: Any, channels: int) -> None:
+    random = np.random.default_rng(3)
+    values = (random.random((30, 40, channels)) * 250).astype(dtype)
+    values[random.random(values.shape) < 0.1] = 0 if values.dtype.kind == "u" else np.nan
+    values = values[..., 0] if channels == 1 else values
+    for region in ((0, 0, 40, 30), (3, 5, 20, 11), (7, 0, 1, 30)):
+        for size in ((40, 30), (17, 23), (61, 8), (1, 1)):
+            found, wanted = resize_map(values, region, size, 0), interpolate(values, region, size, 0)
+            assert found.dtype == wanted.dtype and found.shape == wanted.shape
+            assert np.array_equal(np.isnan(found), np.isnan(wanted)) and np.array_equal(found == 0, wanted == 0)
+            off = np.abs(np.nan_to_num(found).astype(np.float64) - np.nan_to_num(wanted).astype(np.float64))
+            assert off.max() <= (1 if values.dtype.kind == "u" else 0.15 if dtype == np.float16 else 1e-3)
