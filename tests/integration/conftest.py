@@ -25,6 +25,8 @@ from packer.stores import open_store
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RECORDS = 48
+TRIES = 4
+"""Scripts of several ranks: at their end torch 2.15.0 with gloo aborts in 5 of 25 runs of one without packer."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo", "YOLO_OFFLINE": "true"}
 
 
@@ -75,10 +77,14 @@ def launch() -> Launch:
     ) -> str:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PACKER_AUDIT")}
-        done = subprocess.run(
-            [sys.executable, *launcher, str(script), *map(str, arguments)], capture_output=True, text=True, check=False,
-            env={**kept, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", **(env or {})}, timeout=480, cwd=cwd,
-        )  # fmt: skip
+        for _ in range(TRIES if ranks > 1 else 1):
+            done = subprocess.run(
+                [sys.executable, *launcher, str(script), *map(str, arguments)], capture_output=True, text=True,
+                check=False, timeout=480, cwd=cwd,
+                env={**kept, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", **(env or {})},
+            )  # fmt: skip
+            if "terminate called without an active exception" not in done.stderr:
+                break
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
         return done.stdout
 
