@@ -31,7 +31,7 @@ def fuzz(name: str, options: list[str], core: bool) -> None:
     """Fuzz one parser in this process, which libFuzzer ends."""
     import atheris
 
-    sys.path.insert(0, str(TORTURE))
+    sys.path[:0] = [str(TORTURE), str(TORTURE.parent)]
     if core:
         import torture_parsers  # noqa: F401  # finds the modules of the tests
         from torture_cores import CORES, inputs_of
