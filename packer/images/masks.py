@@ -251,7 +251,9 @@ def _decode_png(data: bytes, shape: tuple[int, int]) -> Any:
         return None
     chunks = pixel_chunks(data)
     if has_palette(data) or data[24] < 8:  # OpenCV has colors for indices, and spreads few levels over 8 bits
-        return decode_values(chunks, Header("png", width, height, 1, data[24]))
+        return decode_values(
+            chunks, read_header(data)
+        )  # which refuses bits that no PNG has: Pillow would take all memory
     return cv2.imdecode(np.frombuffer(chunks, np.uint8), cv2.IMREAD_UNCHANGED)
 
 

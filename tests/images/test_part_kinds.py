@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from typing import Any
 
 import numpy as np
@@ -76,3 +77,11 @@ def test_pixels_of_no_size() -> None:
     for kind in ("map", "image"):
         with pytest.raises(BadImage):
             BY_KIND[kind].decode(b"\0", "raw", (0, 3), PartSpec("a", kind, "uint8"), "rgb")
+
+
+def test_a_mask_of_bits_that_no_png_has() -> None:
+    data = bytearray(encode_mask(np.zeros((2, 3), np.uint8), "png"))
+    data[24] = 0
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    with pytest.raises(BadImage, match="bit depth 0"):
+        BY_KIND["mask"].decode(bytes(data), "png", (2, 3), PartSpec("a", "mask", "uint8"), "rgb")
