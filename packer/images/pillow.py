@@ -275,6 +275,8 @@ def _load(image: Any, header: Header, lenient: bool) -> None:
             raise bad_image(f"is {header.width}x{header.height} pixels by one tag of TIFF, {other} by another")
         core: Any = import_module("PIL.Image").core
         image.im = core.new(image.mode, image.size)  # else Pillow would check its global limit of pixels
+    if header.format == "png" and image.size != (header.width, header.height):
+        raise bad_image("has several headers, of other sizes")  # Pillow takes memory for the last one
     try:
         image.load()
     except MemoryError:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from packer.errors import BadImage
 from packer.images.masks import encode_mask
@@ -85,3 +86,13 @@ def test_a_mask_of_bits_that_no_png_has() -> None:
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     with pytest.raises(BadImage, match="bit depth 0"):
         BY_KIND["mask"].decode(bytes(data), "png", (2, 3), PartSpec("a", "mask", "uint8"), "rgb")
+
+
+def test_a_mask_with_a_second_header() -> None:
+    stream = io.BytesIO()
+    Image.new("1", (3, 2)).save(stream, "PNG")
+    data = stream.getvalue()
+    header = b"IHDR" + (70_000).to_bytes(4, "big") * 2 + data[24:29]
+    second = len(header[4:]).to_bytes(4, "big") + header + zlib.crc32(header).to_bytes(4, "big")
+    with pytest.raises(BadImage):
+        BY_KIND["mask"].decode(data[:33] + second + data[33:], "png", (2, 3), PartSpec("a", "mask", "uint8"), "rgb")
