@@ -188,7 +188,7 @@ def build_part(options: BuildOptions, progress: Progress | None = None) -> PartS
     """Pack the shards of one part of a pack, ``--job``; `build_pack` with `finish` publishes it when all are there.
 
     Args:
-        options: What to build, with `part`.
+        options: What to build, with `job`.
         progress: Receives the images that were read and packed, the plan and notes.
 
     Returns:
@@ -205,7 +205,7 @@ def build_parts(options: BuildOptions, progress: Progress | None = None) -> list
     """Pack one part of a pack as `build_part` does, or of the packs of all splits of the source, as of `build_packs`.
 
     Args:
-        options: What to build, with `part`.
+        options: What to build, with `job`.
         progress: Receives the images that were read and packed, the plans and notes.
 
     Returns:
