@@ -119,26 +119,23 @@ class PartReader:
     def _whole(self, records: Int64) -> list[Any]:
         """Return the pixels of records as they are stored; those that are raw are views of the pack."""
         found = self._values(records)
-        there = next((value for value in found if value is not None), None)
-        if there is not None and len({value.shape[2:] for value in found if value is not None}) == 1:
-            tail = there.shape[2:]
-        else:
-            tail = self._tail(records, found)
+        tails = [value.shape[2:] for value in found if value is not None] or [self._channels]
+        for record, value in zip(records.tolist(), found, strict=True):
+            if value is not None and value.shape[2:] != tails[0]:
+                problem = f"has a {self.name} of {value.shape[2:]} channels, which cannot be in a batch with {tails[0]}"
+                raise self._pack.reader.damage_error(record, problem)
         widths, heights = sizes_of(self._pack, records)
         for place, value in enumerate(found):
             if value is None:
-                found[place] = np.full((int(heights[place]), int(widths[place]), *tail), self.border, self.dtype)
+                found[place] = np.full((int(heights[place]), int(widths[place]), *tails[0]), self.border, self.dtype)
         return found
 
-    def _tail(self, records: Int64, found: list[Any]) -> tuple[int, ...]:
-        """Return the channels of pixels, where no record has any, or some have others. Raise DamagedPack."""
-        tails = [None if value is None else value.shape[2:] for value in found]
-        if len(there := [tail for tail in tails if tail is not None]) == 0:
-            channels = self.spec.channels if self.spec.kind == "map" else 1 if self._pack.manifest.mode == "gray" else 3
-            return () if self.spec.kind == "mask" or (self.spec.kind == "map" and channels == 1) else (channels,)
-        odd = next(place for place, tail in enumerate(tails) if tail is not None and tail != there[0])
-        problem = f"has a {self.name} of {tails[odd]} channels, which cannot be in a batch with {there[0]}"
-        raise self._pack.reader.damage_error(int(records[odd]), problem)
+    @property
+    def _channels(self) -> tuple[int, ...]:
+        """The channels of pixels that no record of a batch has, as the end of their shape."""
+        if self.spec.kind == "image":
+            return (1 if self._pack.manifest.mode == "gray" else 3,)
+        return (self.spec.channels,) if self.spec.channels > 1 else ()
 
     def _values(self, records: Int64) -> list[Any]:
         """Return the values of records; None where there is none."""
