@@ -300,7 +300,7 @@ def _csv(delimiter: str, path: str) -> Columns:
     form = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
 
     def read(name: str, is_text: bool) -> Any:
-        types = {name: pa.string()} if is_text else {}  # 00000042 is no number
+        types = {name: pa.string()} if is_text else {}  # 00000042 is a key, not a number
         convert = csv.ConvertOptions(include_columns=[name], column_types=types)
         return csv.read_csv(path, parse_options=form, convert_options=convert).column(0)
 
