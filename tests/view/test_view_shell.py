@@ -193,6 +193,7 @@ def test_no_match_shows_the_ways_out(opened: Any) -> None:
     opened.wait_for_selector("#scroller", state="hidden")
     opened.keyboard.press("Escape")  # leaves the search, and clears it
     opened.wait_for_function(looking.FILLED)
+    until(opened, "document.activeElement.id === 'scroller'")
     opened.fill("#text", "no such name")
     opened.click("#empty .clear")
     until_count(opened, 150)

@@ -86,7 +86,7 @@ export function counted(count, sets = {}) {
   else $("count").textContent = count === pack.records ? records : `${count.toLocaleString("en")} of ${records}`;
   titles = { ...titles, ...sets };
   if (Object.keys(sets).length) draw();
-  // the button that was pressed goes
+  // the button that was pressed goes, or the search was left while it had no match
   const lost = document.activeElement === document.body || $("empty").contains(document.activeElement);
   $("empty").hidden = count > 0;
   $("scroller").hidden = count === 0;

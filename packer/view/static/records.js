@@ -87,7 +87,7 @@ export const tab = {
     onchange(["size"], () => grid.resize(side()));
     await grid.show(query());
   },
-  focus() { $("scroller").focus(); },
+  focus() { ($("scroller").hidden ? $("empty") : $("scroller")).focus(); }, // what is hidden takes no focus
   key(event) {
     if (markKey(event, grid.record())) return true;
     if (event.target.closest("button, a, summary")) return false;
