@@ -216,7 +216,12 @@ class MapKind(PartKind):
         if name not in MAP_DTYPES or not np.can_cast(name, spec.dtype) or channels != spec.channels:
             problem = f"has {channels} values of {value.dtype} for each pixel, others {spec.channels} of {spec.dtype}"
             raise bad_image(problem, "save all of them alike")
-        return np.ascontiguousarray(value.reshape(value.shape[:2]) if channels == 1 else value, spec.dtype)
+        try:
+            with np.errstate(over="raise"):
+                return np.ascontiguousarray(value.reshape(value.shape[:2]) if channels == 1 else value, spec.dtype)
+        except FloatingPointError:
+            problem = f"has values that {spec.dtype} cannot hold: up to {np.abs(value[np.isfinite(value)]).max():.3g}"
+            raise bad_image(problem, "save them in another unit, or no value as nan") from None
 
     def resized(self, value: Any, resize: TargetSize, spec: PartSpec) -> Any:
         return resize.place(value, spec.ignore or 0, partial(resize_map, ignore=spec.ignore))

@@ -110,11 +110,20 @@ def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
 
 def _loaded(path: str) -> NDArray[Any]:
     """Return the array of a .npy file, mapped."""
+    with _saved_by_numpy(path, "an array", "numpy.save"):
+        return np.lib.format.open_memmap(path, mode="r")
+
+
+@contextmanager
+def _saved_by_numpy(path: str, what: str, how: str) -> Iterator[None]:
+    """Say that a file is not what numpy saves."""
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise BadInput(path, f"is not an array: {error}", "write it with numpy.save") from None
-    return array
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # numpy's readers, and those of zips, raise many kinds
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise BadInput(path, f"is not {what}: {reason}", f"write it with {how}") from None
 
 
 def _in_order(where: str, values: NDArray[Any], pack: Pack) -> Attached:
@@ -279,11 +288,13 @@ def _resize_to(packed: tuple[int, int], size: tuple[int, int], resize: TargetSiz
 
 
 def _npz(path: str) -> Columns:
+    opened = partial(_saved_by_numpy, path, "a file of arrays", "numpy.savez")
+
     def read(name: str, is_text: bool) -> Any:
-        with np.load(path, allow_pickle=False) as arrays:
+        with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
             return arrays[name]
 
-    with np.load(path, allow_pickle=False) as arrays:
+    with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
         return {name: partial(read, name) for name in arrays.files}
 
 

@@ -159,6 +159,11 @@ BAD = {
     "size": ("depth/im1.png", picture(np.ones((24, 35), np.uint16)), "has 35x24 pixels, but the image 36x24"),
     "dtype": ("far/im1.npy", as_npy(np.zeros((24, 36), np.int64)), "is an array of int64"),
     "channels": ("far/im1.npy", as_npy(np.zeros((24, 36, 3), np.float32)), "has 3 values of float32 for each pixel"),
+    "too large": (
+        "far/im1.npy",
+        as_npy(np.full((24, 36, 2), -1e300)),
+        "has values that float32 cannot hold: up to 1e+300",
+    ),
     "pickle": ("code/im1.npy", as_npy(np.array([None])), "is not an array of numbers"),
     "latin": ("said/im1.txt", b"\xe4", "is not UTF-8 text"),
     "no json": ("more/im1.json", b"{", "is not JSON"),

@@ -224,6 +224,30 @@ def test_what_does_not_fit_is_named(lmdb: Path, tmp_path: Path) -> None:
     assert digests(lmdb) == before
 
 
+@pytest.mark.parametrize("name", ["v.npy", "v.npz"])
+@pytest.mark.parametrize("damage", ["cut", "header", "values", "other"])
+def test_a_damaged_file_of_numpy_is_named(lmdb: Path, tmp_path: Path, name: str, damage: str) -> None:
+    path = tmp_path / name
+    if name == "v.npy":
+        saved(path, rows())
+    else:
+        np.savez_compressed(path, key=open_pack(lmdb).keys, v=rows())
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        data = data[: len(data) // 2]
+    elif damage == "header":
+        at = data.index(b"'shape'") if name == "v.npy" else 0
+        data[at : at + 7] = b"'shape("
+    elif damage == "values" and name == "v.npz":
+        data[-200:-150] = bytes(50)
+    else:
+        (np.savez if name == "v.npy" else np.save)(tmp_path / "other", rows())
+        data = bytearray(next(tmp_path.glob("other.*")).read_bytes())
+    path.write_bytes(data)
+    with pytest.raises(BadInput, match=f"{name}: (is not|has)"):
+        attach(lmdb, path, "v")
+
+
 def test_commands_say_what_to_do(lmdb: Path, tmp_path: Path) -> None:
     array = saved(tmp_path / "v.npy", rows())
     assert "the pack 24 records" in refused(1, "attach", lmdb, saved(tmp_path / "s.npy", rows()[:-1]), "--as", "v")

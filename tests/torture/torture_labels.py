@@ -29,6 +29,7 @@ from packer.packing.make_record import rejected
 from packer.packing.partition import checked_texts
 from packer.packing.resolve import ClassIds, Resolver
 from packer.sources import open_source, recognize, source, tree
+from packer.sources.coco_masks import categories_of, panoptic_in
 from packer.sources.source import SourceOptions, Tree
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -262,6 +263,25 @@ def reader_of(kind: str, json_base: Any = None) -> Callable[[bytes], str]:
         return _labels(kind, choice, files, options, auto=choice & 0xE0 == 0xE0)
 
     return read
+
+
+def read_panoptic(data: bytes, base: str) -> str:
+    """A panoptic file of COCO, which is also looked at as a file of stuff; or edits of a good one."""
+    choice, text = data[0] if data else 0, data[1:]
+    text = json.dumps(edited(base, text[:16])).encode() if choice & 16 else text
+    root = written({"some.json": text})
+    here = Tree(root.encode(), (), (b"some.json",), ())
+    categories_of(here, b"some.json", 255)
+    try:
+        found = panoptic_in(here, f"panoptic:{root}/some.json", ())
+    except UsageError as error:
+        check_named(error, {"some.json"})
+        return "refused"
+    assert found is not None
+    for ids in found.ids.values():
+        assert all(0 <= color < 1 << 24 for color in ids[::2])
+        assert all(0 <= number < len(found.classes) for number in ids[1::2])
+    return "read"
 
 
 def edited(text: str, program: bytes) -> Any:

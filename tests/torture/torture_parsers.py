@@ -14,6 +14,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from torture_labels import (  # noqa: E402
     check_named,
     places_of,
     read_list,
+    read_panoptic,
     read_voc,
     read_yaml,
     read_yolo,
@@ -41,8 +43,16 @@ from torture_labels import (  # noqa: E402
     written,
 )
 from torture_mutations import with_checksums  # noqa: E402
-from torture_seeds import BASES, SEEDS_OF  # noqa: E402
-from torture_texts import read_masks, read_options, read_pack_list, read_selected  # noqa: E402
+from torture_seeds import BASES, ROWS, SEEDS_OF, SMALL_MAP, npy  # noqa: E402
+from torture_texts import (  # noqa: E402
+    SIDECARS,
+    read_masks,
+    read_options,
+    read_pack_list,
+    read_rows,
+    read_selected,
+    read_sidecars,
+)
 
 from packer.errors import BadImage, BadMask, BadPart, DamagedPack, UsageError  # noqa: E402
 from packer.format.index import SCHEMA, read_index  # noqa: E402
@@ -244,26 +254,19 @@ STORED_MASKS += [
     bytes([4, 6, 8]),
     bytes([4, 6, 8]) + picture(SMALL_MASK, palette=True),
 ]
-SMALL_MAP = np.arange(48, dtype=np.float32).reshape(6, 8)
-
-
-def _npy(values: Any) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, values)
-    return stream.getvalue()
 
 
 PART_FILES = [
-    b"\0" + _npy(SMALL_MAP), b"\0" + _npy(SMALL_MAP.astype(np.uint16)), b"\2" + _npy(SMALL_MAP[None].astype(">f8")),
-    b"\2" + _npy(np.asfortranarray(SMALL_MAP)), b"\3a text \xc3\xa4\n", b'\4{"a": [1, "b", null]}',
-    b"\2" + _npy(np.array(7)), b"\0" + encode_mask(SMALL_MASK.astype(np.uint16), "png"),
+    b"\0" + npy(SMALL_MAP), b"\0" + npy(SMALL_MAP.astype(np.uint16)), b"\2" + npy(SMALL_MAP[None].astype(">f8")),
+    b"\2" + npy(np.asfortranarray(SMALL_MAP)), b"\3a text \xc3\xa4\n", b'\4{"a": [1, "b", null]}',
+    b"\2" + npy(np.array(7)), b"\0" + encode_mask(SMALL_MASK.astype(np.uint16), "png"),
     b"\1" + encode_mask(SMALL_MASK, "png"),
 ]  # fmt: skip
 STORED_PARTS = [
-    bytes([0, 48, 6, 8]) + SMALL_MAP.tobytes(), bytes([0, 3 | 48, 6, 8]) + _npy(SMALL_MAP),
+    bytes([0, 48, 6, 8]) + SMALL_MAP.tobytes(), bytes([0, 3 | 48, 6, 8]) + npy(SMALL_MAP),
     bytes([0, 1 | 48, 6, 8]) + BY_KIND["map"].encode(SMALL_MAP, "zstd"),
     bytes([0, 2, 6, 8]) + encode_mask(SMALL_MASK, "png"), bytes([1, 2, 6, 8]) + encode_mask(SMALL_MASK, "png"),
-    bytes([1, 0, 6, 8]) + bytes(144), bytes([2, 3, 0, 0]) + _npy(SMALL_MAP),
+    bytes([1, 0, 6, 8]) + bytes(144), bytes([2, 3, 0, 0]) + npy(SMALL_MAP),
     bytes([3, 5, 0, 0]) + b"a text", bytes([4, 6, 0, 0]) + b'{"a": 1}',
     bytes([0, 2 | 32, 6, 8]) + encode_mask(SMALL_MASK, "png"), bytes([1, 16, 6, 8]) + bytes(47),
     bytes([1, 0, 0, 8]) + bytes(8), bytes([3, 5, 0, 0]) + b"\xff", bytes([4, 6, 0, 0]) + b"{",
@@ -273,7 +276,6 @@ VALUE_FILES = [
     b"\0road 1 2\n", b"\x01road 7\n", b"\1{}", b"\0",
     b"\x017 0 road\n8 1\n9 255\n", b'\1{"7": 0, "8": 1}', b"\x010:1\n1=>0\n",
 ]  # fmt: skip
-
 
 # -- packs
 
@@ -386,6 +388,7 @@ LABELS = {
     "list": read_list,
     "voc": read_voc,
     **{kind: reader_of(kind, BASES.get(kind)) for kind in LABEL_FILES},
+    "panoptic": partial(read_panoptic, base=json.dumps(BASES["panoptic"])),
     "rle": read_masks,
     "selection": read_selected,
     "config": read_options,
@@ -407,6 +410,8 @@ def targets() -> dict[str, Target]:
         "mask": Target(read_mask, [bytes([i % 256]) + data for i, data in enumerate(images)]),
         "mask-stored": Target(read_stored_mask, STORED_MASKS),
         "mask-values": Target(read_mask_values, VALUE_FILES),
+        "rows": Target(read_rows, ROWS),
+        "sidecars": Target(read_sidecars, [*(bytes([n]) + one.to_json() for one in SIDECARS for n in (0, 1)), *edits]),
         "part": Target(read_part, [*PART_FILES, *(bytes([1 + i % 32]) + data for i, data in enumerate(images))]),
         "part-stored": Target(read_stored_part, STORED_PARTS),
         "manifest": Target(read_manifest, [b"\0" + MANIFEST, b"\1" + MANIFEST, *edits]),

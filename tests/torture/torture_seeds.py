@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 from drawn import voc_xml
 
 from packer.sources.coco_objects import rle_text
@@ -125,6 +127,17 @@ BASES: dict[str, Any] = {
         },
         "a1": {"asset": {"name": "c.png"}, "regions": []},
     }},
+    "panoptic": {
+        "images": [{"id": 1, "file_name": "a.jpg"}],
+        "annotations": [
+            {"image_id": 1, "file_name": "a.png", "segments_info": [
+                {"id": 66051, "category_id": 7, "iscrowd": 0, "area": 4, "bbox": [0, 0, 2, 2]},
+                {"id": 9, "category_id": 1},
+            ]},
+            {"image_id": 2, "file_name": "b/c.png", "segments_info": []},
+        ],
+        "categories": [{"id": 7, "name": "sky", "isthing": 0}, {"id": 1, "name": "dog", "isthing": 1}],
+    },
 }  # fmt: skip
 """JSON that is edited."""
 EDITS = [bytes([choice]) + bytes(pair) for choice in (16, 86) for pair in zip(range(0, 60, 3), range(60), strict=False)]
@@ -217,3 +230,29 @@ SEEDS_OF: dict[str, list[bytes]] = {
     ],
 }
 """Parser -> its seeds; the first byte of each chooses how it is read."""
+SMALL_MAP = np.arange(48, dtype=np.float32).reshape(6, 8)
+
+
+def npy(values: Any) -> bytes:
+    """The bytes of a .npy file."""
+    stream = io.BytesIO()
+    np.save(stream, values)
+    return stream.getvalue()
+
+
+def _npz(**arrays: Any) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+ROWS = [
+    b"\0key,more\n7,1.5\n8,2\nx,-3\n", b'\0path,more,x\na.jpg,"a ""b""",1\n7.jpg,c,2\nb/c d.png,,3\n',
+    b"\x81key\tx\n8\t1\nx\t2\n7\t3\n", b"\x20key,more\n7,a\n7,b\n8,c\nx,d\n",
+    b'\x02{"key": "7", "more": [1, 2]}\n{"key": "8", "more": [3, 4]}\n{"key": "x", "more": [5, 6]}\n',
+    b'\x32{"path": "a.jpg", "more": {"a": 1}}\n{"path": "7.jpg", "more": null}\n',
+    b"\3" + npy(SMALL_MAP[:3]), b"\3" + npy(SMALL_MAP), b"\x08" + npy(np.arange(3, dtype=">i2")),
+    b"\4" + _npz(key=np.array(["7", "x", "8"]), more=SMALL_MAP[:3]),
+    b"\x0e" + _npz(path=np.array([b"a.jpg"]), more=SMALL_MAP),
+]  # fmt: skip
+"""Files for packer attach."""

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
-from torture_labels import GOLDEN, IMAGES, check_named, written
+from torture_labels import GOLDEN, IMAGES, check_named, edited, written
 
 from packer.errors import DamagedPack, PackerError, UsageError
+from packer.format.beside import parse_beside
 from packer.format.lists import KINDS, file_of
 from packer.format.lists import read_list as rows_of_list
-from packer.format.manifest import FileEntry, parse_manifest
+from packer.format.manifest import FileEntry, digest_of, parse_manifest
+from packer.format.sidecar_list import SidecarFacts, SidecarFile, SidecarList, file_names, rows_digest
 from packer.model.rle import MOST_DIGITS, decode, encode_shape, lengths_of, write
 from packer.packing.build_options import BuildOptions
 from packer.packing.input_table import read_selection
 from packer.packing.recorded import as_config, options_from, read_config
+from packer.repack.attached_rows import AttachRequest, read_attached
 from packer.sources.coco_objects import (
     CocoObject,
     Rules,
@@ -146,6 +151,67 @@ def read_options(data: bytes) -> str:
 
 
 PLAIN = parse_manifest("pack.json", (GOLDEN / "lmdb-landmarks" / "pack.json").read_bytes())
+
+
+class _ThreeRecords:
+    """What joining looks at in a pack."""
+
+    keys, paths = ("7", "8", "x"), [os.fsdecode(path) for path in IMAGES[:3]]
+
+    def key(self, record: int) -> str:
+        return self.keys[record]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+ROW_FILES = ("a.csv", "a.tsv", "a.jsonl", "a.npy", "a.npz")
+
+
+def read_rows(data: bytes) -> str:
+    """A file for `packer attach`: its first byte chooses the format, and what is asked for."""
+    choice, content = data[0] if data else 0, data[1:]
+    name = ROW_FILES[choice % len(ROW_FILES)]
+    kind = (None, "array", "text", "json")[choice >> 4 & 3]
+    asked = AttachRequest(f"{written({name: content})}/{name}", "more", kind, "x" if choice >> 7 else None)
+    pack: Any = _ThreeRecords()
+    try:
+        found = read_attached(asked, pack)
+        values = found.chunk(0, 3)
+    except PackerError as error:
+        check_named(error, {name, "--column"})
+        return "refused"
+    assert len(values) == 3
+    return "read"
+
+
+def _sidecar(name: str, kind: str, *more: Any) -> SidecarList:
+    files = (SidecarFile(file, 512, "0" * 64, "0123abcd") for file in file_names(name, kind))
+    return SidecarList(rows_digest(PLAIN), (SidecarFacts(name, kind, *more[:2], tuple(files), *more[2:]),))
+
+
+SIDECARS = [
+    _sidecar("a", "array", "float16", (2,)), _sidecar("t", "text", "", (-1,)), _sidecar("j", "json", "", ()),
+    _sidecar("m", "mask", "uint8", (), "png", ("sky", "dog"), 255), _sidecar("i", "image", "uint8", (), "jpeg"),
+]  # fmt: skip
+
+
+def read_sidecars(data: bytes) -> str:
+    """sidecars.json: any bytes, bytes whose digest is made anew, or edits of a good one."""
+    choice, text = data[0] % 3 if data else 0, data[1:]
+    if choice:
+        with suppress(ValueError, RecursionError, AttributeError):  # json.loads of anything, json.dumps of 10**400
+            content = json.loads(text) if choice == 1 else edited(SIDECARS[len(text) % 5].to_json().decode(), text[:16])
+            content.pop("digest", None)
+            text = (json.dumps({**content, "digest": digest_of(content)}, indent=1) + "\n").encode("ascii")
+    try:
+        found = parse_beside(SidecarList, "pack", text, PLAIN)
+    except DamagedPack as error:
+        check_named(error, {SidecarList.NAME})
+        return "refused"
+    for facts in found.sidecars:
+        assert facts.text.isprintable() and facts.spec.name == facts.name and facts.bytes >= 0
+    return "read"
 
 
 def read_pack_list(data: bytes) -> str:
