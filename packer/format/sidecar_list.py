@@ -103,6 +103,8 @@ class SidecarFacts:
             return str(error)
         if self.encoding not in ((*ENCODINGS, "copy") if self.kind in OF_PIXELS else ("",)):
             return f"has a strange encoding of {self.name}"
+        if self.kind not in KIND_FILES:
+            return f"has {self.name} of a kind that this packer does not know: {printable(self.kind)}"
         if tuple(file.name for file in self.files) != file_names(self.name, self.kind):
             return f"has other files of {self.name} than packer writes"
         if self.kind == "array" and (

@@ -42,6 +42,7 @@ from packer.system import usable_cores
 FIX = "correct it, or attach it to the pack that it was made of"
 RECORDED = ("resize", "fit", "pad_value", "interpolation", "quality", "decoder", "max_pixels")
 """The options of a pack by which its images were made."""
+AN_ARRAY = ("an array", "numpy.save")
 Columns = Mapping[str, Callable[[bool], Any]]
 """Name -> what reads the column, given whether it is text: an array, an Arrow column or a list."""
 
@@ -110,7 +111,7 @@ def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
 
 def _loaded(path: str) -> NDArray[Any]:
     """Return the array of a .npy file, mapped."""
-    with _saved_by_numpy(path, "an array", "numpy.save"):
+    with _saved_by_numpy(path, *AN_ARRAY):
         return np.lib.format.open_memmap(path, mode="r")
 
 
@@ -130,7 +131,8 @@ def _in_order(where: str, values: NDArray[Any], pack: Pack) -> Attached:
     if values.shape[:1] != (len(pack),):
         rows = plural(len(values), "row") if values.ndim else "no rows"
         raise BadInput(where, f"has {rows}, but the pack {plural(len(pack), 'record')}", FIX)
-    return Attached(_values_of(values), None, "in their order")
+    with _saved_by_numpy(where, *AN_ARRAY):  # texts may be of characters that do not exist
+        return Attached(_values_of(values), None, "in their order")
 
 
 # -- folders
@@ -292,7 +294,7 @@ def _npz(path: str) -> Columns:
 
     def read(name: str, is_text: bool) -> Any:
         with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
-            return arrays[name]
+            return _values_of(arrays[name])
 
     with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
         return {name: partial(read, name) for name in arrays.files}

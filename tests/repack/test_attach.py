@@ -218,7 +218,8 @@ def test_what_does_not_fit_is_named(lmdb: Path, tmp_path: Path) -> None:
     assert "JSON cannot hold" in said({"key": keys, "n": [b"bytes"] * COUNT}, "t.parquet")
     assert "t.jsonl:1: is not JSON" in said({"key": keys, "n": [float("nan")] * COUNT})
     assert "is not an array of numbers" in said({"key": keys, "n": [[0] * (1 + i % 2) for i in numbers]}, kind="array")
-    for wrong in (np.zeros((23, 2)), np.zeros(()), np.zeros((COUNT, 0)), np.array([object()] * COUNT)):
+    no_text = np.full(COUNT, 0x7FFFFFFF, "<u4").view("<U1")  # characters that do not exist
+    for wrong in (np.zeros((23, 2)), np.zeros(()), np.zeros((COUNT, 0)), np.array([object()] * COUNT), no_text):
         with pytest.raises(BadInput):
             attach(lmdb, saved(tmp_path / "v.npy", wrong), "v")
     assert digests(lmdb) == before
