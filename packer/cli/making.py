@@ -98,7 +98,9 @@ def summary_lines(summary: BuildSummary, output: str) -> list[str]:
     counts = summary.manifest.counts
     rejected = read_list(summary.path, "rejected", summary.manifest)
     lines = [*rejected_lines(rejected, counts["rejected"])]
-    boxes = [f"{counts[name]:,} {name.removeprefix('boxes_')}" for name in BOX_COUNTS if counts.get(name)]
+    boxes = [
+        f"{counts[name]:,} {name.removeprefix('boxes_').replace('_', ' ')}" for name in BOX_COUNTS if counts.get(name)
+    ]
     if boxes:
         listed = LISTED if counts.get("changed") else ""
         lines.append(f"boxes: {counts.get('boxes', 0):,} packed, {', '.join(boxes)}{listed}")
@@ -133,7 +135,7 @@ def jpeg_index_text(index: JpegIndexList, manifest: Manifest) -> str:
 
 
 LISTED = " (packer info --changed lists them)"
-BOX_COUNTS = ("boxes_clamped", "boxes_clipped", "boxes_dropped", "boxes_cropped")
+BOX_COUNTS = ("boxes_clamped", "boxes_clipped", "boxes_dropped", "boxes_cropped", "boxes_without_mask")
 
 
 def summary_facts(summary: BuildSummary) -> dict[str, Any]:

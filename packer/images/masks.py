@@ -39,7 +39,7 @@ class MaskValues:
         ignore: The id of pixels that are of no class. None: all pixels are of a class.
         ids: (value of a file, its id); the value of a color is r << 16 | g << 8 | b. Empty: values are ids.
         in_colors: Whether `ids` are of colors.
-        binary: The pictures are black and white, which have the ids 0 and 1.
+        binary: The pictures are black and white, or have the values 0 and 1.
     """
 
     classes: tuple[str, ...] = ()
@@ -61,8 +61,8 @@ class MaskValues:
         pairs = tuple((color, known.get(number, number)) for color, number in zip(ids[::2], ids[1::2], strict=True))
         return replace(self, ids=pairs, in_colors=True)
 
-    def ids_of(self, values: Mask, dtype: str) -> Mask:
-        """Return the ids of the values of a file (`packer.images.pillow.decode_values`).
+    def ids_of(self, values: Mask, dtype: str, lossy: bool = False) -> Mask:
+        """Return the ids of the values of a file (`packer.images.pillow.decode_values`), which is `lossy` if a JPEG.
 
         Raises:
             BadMask: A value is unknown; the error says how many pixels have it.
@@ -73,7 +73,7 @@ class MaskValues:
             problem = "is a picture in colors, and what they mean is not known"
             raise BadMask("", problem, "say what they mean with --mask-values=colors:FILE")
         if self.binary:
-            return (values >= HALF if values.dtype == np.uint8 else values > 0).astype(dtype)
+            return _foreground(values, lossy).astype(dtype)
         return self._of_colors(values, dtype) if self.in_colors else self._of_levels(values, dtype)
 
     def _of_levels(self, values: Mask, dtype: str) -> Mask:
@@ -143,6 +143,20 @@ class MaskValues:
         return f"{known or 'an id has at most 16 bits'}{also}"
 
 
+def _foreground(values: Mask, lossy: bool) -> NDArray[np.bool_]:
+    """Return the white pixels of a picture in black and white, or those that are 1 in one of 0 and 1.
+
+    Raises:
+        BadMask: None is as bright, though some are not black.
+    """
+    most = int(values.max(initial=0))
+    white = HALF if most <= np.iinfo(np.uint8).max else HALF << 8
+    if lossy or most in (0, 1) or most >= white:
+        return values >= (white if lossy or most > 1 else 1)
+    problem = f"is not black and white: its largest value is {most}"
+    raise BadMask("", problem, "if its values are numbers of classes, --mask-values=ids reads it")
+
+
 def gray_of(values: Mask, most: int = 0) -> Mask:
     """Return a picture in three channels as gray levels (height, width) if none are further apart than `most`."""
     if values.ndim == 3 and int(np.ptp(values, axis=2).max(initial=0)) <= most:
@@ -185,7 +199,7 @@ def decode_mask(data: bytes, values: MaskValues, dtype: str, max_pixels: int = D
     if header.format == "jpeg" and not values.binary:
         problem = "is a JPEG, which changes the values at the borders of areas"
         raise BadMask("", problem, "save masks as PNG; if this one is black and white, --mask-values=binary reads it")
-    return values.ids_of(decode_values(data, header), dtype)
+    return values.ids_of(decode_values(data, header), dtype, header.format == "jpeg")
 
 
 @cache

@@ -7,9 +7,7 @@ kinds by name. A new kind is a class and a line of KINDS, and its name in `packe
 
 from __future__ import annotations
 
-import io
 import json
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +20,7 @@ from packer.images.decode import Decoder, decode, orient
 from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, read_header
 from packer.images.image_headers import Header, bad_image
 from packer.images.masks import MaskValues, codec, decode_mask, decode_stored, encode_mask, gray_of
+from packer.images.npy_files import load_npy, npy_header, save_npy
 from packer.images.pillow import decode_values
 from packer.images.resize import Encoding, TargetSize, encode, resize_map
 from packer.model.annotation import EXTENSIONS, MAP_DTYPES, Image, Part, PartSpec, check_names
@@ -29,8 +28,6 @@ from packer.model.strict_json import check_json, read_json
 
 PICTURES = frozenset(("parquet", "tfrecord", "webdataset"))
 """Containers whose readers take a mask as a picture."""
-NUMBERS = "biufc"
-"""The kinds of dtypes of numbers."""
 _NPY = b"\x93NUMPY"
 
 
@@ -197,7 +194,7 @@ class MapKind(PartKind):
     def facts(self, data: bytes, complete: bool, size: int, max_pixels: int) -> FileFacts:
         if not data.startswith(_NPY):
             return _facts_of_picture(data, complete, size, max_pixels)
-        shape, _, dtype, _ = _npy_header(data)
+        shape, _, dtype, _ = npy_header(data)
         if len(shape) not in (2, 3) or dtype.name not in (*MAP_DTYPES, "float64"):
             problem = f"is an array of {dtype.name} {shape}, not of {', '.join(MAP_DTYPES)} (height, width)"
             raise bad_image(problem, "save it as such a one; other arrays are of the kind array")
@@ -206,7 +203,7 @@ class MapKind(PartKind):
 
     def read(self, data: bytes, recipe: PartRecipe) -> Any:
         if data.startswith(_NPY):
-            value = _loaded(data)
+            value = load_npy(data)
         else:
             header = read_header(data)
             check_header(header, recipe.max_pixels, "first")
@@ -228,7 +225,7 @@ class MapKind(PartKind):
 
     def encode(self, value: Any, encoding: str, quality: int = 90) -> bytes:
         if encoding in ("png", "npy"):
-            return encode_mask(value, "png") if encoding == "png" else _saved(value)
+            return encode_mask(value, "png") if encoding == "png" else save_npy(value)
         data = value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
         # bytes of equal weight side by side are compressed to much less (Blosc, HDF5: shuffle)
         return data if encoding == "raw" else bytes(codec().compress(_planes(data, value.itemsize)))
@@ -240,7 +237,7 @@ class MapKind(PartKind):
             if encoding == "png" and dtype.kind == "u":
                 return decode_stored(data, encoding, shape, spec.dtype)
             if encoding in ("npy", "png"):
-                values = _loaded(bytes(data))
+                values = load_npy(bytes(data))
             else:
                 if encoding == "zstd":
                     planes = codec().decompress(data, decompressed_size=pixels * channels * dtype.itemsize)
@@ -254,7 +251,7 @@ class MapKind(PartKind):
 
     def as_file(self, value: Any, encoding: str, data: bytes) -> tuple[str, bytes]:
         is_gray = value.dtype.kind == "u" and value.ndim == 2
-        return ("png", encode_mask(value, "png")) if is_gray else ("npy", _saved(value))
+        return ("png", encode_mask(value, "png")) if is_gray else ("npy", save_npy(value))
 
     def encoding(self, container: str, encode: str | None, spec: PartSpec) -> str:
         if container in PICTURES:
@@ -333,13 +330,13 @@ class ArrayKind(PartKind):
     endings = frozenset((b".npy",))
 
     def read(self, data: bytes, recipe: PartRecipe) -> Any:
-        return _loaded(data)
+        return load_npy(data)
 
     def encode(self, value: Any, encoding: str, quality: int = 90) -> bytes:
-        return _saved(np.asarray(value))
+        return save_npy(np.asarray(value))
 
     def decode(self, data: bytes | memoryview, encoding: str, shape: tuple[int, int], spec: PartSpec, mode: str) -> Any:
-        return _loaded(bytes(data))
+        return load_npy(bytes(data))
 
 
 class TextKind(PartKind):
@@ -463,38 +460,6 @@ def _facts_of_picture(data: bytes, complete: bool, size: int, max_pixels: int) -
     header = read_header(data, complete, size)
     check_header(header, max_pixels, "first")
     return FileFacts(header.upright_size, "uint16" if header.bit_depth > 8 else "uint8")
-
-
-def _npy_header(data: bytes) -> tuple[tuple[int, ...], bool, Any, int]:
-    """Return shape, whether it is in Fortran's order, dtype and the place of the values of an array in a .npy file.
-
-    Raises:
-        BadImage: There is none, or it is not of numbers.
-    """
-    stream = io.BytesIO(data)
-    try:
-        version = np.lib.format.read_magic(stream)
-        of_version = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, in_fortran, dtype = of_version(stream)
-    except Exception as error:  # numpy's reader raises many kinds, among them ZeroDivisionError
-        raise bad_image(f"is not an array in a .npy file: {str(error).partition(chr(10))[0]}") from None
-    if dtype.kind not in NUMBERS or any(side < 0 for side in shape):
-        raise bad_image("is not an array of numbers in a .npy file", "save it with numpy.save")
-    return shape, in_fortran, dtype, stream.tell()
-
-
-def _loaded(data: bytes) -> Any:
-    """Return the array in a .npy file. Raise BadImage if there is none, or it is not of numbers."""
-    shape, in_fortran, dtype, start = _npy_header(data)
-    if len(data) - start != math.prod(shape) * dtype.itemsize:
-        raise bad_image(f"has {len(data) - start} bytes of values, which is no array {dtype} {shape}")
-    return np.frombuffer(data, dtype, offset=start).reshape(shape, order="F" if in_fortran else "C")
-
-
-def _saved(value: Any) -> bytes:
-    stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.ascontiguousarray(value.astype(value.dtype.newbyteorder("<"), copy=False)))
-    return stream.getvalue()
 
 
 def _planes(data: bytes, width: int) -> bytes:

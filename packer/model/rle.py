@@ -155,6 +155,8 @@ def encode_shape(shape: Any, height: int, width: int, scale: tuple[float, float]
     Raises:
         ValueError: It is not such a shape, or is of an image of another size.
     """
+    if isinstance(shape, str):  # of a record that packer wrote
+        shape = {"size": [height, width], "counts": shape}
     if isinstance(shape, Mapping):
         if list(shape["size"]) != [height, width]:
             raise ValueError(f"is {shape['size'][1]}x{shape['size'][0]}, but the image is {width}x{height}")

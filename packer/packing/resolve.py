@@ -318,6 +318,9 @@ class Resolver:
             }
         )
         annotation = check_boxes(self.policy, annotation, raw, (width, height), (sx, sy, sx, sy), changes)
+        if self.instance_masks and annotation.boxes is not None:
+            masks = annotation.rles or [()] * len(annotation.boxes)
+            self.counts += Counter(boxes_without_mask=sum(not len(counts) for counts in masks))  # none if it is 0
         if stored_frame:
             annotation = move(annotation, orientation_geometry(header.orientation, header.width, header.height))
             annotation = moved_masks(

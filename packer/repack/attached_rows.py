@@ -21,7 +21,8 @@ from packer.format.pack import Pack
 from packer.format.sidecar_list import KIND_FILES
 from packer.images.image_headers import Header
 from packer.images.masks import MaskValues
-from packer.images.parts import BY_KIND, NUMBERS, PartKind, PartRecipe
+from packer.images.npy_files import NUMBERS
+from packer.images.parts import BY_KIND, PartKind, PartRecipe
 from packer.images.resize import TargetSize
 from packer.model.annotation import Int64, PartSpec
 from packer.model.strict_json import read_json

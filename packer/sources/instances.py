@@ -108,7 +108,7 @@ class InstanceSource(ByStemSource):
         check_installed(what=option("labels", "instances"))
         super().__init__(tree, found.matches)
         self.where = found.where
-        self._ignored = IGNORED if options.ignore_id is None else options.ignore_id
+        self._ignored = options.ignore_id
         self._meaning = _meaning_of(tree, found)
         self.classes = self._meaning.classes
         self._only_class = NO_CLASS
@@ -167,7 +167,7 @@ class InstanceSource(ByStemSource):
         if meaning.is_cityscapes:
             of_value = {value: value // PER_CLASS if value >= PER_CLASS else value for value in there}
             return {value: (THINGS[one], int(value < PER_CLASS)) for value, one in of_value.items() if one in THINGS}
-        numbers = [value for value in there if value not in (0, self._ignored)]
+        numbers = [value for value in there if value not in self._no_objects(values, path in meaning.of_class)]
         if path not in meaning.of_class:
             return dict.fromkeys(numbers, (self._only_class, 0))
         classes = _read_values(self._tree, meaning.of_class[path])
@@ -175,9 +175,14 @@ class InstanceSource(ByStemSource):
             raise BadMask(meaning.of_class[path], f"has another size than {printable(path)}", "make them alike")
         return {number: (self._class_in(path, number, classes[values == number]), 0) for number in numbers}
 
+    def _no_objects(self, values: Image, has_border: bool) -> tuple[int | None, ...]:
+        """Return the values that are no object: 255 is one in colors and 16 bits, and is the border in VOC."""
+        is_border = values.dtype == np.uint8 and (has_border or self._ignored is None)
+        return 0, self._ignored, IGNORED if is_border else 0
+
     def _class_in(self, path: bytes, number: int, classes: Int64) -> str:
         """Return the class that most pixels of an object have."""
-        found, counts = np.unique(classes[(classes != 0) & (classes != self._ignored)], return_counts=True)
+        found, counts = np.unique(classes[~np.isin(classes, (0, IGNORED, self._ignored or 0))], return_counts=True)
         names = self._meaning.classes or ()
         value = int(found[counts.argmax()]) if len(found) else 0
         if not 0 < value <= len(names):

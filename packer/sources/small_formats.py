@@ -183,7 +183,11 @@ def _add_labelme_shape(
     if kind == "polygon":
         objects.add(name, polygon=corners, fields=fields)
     elif kind == "rectangle":
-        objects.add(name, extent(corners), fields=fields)
+        box = extent(corners)
+        if objects.with_masks:  # LabelMe fills it, too (labelme.utils.shape_to_mask)
+            left, top, right, bottom = box
+            objects.shapes[len(objects.boxes)] = ([left, top, right, top, right, bottom, left, bottom],)
+        objects.add(name, box, fields=fields)
     elif kind == MASK:
         left, top, *_ = (int(coordinate(value)) for value in extent(corners))
         objects.add_mask(name, Bitmap(partial(_labelme_mask, shape["mask"]), (left, top), size), fields)

@@ -64,6 +64,22 @@ def test_numbers_of_one_class(labels: str, tmp_path: Path) -> None:
     assert len(pack) == 3 and pack.manifest.parts == {}
 
 
+@pytest.mark.parametrize("form", ["colors", "16 bits", "8 bits"])
+def test_only_the_255_of_8_bits_is_ignored(form: str, tmp_path: Path) -> None:
+    """In colors it is blue, and in pictures of 16 bits the 255th object."""
+    values = numbers(1).astype(np.uint16)
+    values[values == 4] = 255
+    pixels = np.dstack([np.zeros_like(values), values * 0, values]) if form == "colors" else values
+    data = picture(pixels if form == "16 bits" else pixels.astype(np.uint8))
+    files = drawn_pairs("PedMasks/{}_mask.png") | {"PedMasks/im0_mask.png": data}
+    source = write_files(tmp_path / "set", files)
+    wanted = masks_in(values, *([255] if form == "8 bits" else []))
+    assert 255 in values
+    assert_objects(build(source), 0, wanted, ["object"] * len(wanted))
+    left = {n: mask for n, mask in masks_in(values).items() if n != 2}
+    assert_objects(build(source, ignore_id=2), 0, left, ["object"] * len(left))
+
+
 def test_the_class_has_the_name_of_the_list(tmp_path: Path) -> None:
     source = write_files(tmp_path / "set", {**drawn_pairs("PedMasks/{}_mask.png"), "names": b"person\n"})
     assert build(source, classes=str(source / "names")).classes == ["person"]
@@ -96,6 +112,8 @@ def test_pascal_voc(tmp_path: Path) -> None:
         wanted = masks_in(values, 255)
         assert_objects(pack, i, wanted, [{1: "person", 2: "bird"}.get(n, "cat") for n in wanted])
     assert pack.classes[0] == "aeroplane" and len(pack.classes) == 20
+    wanted = masks_in(values, 255, 1)
+    assert_objects(build(source, ignore_id=1), 1, wanted, [{2: "bird"}.get(n, "cat") for n in wanted])
     both = build(source, ("masks", "instances"))
     assert both.manifest.masks["mask"].classes[0] == "background" and both.annotation(0).rles is not None
     assert set(np.unique(both.mask(0))) <= {0, 3, 8, 15, 255}

@@ -12,6 +12,7 @@ import pytest
 from drawn import image_file
 from drawn_instances import LABELS, Masks, decoded, draw_instances, drawn_masks, read_masks
 from drawn_masks import nearest_by_hand, picture, write_files
+from running import good
 
 import packer
 from packer import BuildOptions, build_pack
@@ -131,6 +132,19 @@ def test_yolo_polygons(tmp_path: Path) -> None:
     assert pack.annotation(1).rles is None and pack.instance_masks(1).shape == (0, 30, 40)
 
 
+def test_boxes_without_a_mask_are_counted(tmp_path: Path) -> None:
+    polygon, box = "0 0.1 0.1 0.9 0.1 0.9 0.8 0.5 0.3\n", "1 0.5 0.5 0.2 0.2\n"
+    for name, rows, count in (("a", polygon + box, 1), ("b", box + box, 2), ("c", polygon, 0)):
+        files = {"images/a.png": image_file(1, 40, 30, "PNG"), "labels/a.txt": rows.encode()}
+        files["data.yaml"] = b"names: [cell, dot]\ntrain: images\n"
+        source = write_files(tmp_path / name, files)
+        pack = build(source)
+        assert pack.manifest.counts.get("boxes_without_mask", 0) == count
+        said = good("build", source, "--instance-masks", "-o", tmp_path / f"{name}.lmdb").out
+        assert (f"{count} without mask" in said) == bool(count)
+        assert "boxes_without_mask" not in build(source, instance_masks=False).manifest.counts
+
+
 HOSTILE = {
     "beyond the image": {"size": [48, 60], "counts": [0, 48 * 60 + 1]},
     "negative": {"size": [48, 60], "counts": [-1, 48 * 60 + 1]},
@@ -198,7 +212,11 @@ def test_bitmaps(kind: str, tmp_path: Path) -> None:
     found, annotation = read_masks(pack, 0), pack.annotation(0)
     wanted = np.zeros((30, 40), np.uint8)
     wanted[5:14, 20:34] = mask
-    assert np.array_equal(found[1], wanted) and not found[2].any()
+    assert np.array_equal(found[1], wanted)
+    filled = np.zeros((30, 40), np.uint8)  # as LabelMe fills rectangles; boxes of CVAT are no shapes
+    filled[2:9, 1:5] = kind == "labelme"
+    assert np.array_equal(found[2], filled)
+    assert pack.manifest.counts.get("boxes_without_mask", 0) == (kind == "cvat")
     assert np.array_equal(found[0], decoded([[2.0, 2, 12, 2, 7, 11]], 30, 40))
     assert annotation.boxes[1].tolist() == [20, 5, 34, 14]
     without = build(source, labels=kind, instance_masks=False)

@@ -359,6 +359,21 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("white", [1, 255, 65535])
+def test_binary_masks(white: int, dtype: Any, tmp_path: Path) -> None:
+    """Black and white, or 0 and 1; ids of classes are refused, which would all be black."""
+    white = min(white, np.iinfo(dtype).max)
+    drawn_ones = {f"im{i}": (draw_mask(i) == 1).astype(dtype) for i in range(4)}
+    files = pairs() | {f"masks/{name}.png": picture(ones * dtype(white)) for name, ones in drawn_ones.items()}
+    source = write_files(tmp_path / "set", files)
+    assert same(masks_of(build(source, mask="masks", mask_values="binary")), drawn_ones)
+    again = {"overwrite": True, "mask": "masks", "mask_values": "binary"}
+    (source / "masks/im1.png").write_bytes(picture(draw_mask(1) % 3))
+    with pytest.raises(TooManyBad, match="largest value is 2; if its values are numbers of classes, --mask-values ids"):
+        build(source, **again)
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_bad_masks_are_named(case: str, tmp_path: Path) -> None:
     data, reason, problem = BAD[case]

@@ -95,7 +95,8 @@ def two_packs(folder: Path, **more: dict[str, Any]) -> list[packer.Pack]:
     for number, (name, options) in enumerate(more.items()):
         masks = {f"{name}{seed}": draw_mask(10 * number + seed) for seed in range(3)}
         files = {f"images/{one}.png": image_of(mask) for one, mask in masks.items()}
-        files |= {f"masks/{one}.png": picture(mask) for one, mask in masks.items()}
+        most = 1 if options.get("mask_values") == "binary" else 255
+        files |= {f"masks/{one}.png": picture(np.minimum(mask, most)) for one, mask in masks.items()}
         made.append(build(write_files(folder / name, files), **options))
     return made
 

@@ -53,6 +53,16 @@ def test_packs_from_packs(container: str, source: Path, tmp_path: Path) -> None:
     assert_drawn(tmp_path / f"e.{container}", source)
 
 
+@pytest.mark.parametrize("container", ["webdataset", "tfrecord"])
+def test_files_of_packs_are_adopted(container: str, source: Path, tmp_path: Path) -> None:
+    pack = build(source, tmp_path / "a", format=container, encode="png")
+    shard = next(path for path in pack.iterdir() if path.suffix in (".tar", ".tfrecord"))
+    packer.adopt([shard], tmp_path / "b")
+    ones, others = open_pack(pack), open_pack(tmp_path / "b")
+    assert len(others) == len(ones)
+    assert all(np.array_equal(read_masks(others, i), read_masks(ones, i)) for i in range(len(ones)))
+
+
 def test_convert_resizes_masks(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack = build(source, tmp_path / "a.lmdb")
     packer.convert(pack, tmp_path / "b.lmdb", resize="33x21", workers=1)
