@@ -135,11 +135,12 @@ def _write(pack: Pack, record: int, layout: Layout, names: Names) -> None:
     else:
         data = bytes(pack.record(record))
     layout.write(item.name, data)
-    for name in pack.manifest.masks:
-        if (mask := pack.mask(record, name)) is not None:
-            layout.write_mask(item.name, name, mask)
     for spec in pack.manifest.part_specs:
-        if spec.kind != "mask" and (value := pack.part(record, spec.name)) is not None:
+        if (value := pack.part(record, spec.name)) is None:
+            layout.options["missing-labels"] = "empty"
+        elif spec.kind == "mask":
+            layout.write_mask(item.name, spec.name, value)
+        else:
             stored = pack.reader.encoding_of(record, spec.name), pack.reader.part(record, spec.name) or b""
             layout.write_part(item.name, spec, BY_KIND[spec.kind].as_file(value, *stored))
     layout.note_lost(annotation)

@@ -246,6 +246,28 @@ def test_they_are_extracted_and_built_again(source: Path, tmp_path: Path) -> Non
     check(build(tmp_path / "out", "again.lmdb", part=parts))
 
 
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("names", [("seg",), ("mask", "seg"), ("seg", "more")])
+def test_masks_of_other_names_are_extracted_and_built_again(
+    names: tuple[str, ...], missing: bool, tmp_path: Path
+) -> None:
+    images = {f"left/im{i}.png": picture(value_of("right", i)) for i in range(COUNT)}
+    source = write_files(tmp_path / "set", images | dict(files_of("more", i) for i in range(COUNT)))
+    for number, name in enumerate(name for name in names if name != "more"):
+        (source / name).mkdir(exist_ok=True)
+        (source / name / "classes.txt").write_text(f"void\n{name}\nc\n")
+        for i in range(COUNT - missing):
+            ids = np.random.default_rng(9 * number + i).integers(0, 3, SIDES[::-1]).astype(np.uint8)
+            (source / f"{name}/im{i}.png").write_bytes(picture(ids))
+    parts = tuple("more=more:json" if name == "more" else f"{name}={name}:mask" for name in names)
+    pack = build(source, encode="png", part=parts, missing_labels="empty", ignore_id=7)
+    found = extract(pack.path, tmp_path / "out", "folder")
+    assert ("--missing-labels" in found.build) == missing
+    good(*found.build[1:], "-o", tmp_path / "again.lmdb")
+    assert good("diff", pack.path, tmp_path / "again.lmdb").out.endswith(f"equal: {COUNT} records\n")
+    assert Pack(tmp_path / "again.lmdb").manifest.masks == pack.manifest.masks
+
+
 def decoded(data: bytes) -> Any:
     found: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     return found[..., ::-1] if found.ndim == 3 else found

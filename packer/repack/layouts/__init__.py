@@ -96,12 +96,12 @@ class Layout:
     @property
     def is_of_masks(self) -> bool:
         """Whether the pack has masks, and no other labels."""
-        return bool(self.manifest.masks) and not self.manifest.fields
+        return MASK in self.manifest.masks and not self.manifest.fields
 
     def check(self) -> None:
         """Raise UsageError if the pack has nothing that this layout could hold, or a class that it cannot name."""
         fields = {name for name in self.manifest.fields if name != "box_labels"}
-        fields |= {"masks"} if self.manifest.masks else set()
+        fields |= {"masks"} if MASK in self.manifest.masks else set()
         if self.needs and not fields & self.needs:
             has = ", ".join(sorted(fields)) or "no labels"
             problem = f"{self.name} holds {' or '.join(sorted(self.needs))}, but the pack has {has}"
@@ -139,8 +139,10 @@ class Layout:
 
     def mask_file(self, image: bytes, name: str) -> bytes:
         """Return where the mask of the image at this path goes."""
-        folder = self.mask_folder if name == MASK else name.encode("ascii")
-        return b"%s/%s.png" % (folder, below_images(image).rpartition(b".")[0])
+        return b"%s/%s.png" % (self._folder_of(name), below_images(image).rpartition(b".")[0])
+
+    def _folder_of(self, mask: str) -> bytes:
+        return self.mask_folder if mask == MASK else mask.encode("ascii")
 
     def close(self) -> None:
         """Write what is written once: here, the class names in the order of their ids, for ``--classes``."""
@@ -150,14 +152,19 @@ class Layout:
 
     def write_mask_classes(self) -> None:
         """Write the names of the ids of masks beside them, and say how they are read again."""
-        if (facts := self.manifest.masks.get(MASK)) is None:
-            return
-        if facts.classes:
-            names = "".join(f"{name}\n" for name in facts.classes).encode("utf-8", "surrogateescape")
-            self.write(self.mask_folder + b"/class_names.txt", names)
-        self.options |= {"mask": os.fsdecode(self.mask_folder), "mask-values": "ids"}
-        if facts.ignore is not None:
-            self.options["ignore-id"] = str(facts.ignore)
+        ignored = [facts.ignore for facts in self.manifest.masks.values()]
+        for name, facts in self.manifest.masks.items():
+            if facts.classes:
+                names = "".join(f"{one}\n" for one in facts.classes).encode("utf-8", "surrogateescape")
+                self.write(self._folder_of(name) + b"/class_names.txt", names)
+            if name == MASK:
+                self.options["mask"] = os.fsdecode(self.mask_folder)
+            else:
+                self.parts[name] = f"{name}={name}:mask"
+            self.options["mask-values"] = "ids"
+            if ignored[0] is not None:
+                self.options["ignore-id"] = str(ignored[0])
+            self.lost[f"the ignored id of {name}"] += facts.ignore != ignored[0]
 
     def note_lost(self, annotation: Annotation) -> None:
         """Count what the annotation has and this layout cannot hold."""
