@@ -18,6 +18,7 @@ from packer.format.beside import BesideList
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.manifest import FileEntry, Manifest, check_pixels
 from packer.model.annotation import ENCODINGS, OF_PIXELS, MaskFacts, PartSpec, check_names
+from packer.model.fields import check_target_name
 
 CHECKED_BYTES = 1 << 16
 """A checksum for so many bytes: less than the readahead of a disk, and a ten-thousandth of what it protects."""
@@ -127,8 +128,7 @@ def file_names(name: str, kind: str) -> tuple[str, ...]:
 def check_sidecar_name(name: str, parts: Collection[str] = (), fields: Collection[str] = ()) -> None:
     """Raise ValueError if a pack with these parts and annotation fields cannot have a sidecar of this name."""
     check_names([*parts, name])
-    if name in ("image_id", "masks") or f"box_fields.{name}" in fields:
-        raise ValueError(f"{name!r} has another meaning in targets")
+    check_target_name(name, fields)
 
 
 def rows_digest(manifest: Manifest) -> str:

@@ -136,6 +136,8 @@ class PartKind:
         if not self.of_pixels:
             return self.encode(value, "")
         pixels = np.asarray(value)
+        if self.name != "map" and pixels.dtype.name not in ("uint8", "uint16"):
+            raise ValueError(f"it is of {pixels.dtype}, not of uint8 or uint16")
         return self.as_file(pixels[..., None] if pixels.ndim == 2 and self.name == "image" else pixels, "raw", b"")[1]
 
     def encoding(self, container: str, encode: str | None, spec: PartSpec) -> str:

@@ -292,8 +292,8 @@ RESERVED = {
     *_FIELDS,
     *(name.removesuffix("s") for name in _FIELDS),
     *("annotation", "annotations", "box", "channels", "class", "classes", "cls", "crc32c", "dtype", "encoding"),
-    *("filename", "format", "height", "image", "images", "json", "key", "keys", "labels", "masks", "object", "objects"),
-    *("offset", "path", "size", "source_id", "width"),
+    *("filename", "format", "height", "image", "image_id", "images", "json", "key", "keys", "labels", "masks"),
+    *("object", "objects", "offset", "path", "size", "source_id", "width"),
     *("avif", "bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "npy", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff"),
     *("webp",),
 }

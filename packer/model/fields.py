@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, TypeAlias
@@ -433,6 +433,12 @@ def box_fields_of(text: NDArray[np.uint8] | None, boxes: int) -> dict[str, list[
         if not isinstance(values, list) or len(values) != boxes:
             raise ValueError(f"the box field {printable(name)} is not a list of one value for each of {boxes} boxes")
     return found
+
+
+def check_target_name(name: str, fields: Collection[str]) -> None:
+    """Raise ValueError if a part or sidecar of this name would replace a field of boxes among these in targets."""
+    if f"box_fields.{name}" in fields:
+        raise ValueError(f"{name!r} has another meaning in targets: it is a field of the boxes")
 
 
 def _list_array(values: Sequence[Any], items_of: Callable[[list[Any]], Any]) -> Any:

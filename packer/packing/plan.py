@@ -24,7 +24,7 @@ from packer.images.masks import MaskValues
 from packer.images.parts import BY_KIND, PartRecipe
 from packer.images.resize import Encoding, TargetSize
 from packer.model.annotation import PartSpec
-from packer.model.fields import FIELD_NAMES
+from packer.model.fields import FIELD_NAMES, check_target_name
 from packer.packing.build_options import BY_SIZE, DEFAULT_QUALITY, NOT_IN_SPLIT, BuildOptions, not_in_split
 from packer.packing.input_table import Inputs
 from packer.packing.make_record import UNREAD, MeasureJob, Recipe, rows_of
@@ -421,6 +421,11 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
     `measure` encodes a few images in a worker, because a decoder may crash.
     """
     recipe = recipe_of(options, inputs)
+    for part in recipe.parts:
+        try:
+            check_target_name(part.spec.name, inputs.fields)
+        except ValueError as error:
+            raise UsageError(option("part", part.spec.name), str(error), "choose another name") from None
     table, rows = inputs.table, inputs.rows
     order = None if options.shuffle is None or not rows else (rows, derive(options.shuffle))
     facts = _facts_of(table, recipe, lambda: _ratio(table, order, recipe, measure))

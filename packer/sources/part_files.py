@@ -35,6 +35,7 @@ MOST_BYTES = 64 << 20
 """Of a file that is looked at before others are."""
 MASK_PART = "mask", "mask"
 """Name and kind of the part that ``--mask WHERE`` asks for, too."""
+SHOWN_ENDINGS = 5
 FORM = "write NAME=WHERE:KIND, such as depth=depth:map"
 
 
@@ -96,16 +97,31 @@ def files_at(tree: Tree, where: str, kind: PartKind) -> FilesAt:
     what = "pictures" if kind.in_pictures else f"{b' or '.join(sorted(kind.endings)).decode()} files"
     if not inside or inside.startswith(b".."):
         other, _ = find_tree(os.path.join(tree.root, folder))
+        if other.members is not None:
+            raise UsageError(other.root, "is an archive, which only the source may be", "unpack it")
         paths = tuple(os.path.join(other.root, path) for path in of_kind(other, kind))
         if not paths:
-            raise UsageError(other.root, f"has no {what}", "name the folder of the files")
+            endings = sorted({extension_of(path) for path in (*other.files, *other.images)})
+            has = f"; it has {as_text(b', '.join(endings[:SHOWN_ENDINGS]))}" if endings else ""
+            raise UsageError(other.root, f"has no {what}{has}", "name the folder of the files")
         return FilesAt(other.root + b"/", paths)
-    paths = tuple(path for path in candidates if path.startswith(inside + b"/"))
+    place = b"" if inside == b"." else inside + b"/"
+    paths = tuple(path for path in candidates if path.startswith(place)) if place or not kind.in_pictures else ()
     if not paths:
-        there = sorted({folder_of(path) + b"/" for path in candidates if folder_of(path)})
-        step = f"its folders with {what} are: {some_paths(there, 10)}" if there else "name the folder of the files"
-        raise UsageError(tree.root, f"has no {what} in {quoted_value(inside + b'/')}", step)
-    return FilesAt(inside + b"/", paths)
+        raise UsageError(
+            tree.root, f"has no {what} in {quoted_value(place or b'./')}", _other_place(tree, where, candidates, what)
+        )
+    return FilesAt(place, paths)
+
+
+def _other_place(tree: Tree, where: str, candidates: Sequence[bytes], what: str) -> str:
+    """Return the next step if there are no such files at a place: what may have been meant."""
+    if os.path.normpath(where) == ".":
+        return 'write a pattern of {dir}, {stem} and {name}, such as "{dir}/{stem}_mask.png"'
+    if os.path.isdir(where) and not is_url(tree.root):
+        return f"WHERE is relative to the source: {quoted_value(os.path.relpath(as_bytes(where), tree.root))}"
+    there = sorted({folder_of(path) + b"/" for path in candidates if folder_of(path)})
+    return f"its folders with {what} are: {some_paths(there, 10)}" if there else "name the folder of the files"
 
 
 def of_kind(tree: Tree, kind: PartKind) -> list[bytes]:
@@ -158,6 +174,11 @@ def _plain_folder(path: bytes) -> bytes:
     return b"/".join(plain_part(p) for p in parts if p.lower() not in MASK_FOLDERS | IMAGE_FOLDERS)
 
 
+def _last_folder(path: bytes) -> bytes:
+    """Return the innermost folder that an image and its file have in common: rgb/cat/1.png, depth/cat/1.png."""
+    return _plain_folder(path).rpartition(b"/")[2]
+
+
 def match_files(images: Iterable[bytes], files: Iterable[bytes], folder: bytes = b"") -> Matches:
     """Match files to the images of the same name, but for an ending such as _mask; the nearest by their folders.
 
@@ -168,8 +189,10 @@ def match_files(images: Iterable[bytes], files: Iterable[bytes], folder: bytes =
     """
     rounds = (
         (folder_of, folder_of),
+        (folder_of, lambda file: folder_of(file.removeprefix(folder))),
         (_plain_folder, _plain_folder),
         (_plain_folder, lambda file: _plain_folder(file.removeprefix(folder))),
+        (_last_folder, _last_folder),
         (lambda _: b"", lambda _: b""),
     )
     return match_by_stem(images, files, _image_stem, rounds)

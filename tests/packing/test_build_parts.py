@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import h5py
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from drawn import voc_xml
 from drawn_masks import write_files
 from running import good, refused
 
@@ -203,12 +205,49 @@ def test_an_image_without_its_part_and_a_part_without_image(source: Path) -> Non
     ("part", "problem"),
     [
         ("depth=nothing:map", 'has no pictures in "nothing/"'), ("depth=depth:deep", "deep is no kind of part"),
+        ("image_id=depth:map", "is not a name for a part"),
         ("depth", "write NAME=WHERE:KIND"), ("1/2", "write --job 1/2"), ("Depth=depth:map", "is not a name for a part"),
         ("depth={x}.png:map", "is not a pattern"), ("depth=far/{stem}.bin:array", "names no file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_part_is_said(part: str, problem: str, source: Path) -> None:
     assert problem in refused(2, "build", source, "--labels", "none", "--part", part, "-o", source.parent / "p")
+
+
+def test_a_part_with_the_name_of_a_field_of_boxes(tmp_path: Path) -> None:
+    """It would replace the field in targets."""
+    files = dict(files_of("depth", i) for i in range(COUNT))
+    for i in range(COUNT):
+        files[f"left/im{i}.png"] = picture(value_of("right", i))
+        files[f"left/im{i}.xml"] = voc_xml(f"im{i}.png", [("dog", 1, 1, 9, 9)], SIDES).encode()
+    given = ("--labels", "voc", "--part", "difficult=depth:map", "-o", tmp_path / "p")
+    assert "'difficult' has another meaning" in refused(2, "build", write_files(tmp_path / "set", files), *given)
+
+
+def test_where_the_files_of_parts_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the innermost folder of the image's; beside the images, if they are no pictures; never in an archive."""
+    files = {f"set/rgb/{name}/0.png": picture(value_of("right", i)) for i, name in enumerate("ab")}
+    files |= {f"set/rgb/{name}/0.txt": name.encode() for name in "ab"}
+    files |= {f"set/far/{name}/0.npy": as_npy(value_of("far", i)) for i, name in enumerate("ab")}
+    files |= {f"other/x/depth/{name}/0.png": picture(value_of("depth", i)) for i, name in enumerate("ab")}
+    source = write_files(tmp_path, files | {"set/odd.exr": b""}) / "set"
+    pack = build(source, part=("far=far:map", "depth=../other/x/depth:map", "said=.:text"))
+    for i, name in enumerate("ab"):
+        assert same(pack.part(i, "far"), value_of("far", i)) and same(pack.part(i, "depth"), value_of("depth", i))
+        assert pack.part(i, "said") == name
+
+    def said(part: str) -> str:
+        with pytest.raises(UsageError) as caught:
+            build(source, "q.lmdb", part=(part,))
+        return str(caught.value)
+
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.write(source / "rgb/a/0.png", "0.png")
+    assert "is an archive, which only the source may be" in said("depth=../all.zip:map")
+    assert "has no .json files; it has .exr, .npy, .png, .txt" in said(f"more={source}:json")
+    assert "write a pattern of {dir}, {stem} and {name}, such as" in said("depth=.:map")
+    monkeypatch.chdir(tmp_path)
+    assert 'WHERE is relative to the source: "../other/x/depth"' in said("depth=other/x/depth:map")
 
 
 def test_two_parts_of_one_name(source: Path) -> None:

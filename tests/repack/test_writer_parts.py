@@ -13,6 +13,7 @@ from packer import PackWriter
 from packer.errors import BadPart, UsageError
 from packer.format.pack import Pack
 
+PICTURES = [np.zeros((9, 12), kind) for kind in ("int64", "int16", "float32", "float64", "bool")]
 KINDS = {"depth": "map", "right": "image", "code": "array", "text": "text", "more": "json", "tri": "mask"}
 
 
@@ -61,6 +62,7 @@ def test_files_of_parts(tmp_path: Path) -> None:
         ({"depth": np.zeros((9, 11), np.float32)}, "has 11x9 pixels, but the image 12x9"),
         ({"depth": np.zeros((9, 12), np.int64)}, "has 1 values of int64"),
         ({"depth": "deep"}, "depth that is"), ({"text": 7}, "is no value of the kind text"),
+        *(({name: v}, f"it is of {v.dtype}, not of uint8") for v in PICTURES for name in ("right", "tri")),
         ({"more": {1, 2}}, "is no value of the kind json"), ({"code": [None]}, "code that is"),
     ],
 )  # fmt: skip
