@@ -46,6 +46,7 @@ from packer.system.storage import storage_errors
 
 TURNED_BY_A_QUARTER = 5
 """From this Exif orientation on, width and height are swapped."""
+UPRIGHT = "masks taken to be upright, as Exif turns the image and its size stays the same,"
 BASE_SCHEMA = pa.schema(
     [
         ("path", pa.binary()),
@@ -188,6 +189,8 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
     if good:
         result.rows = len(good)
         batch = dict(zip(job.schema.names, _columns(job, good, headers, result.losses), strict=True))
+        if job.options.instance_masks or any(kind.of_pixels for kind in kinds.values()):
+            result.losses += Counter({UPRIGHT: _same_size_turned(headers.facts[good])})
         arrays = zip(FIELD_NAMES, annotation_arrays(annotations, texts), strict=True)
         batch |= {name: array for name, array in arrays if array.null_count < len(array)}
         for name in sorted({name for parts in files for name in parts}):
@@ -253,6 +256,13 @@ def _write(batch: Any, path: str) -> None:
     """Write a file. Of two attempts at it, the later one replaces the other, which wrote the same."""
     with storage_errors(path), replacing(path, sync=False) as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
+
+
+def _same_size_turned(facts: NDArray[np.int64]) -> int:
+    """Return how many images are turned by their Exif orientation, and have the same size when they are not."""
+    _, width, height, codes = facts.T
+    orientation = np.where(codes == UNREAD, 1, orientations(codes))
+    return int(((orientation > 1) & ((orientation < TURNED_BY_A_QUARTER) | (width == height))).sum())
 
 
 def _columns(job: PartitionJob, numbers: list[int], headers: Headers, lost: Counter[str]) -> list[Any]:

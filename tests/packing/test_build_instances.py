@@ -94,7 +94,9 @@ def test_masks_are_turned_with_their_image(orientation: int, stored: bool, tmp_p
     elif stored and orientation >= 5:
         turns = {6: 3, 8: 1}
         wanted = {name: np.rot90(masks, turns[orientation], (1, 2)) for name, masks in wanted.items()}
-    assert_same(masks_of(build(turned)), wanted)
+    pack = build(turned)
+    assert_same(masks_of(pack), wanted)
+    assert any("masks taken to be upright" in note for note in pack.manifest.notes) == (orientation < 5)
 
 
 def _exif(orientation: int) -> bytes:

@@ -157,7 +157,9 @@ def test_masks_follow_the_orientation(orientation: int, frame: str, tmp_path: Pa
         upright = np.asarray(Image.fromarray(mask).transpose(turned[orientation])) if orientation > 4 else mask
         files[f"masks/{name}.png"] = picture(mask if frame == "stored" else upright)
         wanted[name] = upright
-    assert same(masks_of(build(write_files(tmp_path / "set", files))), wanted)
+    pack = build(write_files(tmp_path / "set", files))
+    assert same(masks_of(pack), wanted)
+    assert any("masks taken to be upright" in note for note in pack.manifest.notes) == (1 < orientation < 5)
 
 
 def test_black_and_white_is_two_classes(tmp_path: Path) -> None:
