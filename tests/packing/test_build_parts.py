@@ -19,6 +19,8 @@ from running import good, refused
 from packer.containers import container_names
 from packer.errors import TooManyBad, UsageError
 from packer.format.pack import Pack
+from packer.format.salvage import repair
+from packer.model.annotation import MAP_DTYPES
 from packer.packing import BuildOptions, build_pack
 from packer.repack.convert import convert
 from packer.repack.extract import extract
@@ -104,6 +106,41 @@ def test_every_container_has_them(container: str, source: Path) -> None:
     other = "lmdb" if container != "lmdb" else "webdataset"
     convert(source.parent / "p", source.parent / "q", format=other)
     check(Pack(source.parent / "q"))
+
+
+FORMS = [
+    *((f"map{channels}{dtype}", "map", dtype, (channels,)[: channels - 1])
+      for dtype in MAP_DTYPES for channels in (1, 2, 3)),
+    *((f"image{dtype}", "image", dtype, (3,)) for dtype in ("uint8", "uint16")),
+    *((f"mask{dtype}", "mask", dtype, ()) for dtype in ("uint8", "uint16")),
+    *((f"array{dtype}", "array", dtype, ()) for dtype in ("int64", "float16", "float64", "complex64")),
+]  # fmt: skip
+"""Name, kind, dtype and further axes of parts: all that are stored as numbers."""
+
+
+@pytest.mark.parametrize("encode", ["raw", "png"])
+@pytest.mark.parametrize("container", container_names())
+def test_parts_of_every_dtype_are_found_again_without_an_index(container: str, encode: str, tmp_path: Path) -> None:
+    values = {
+        (name, i): (np.random.default_rng(i).random((6, 5, *more)) * 250).astype(dtype)
+        for name, _, dtype, more in FORMS for i in range(2)
+    }  # fmt: skip
+    for (name, i), value in values.items():  # of 16 bits
+        values[name, i] = value * 257 if "16" in value.dtype.name and value.dtype.kind == "u" else value
+    files = {f"left/{i}.png": picture(np.full((6, 5, 3), i, np.uint8)) for i in range(2)}
+    for (name, i), value in values.items():
+        as_picture = not name.startswith(("map", "array"))
+        files[f"{name}/{i}.{'png' if as_picture else 'npy'}"] = (
+            picture(value[..., ::-1] if value.ndim == 3 else value) if as_picture else as_npy(value)
+        )
+    part = tuple(f"{name}={name}:{kind}" for name, kind, *_ in FORMS)
+    build(write_files(tmp_path / "set", files), "p", format=container, encode=encode, part=part, mode="unchanged")
+    good("verify", "--deep", tmp_path / "p")
+    (index,) = (tmp_path / "p").glob("*.arrow")
+    index.unlink()
+    repair(tmp_path / "p")
+    pack = Pack(tmp_path / "p")
+    assert all(same(pack.part(i, name), value) for (name, i), value in values.items())
 
 
 def exact(values: Any, size: tuple[int, int], ignore: int | None) -> Any:
