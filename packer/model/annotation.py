@@ -182,6 +182,11 @@ class PartSpec:
     channels: int = 1
     """Numbers for each pixel of a map."""
 
+    @property
+    def unknown(self) -> int | None:
+        """The value of a map where nothing is known; None if it is the usual one: 0 in whole numbers, else NaN."""
+        return self.ignore if self.kind == "map" and (self.ignore or self.dtype.startswith("float")) else None
+
 
 @dataclass(frozen=True, slots=True)
 class MaskFacts:

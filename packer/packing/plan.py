@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packer.containers import open_container
 from packer.containers.container import ShardSpec
 from packer.errors import StorageError, UsageError, as_options, option, plural, printable, size_text
-from packer.format.manifest import PARTIAL_SUFFIX
+from packer.format.manifest import PARTIAL_SUFFIX, check_pixels
 from packer.images.decode import Decoder
 from packer.images.header import Mode
 from packer.images.image_headers import OnAnimation
@@ -405,12 +405,21 @@ def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
 def part_recipe(
     spec: PartSpec, options: BuildOptions, values: MaskValues, found: Collection[tuple[str, int]]
 ) -> PartRecipe:
-    """Return the conversion of the files of a part; `found` are their dtypes and channels."""
+    """Return the conversion of the files of a part; `found` are their dtypes and channels.
+
+    Raises:
+        UsageError: They cannot have the value that is unknown.
+    """
     kind = BY_KIND[spec.kind]
     recipe = PartRecipe(
         spec, "", values, cast(Mode, options.mode), cast(Decoder, options.decoder), options.quality, options.max_pixels
     )
     spec = kind.spec(found, recipe)
+    try:
+        if kind.of_pixels and (found or recipe.spec.dtype):  # else all files are bad, which is said
+            check_pixels(spec)
+    except ValueError as error:
+        raise UsageError(spec.name, str(error), "choose another value of what is unknown") from None
     asked = options.mask_encode if spec.kind == "mask" else None
     return replace(recipe, spec=spec, encode=asked or kind.encoding(options.container, options.encode, spec))
 

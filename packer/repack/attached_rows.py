@@ -16,7 +16,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import BadInput, BadPart, PackerError, StorageError, UsageError, option, plural, printable
-from packer.format.manifest import check_pixels
 from packer.format.pack import Pack
 from packer.format.sidecar_list import KIND_FILES
 from packer.images.image_headers import Header
@@ -263,10 +262,6 @@ def _read_pixels(
         source = MaskSource.of_files(whole, given, asked.name, FilesAt(tree.root + b"/", tuple(paths)), Matches())
         spec, values, used = source.parts[asked.name], source.values, {*source.label_files}
     recipe = part_recipe(spec, options, values, found)
-    try:
-        check_pixels(recipe.spec)
-    except ValueError as error:
-        raise UsageError(asked.where, str(error), f"choose another {option('ignore-id')}") from None
 
     def stored(record: int) -> bytes:
         path, size, header, resize = files[record]

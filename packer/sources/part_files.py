@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -36,20 +37,24 @@ MOST_BYTES = 64 << 20
 MASK_PART = "mask", "mask"
 """Name and kind of the part that ``--mask WHERE`` asks for, too."""
 FORM = "write NAME=WHERE:KIND, such as depth=depth:map"
+_OF_MAP = re.compile(r"(.+):map:([0-9]{1,5})", re.DOTALL)
 
 
 class AskedPart(NamedTuple):
-    """What ``--part NAME=WHERE:KIND`` asks for."""
+    """What ``--part NAME=WHERE:KIND`` asks for, or of a map NAME=WHERE:map:N."""
 
     name: str
     where: str
     kind: str
+    unknown: int | None = None
+    """The value of a map where nothing is known. None: as `packer.images.parts.MapKind` has it."""
 
     @classmethod
     def of(cls, text: str) -> AskedPart:
         """Return what a value of the option says. Raise UsageError if that is nothing."""
         name, _, rest = text.partition("=")
-        where, _, kind = rest.rpartition(":")
+        of_map = _OF_MAP.fullmatch(rest)
+        where, kind = (of_map[1], "map") if of_map else rest.rpartition(":")[::2]
         if not where:
             is_job = name.replace("/", "").isdigit()
             raise UsageError(
@@ -62,7 +67,7 @@ class AskedPart(NamedTuple):
             check_name(name)
         except ValueError as error:
             raise UsageError(option("part"), str(error), FORM) from None
-        return cls(name, where, kind)
+        return cls(name, where, kind, int(of_map[2]) if of_map else None)
 
 
 class FilesAt(NamedTuple):
@@ -257,7 +262,7 @@ def mask_asked(mask: str | None, texts: Sequence[str]) -> str | None:
     Raises:
         UsageError: Both are given.
     """
-    places = [one.where for one in map(AskedPart.of, texts) if one[::2] == MASK_PART]
+    places = [one.where for one in map(AskedPart.of, texts) if (one.name, one.kind) == MASK_PART]
     if len(places) + (mask is not None) > 1:
         raise UsageError(option("part"), "mask is given twice", "name one place: an image has one mask of that name")
     return places[0] if places else mask

@@ -240,6 +240,7 @@ def test_an_image_without_its_part_and_a_part_without_image(source: Path) -> Non
     ("part", "problem"),
     [
         ("depth=nothing:map", 'has no pictures in "nothing/"'), ("depth=depth:deep", "deep is no kind of part"),
+        ("depth=depth:map:x", "x is no kind of part"),
         ("depth", "write NAME=WHERE:KIND"), ("1/2", "write --job 1/2"), ("Depth=depth:map", "is not a name for a part"),
         ("depth={x}.png:map", "is not a pattern"), ("depth=far/{stem}.bin:array", "names no file"),
     ],
@@ -281,6 +282,24 @@ def test_they_are_extracted_and_built_again(source: Path, tmp_path: Path) -> Non
     extract(source.parent / "p.lmdb", tmp_path / "out", "folder")
     parts = tuple(part.replace("said", "text") for part in PARTS)
     check(build(tmp_path / "out", "again.lmdb", part=parts))
+
+
+def test_what_is_unknown_in_a_map_is_said_for_each(source: Path, tmp_path: Path) -> None:
+    """--ignore-id is for masks, also where packs are extracted and built again."""
+    write_files(source, {f"masks/im{i}.png": picture(np.full(SIDES[::-1], i, np.uint8)) for i in range(COUNT)})
+    part = ("depth=depth:map", "odd=depth:map:700", "far=far:map", "zero=far:map:0", "right=right:image")
+    pack = build(source, part=part, mask="masks", ignore_id=9)
+    wanted = {"depth": 0, "odd": 700, "far": None, "zero": 0}
+    assert {name: one.ignore for name, one in pack.manifest.pixels.items() if name != "right"} == wanted
+    step = extract(source.parent / "p.lmdb", tmp_path / "out", "folder").build[2:]
+    assert "--ignore-id" in step and {"depth=depth:map", "odd=odd:map:700", "zero=zero:map:0"} <= {*step}
+    good("build", tmp_path / "out", *step[1:], "-o", tmp_path / "again.lmdb")
+    again = Pack(tmp_path / "again.lmdb").manifest
+    assert (again.pixels, again.masks["mask"].ignore) == (pack.manifest.pixels, 9)
+    text = refused(2, "build", source, "--labels", "none", "--part", part[0], "--ignore-id", "9", "-o", tmp_path / "q")
+    assert "is for masks" in text and "NAME=WHERE:map:N" in text
+    with pytest.raises(UsageError, match="65536 do not fit into depth"):
+        build(source, "q.lmdb", part=("depth=depth:map:65536", "right=right:image"))
 
 
 def decoded(data: bytes) -> Any:
