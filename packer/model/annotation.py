@@ -187,6 +187,13 @@ class PartSpec:
         """The value of a map where nothing is known; None if it is the usual one: 0 in whole numbers, else NaN."""
         return self.ignore if self.kind == "map" and (self.ignore or self.dtype.startswith("float")) else None
 
+    @property
+    def text(self) -> str:
+        """What it is, for a message; what the values of masks are says `MaskFacts`."""
+        facts = [self.kind, *([] if self.kind == "mask" or not self.dtype else [self.dtype])]
+        unknown = "" if self.unknown is None else f", {self.unknown} unknown"
+        return f"{self.name} ({', '.join(facts)}" + f" x {self.channels}" * (self.channels > 1) + f"{unknown})"
+
 
 @dataclass(frozen=True, slots=True)
 class MaskFacts:
