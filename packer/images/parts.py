@@ -55,11 +55,6 @@ class PartRecipe:
     quality: int = 90
     max_pixels: int = DEFAULT_MAX_PIXELS
 
-    @property
-    def border(self) -> int:
-        """The value of pixels beside the image."""
-        return self.spec.ignore or 0
-
     def bytes_of(self, pixels: int) -> int:
         """Return about how many bytes so many pixels take: compressed, a few per cent."""
         return pixels * np.dtype(self.spec.dtype or "uint8").itemsize // (1 if self.encode == "raw" else 30)
@@ -161,7 +156,7 @@ class MaskKind(PartKind):
         return decode_mask(data, recipe.values, recipe.spec.dtype, recipe.max_pixels)
 
     def resized(self, value: Any, resize: TargetSize, spec: PartSpec) -> Any:
-        return resize.apply_to_mask(value, spec.ignore or 0)
+        return resize.apply_to_mask(value, spec.border)
 
     def encode(self, value: Any, encoding: str, quality: int = 90) -> bytes:
         return encode_mask(value, encoding)
@@ -221,7 +216,7 @@ class MapKind(PartKind):
             raise bad_image(problem, "save them in another unit, or no value as nan") from None
 
     def resized(self, value: Any, resize: TargetSize, spec: PartSpec) -> Any:
-        return resize.place(value, spec.ignore or 0, partial(resize_map, ignore=spec.ignore))
+        return resize.place(value, spec.border, partial(resize_map, ignore=spec.ignore))
 
     def encode(self, value: Any, encoding: str, quality: int = 90) -> bytes:
         if encoding in ("png", "npy"):

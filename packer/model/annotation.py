@@ -7,6 +7,7 @@ orientation applied). A box that covers the whole image is (0, 0, width, height)
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -186,6 +187,12 @@ class PartSpec:
     def unknown(self) -> int | None:
         """The value of a map where nothing is known; None if it is the usual one: 0 in whole numbers, else NaN."""
         return self.ignore if self.kind == "map" and (self.ignore or self.dtype.startswith("float")) else None
+
+    @property
+    def border(self) -> float:
+        """The value of pixels beside the image, and of an image without the part: nothing is known of them."""
+        is_nan = self.ignore is None and self.kind == "map" and self.dtype.startswith("float")
+        return math.nan if is_nan else self.ignore or 0
 
     @property
     def text(self) -> str:

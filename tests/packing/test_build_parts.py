@@ -181,10 +181,15 @@ def test_maps_are_resized_but_never_mixed_with_what_is_unknown(size: tuple[int, 
 
 
 def test_pad_and_crop_go_with_the_image(source: Path) -> None:
-    padded = build(source, resize="40x40", fit="pad")
+    padded = build(source, resize="40x40", fit="pad", part=(*PARTS, "zero=far:map:0"))
     depth = padded.part(0, "depth")
     assert depth.shape == (40, 40) and not depth[:6].any() and not depth[-6:].any() and depth[10:30].any()
     assert same(padded.part(0, "right"), padded.image(0))
+    convert(source.parent / "p.lmdb", source.parent / "wide.lmdb", resize="80x40", fit="pad")
+    wide = Pack(source.parent / "wide.lmdb")
+    for pack, border in ((padded, np.s_[:6]), (wide, np.s_[:, :20])):
+        assert np.isnan(pack.part(0, "far")[border]).all() and not pack.part(0, "zero")[border].any()
+        assert np.isfinite(pack.part(0, "far")).sum() > 500
     cropped = build(source, "q.lmdb", resize="20x20", fit="crop")
     assert same(cropped.part(0, "right"), cropped.image(0))
     convert(source.parent / "q.lmdb", source.parent / "r.hdf5", resize="10x10")
