@@ -19,7 +19,7 @@ from packer.format.lists import Changed, Skipped
 from packer.format.manifest import Rejected
 from packer.images.header import Mode, decoded_shape, losses_named
 from packer.images.image_headers import Header, orientations
-from packer.images.parts import BY_KIND, PartKind, check_size
+from packer.images.parts import BY_KIND, FactsFound, PartKind, check_size
 from packer.model.annotation import Annotation, PartFile, RawAnnotation
 from packer.model.fields import FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members, texts_of
 from packer.packing.build_options import BuildOptions
@@ -94,8 +94,8 @@ class Partition:
     """The names that were met."""
     columns: set[str] = field(default_factory=set)
     """The FIELD_NAMES that an image has, and the columns of parts."""
-    part_facts: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
-    """The dtypes and channels that the files of each part have."""
+    part_facts: dict[str, FactsFound] = field(default_factory=dict)
+    """What the files of each part are."""
     members: set[str] = field(default_factory=set)
     """The listed fields that are members of one: ``box_fields.pose``."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -155,7 +155,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
                 raws, is_unlabeled = _labels_there(path, sources), True
             header = None if code == UNREAD else Header.from_code(code, width, height)
             parts = {
-                name: _checked_part(job, file, header, kinds[name], result.part_facts.setdefault(name, set()))
+                name: _checked_part(job, file, header, kinds[name], result.part_facts.setdefault(name, FactsFound()))
                 for name, file in _parts_of(raws).items()
             }
             annotation, encoded = resolver.of_label(raws), NO_TEXTS
@@ -212,7 +212,7 @@ def _parts_of(raws: Sequence[RawAnnotation]) -> dict[str, PartFile]:
 
 
 def _checked_part(
-    job: PartitionJob, file: PartFile, image: Header | None, kind: PartKind, found: set[tuple[str, int]]
+    job: PartitionJob, file: PartFile, image: Header | None, kind: PartKind, found: FactsFound
 ) -> PartFile:
     """Return the file of a part with its size. Raise BadPart if it is not one of the image.
 
@@ -225,7 +225,7 @@ def _checked_part(
         facts, size = read_part_facts(path, place, job.archives, kind, job.max_pixels)
         if facts.size is not None and image is not None:
             check_size(facts.size, image)
-            found.add((facts.dtype, facts.channels))
+            found.add(facts.dtype, facts.channels, file.path)
     except BadInput as error:
         raise kind.error(file.path, error.problem, error.next_step) from None
     return file._replace(bytes=size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,7 +21,7 @@ from packer.images.decode import Decoder
 from packer.images.header import Mode
 from packer.images.image_headers import OnAnimation
 from packer.images.masks import MaskValues
-from packer.images.parts import BY_KIND, PartRecipe
+from packer.images.parts import BY_KIND, FactsFound, PartRecipe
 from packer.images.resize import Encoding, TargetSize
 from packer.model.annotation import PartSpec
 from packer.model.fields import FIELD_NAMES
@@ -360,6 +360,11 @@ class Plan:
                 f"raw pixels take {times:.0f} times the space of the files; make them smaller with --resize, or choose "
                 f"{encode} jpeg, or {encode} copy, which keeps each file"
             )
+        found += [
+            f"{name} has {facts.text}: all are packed as uint16, as they are; are they in one unit?"
+            for name, facts in self.inputs.part_facts.items()
+            if self.inputs.parts[name].kind == "map" and {"uint8", "uint16"} <= {dtype for dtype, _ in facts}
+        ]
         return found
 
     def check_space(self) -> None:
@@ -396,19 +401,19 @@ def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
         archives=inputs.archives,
         on_animation=cast(OnAnimation, options.on_animation),
         parts=tuple(
-            part_recipe(spec, options, inputs.mask_values.get(name, MaskValues()), inputs.part_facts.get(name, ()))
+            part_recipe(
+                spec, options, inputs.mask_values.get(name, MaskValues()), inputs.part_facts.get(name, FactsFound())
+            )
             for name, spec in inputs.parts.items()
         ),
     )
 
 
-def part_recipe(
-    spec: PartSpec, options: BuildOptions, values: MaskValues, found: Collection[tuple[str, int]]
-) -> PartRecipe:
-    """Return the conversion of the files of a part; `found` are their dtypes and channels.
+def part_recipe(spec: PartSpec, options: BuildOptions, values: MaskValues, found: FactsFound) -> PartRecipe:
+    """Return the conversion of the files of a part; `found` is what they are.
 
     Raises:
-        UsageError: They cannot have the value that is unknown.
+        UsageError: They do not fit together, or cannot have the value that is unknown.
     """
     kind = BY_KIND[spec.kind]
     recipe = PartRecipe(

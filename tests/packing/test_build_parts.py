@@ -16,12 +16,14 @@ import pytest
 from drawn_masks import write_files
 from running import good, refused
 
+from packer import PackWriter
 from packer.containers import container_names
-from packer.errors import TooManyBad, UsageError
+from packer.errors import BadPart, TooManyBad, UsageError
 from packer.format.pack import Pack
 from packer.format.salvage import repair
 from packer.model.annotation import MAP_DTYPES
 from packer.packing import BuildOptions, build_pack
+from packer.repack.attach import attach
 from packer.repack.convert import convert
 from packer.repack.extract import extract
 
@@ -209,6 +211,7 @@ BAD = {
     "pickle": ("code/im1.npy", as_npy(np.array([None])), "is not an array of numbers"),
     "latin": ("said/im1.txt", b"\xe4", "is not UTF-8 text"),
     "no json": ("more/im1.json", b"{", "is not JSON"),
+    "lossy": ("depth/im1.png", picture(np.zeros((24, 36, 3), np.uint8), ".jpg"), "is a JPEG, which changes values"),
     "cut short": ("right/im1.png", picture(np.zeros((24, 36, 3), np.uint8))[:-20], "truncated"),
 }
 
@@ -287,6 +290,31 @@ def test_they_are_extracted_and_built_again(source: Path, tmp_path: Path) -> Non
     extract(source.parent / "p.lmdb", tmp_path / "out", "folder")
     parts = tuple(part.replace("said", "text") for part in PARTS)
     check(build(tmp_path / "out", "again.lmdb", part=parts))
+
+
+def test_maps_of_several_types(source: Path, tmp_path: Path) -> None:
+    """Whole numbers beside floats have another unit, and another value that is unknown."""
+    build(source)
+    for i in range(2):
+        (source / f"depth/im{i}.png").unlink()
+        (source / f"depth/im{i}.npy").write_bytes(as_npy(value_of("depth", i).astype(np.float32) / 1000))
+    problem = r"depth: has 2 files of float32 \(depth/im0.npy, ...\) and 4 files of uint16 \(depth/im2.png, ...\); save"
+    with pytest.raises(UsageError, match=problem):
+        build(source, "q.lmdb", workers=2)
+    with pytest.raises(UsageError, match="has 2 files of float32"):
+        attach(source.parent / "p.lmdb", source / "depth", "new", "map")
+    with PackWriter(tmp_path / "w", parts={"m": "map"}) as writer:
+        writer.write(np.zeros((4, 4, 3), np.uint8), parts={"m": np.ones((4, 4), np.float32)})
+        with pytest.raises(BadPart, match="has 1 values of uint16 for each pixel, others 1 of float32"):
+            writer.write(np.zeros((4, 4, 3), np.uint8), parts={"m": np.ones((4, 4), np.uint16)})
+    for i in range(2):
+        (source / f"depth/im{i}.npy").unlink()
+        (source / f"depth/im{i}.png").write_bytes(picture(value_of("depth", i).astype(np.uint8)))
+    ran = good("build", source, "--labels", "none", "--part", PARTS[0], "--part", PARTS[2], "-o", tmp_path / "r")
+    assert (
+        "warning: depth has 4 files of uint16 (depth/im2.png, ...) and 2 files of uint8 (depth/im0.png, ...)" in ran.out
+    )
+    assert same(Pack(tmp_path / "r").part(0, "depth"), value_of("depth", 0).astype(np.uint8).astype(np.uint16))
 
 
 def test_what_is_unknown_in_a_map_is_said_for_each(source: Path, tmp_path: Path) -> None:
