@@ -270,6 +270,17 @@ def test_patterns_and_folders_elsewhere(source: Path) -> None:
     pack = build(source, part=parts)
     for i in range(COUNT):
         assert same(pack.part(i, "depth"), value_of("depth", i)) and same(pack.part(i, "far"), value_of("far", i))
+    top = source.parent / "elsewhere"
+    for far, depth in (
+        ("../elsewhere/{stem}.npy", f"{source}/depth/{{stem}}.png"), (f"{top}/{{stem}}.npy", "depth/{stem}.png"),
+    ):  # fmt: skip
+        again = build(source, overwrite=True, part=(f"depth={depth}:map", f"far={far}:map", "right=right:image"))
+        assert all(same(again.part(i, name), value_of(name, i)) for name in ("depth", "far") for i in range(COUNT))
+    (top / "im3.npy").rename(top / "other.npy")
+    with pytest.raises(TooManyBad, match=r"im3.png: has no far in ../elsewhere/"):
+        build(source, "q", part=("far=../elsewhere/{stem}.npy:map", *parts[2:]))
+    with pytest.raises(UsageError, match=rf"names no file: there is no {source.parent}/gone/im0.npy"):
+        build(source, "q", part=("far=../gone/{stem}.npy:map", *parts[2:]))
 
 
 def test_masks_of_other_names(source: Path) -> None:
