@@ -276,7 +276,7 @@ class Inputs:
 
     @property
     def all_notes(self) -> list[str]:
-        """The notes, with those on what the mode loses and on missing labels."""
+        """The notes, with those on what images lose, and on missing parts and labels."""
         notes = [f"{what} in {plural(count, 'image')}" for what, count in sorted(self.losses.items())]
         if count := self.counts["missing_labels"]:
             without = plural(count, "image has no label and is", "images have no label and are")

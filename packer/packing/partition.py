@@ -144,7 +144,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
             if number in headers.bad:
                 raise headers.bad[number]
             try:
-                raws, is_unlabeled = [source.annotate(path) for source in sources], False
+                raws, missing = [source.annotate(path) for source in sources], set[str]()
             except NoLabel:
                 if job.options.missing_labels == "error":
                     raise
@@ -152,7 +152,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
                     more_names |= names_of([path], sources) if of_all_splits else {}
                     result.skipped.append(Skipped(os.fsdecode(path), "no label"))
                     continue
-                raws, is_unlabeled = _labels_there(path, sources), True
+                raws, missing = _labels_there(path, sources)
             header = None if code == UNREAD else Header.from_code(code, width, height)
             parts = {
                 name: _checked_part(job, file, header, kinds[name], result.part_facts.setdefault(name, FactsFound()))
@@ -173,7 +173,8 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
         else:
             annotations.append(annotation)
             texts.append(encoded)
-            unlabeled.append(is_unlabeled)
+            unlabeled.append("" in missing)
+            result.losses.update(f"no {name}" for name in missing if name)
             files.append(parts)
             good.append(number)
     result.counts, result.changed = resolver.counts, list(resolver.changed)
@@ -292,13 +293,15 @@ def checked_texts(annotation: Annotation, path: bytes) -> Texts:
         raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
 
 
-def _labels_there(path: bytes, sources: Sequence[BaseSource]) -> list[RawAnnotation]:
-    """Return the annotations of an image from the sources that have one."""
-    raws = []
+def _labels_there(path: bytes, sources: Sequence[BaseSource]) -> tuple[list[RawAnnotation], set[str]]:
+    """Return the annotations of an image from the sources that have one, and the parts that it lacks; "" is a label."""
+    raws, missing = [], set[str]()
     for source in sources:
-        with suppress(NoLabel):
+        try:
             raws.append(source.annotate(path))
-    return raws or [RawAnnotation(origin=as_text(path))]
+        except NoLabel:
+            missing |= {*source.parts} or {""}
+    return raws or [RawAnnotation(origin=as_text(path))], missing
 
 
 ROWS_A_BATCH = 1 << 16

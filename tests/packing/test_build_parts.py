@@ -240,6 +240,7 @@ def test_an_image_without_its_part_and_a_part_without_image(source: Path) -> Non
     assert {bad.reason for bad in caught.value.rejected} == {"no-label", "no-image"}
     (source / "said/other.txt").unlink()
     pack = build(source, missing_labels="empty")
+    assert pack.manifest.notes == ("no text in 1 image",) and "missing_labels" not in pack.manifest.counts
     assert pack.part(2, "text") is None and pack.part(3, "text") == value_of("text", 3)
     assert same(pack.part(2, "code"), value_of("code", 2))
 
