@@ -77,9 +77,9 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
 def diff(a: str, b: str, limit: int, as_json: bool, quiet: bool, **cached: Any) -> None:
     """Show how the packs A and B differ.
 
-    Either may be a URL. Compares classes, records (by path, else by the digest of the source file), labels and
-    pixels. Images are decoded only where their bytes differ. Other containers, options, shards and encodings without
-    loss make no difference. The exit code is 0 if the packs are equal, and 1 if they differ.
+    Either may be a URL. Compares classes, what the values of parts mean, records (by path, else by the digest of the
+    source file), labels and pixels. Images are decoded only where their bytes differ. Other containers, options, shards
+    and encodings without loss make no difference. The exit code is 0 if the packs are equal, and 1 if they differ.
 
     \b
     Examples:
@@ -112,6 +112,9 @@ def lines(report: DiffReport) -> Iterator[str]:
         what = "tags" if name.startswith("tags_") else "classes"
         kind = {"only_a": "only in A", "only_b": "only in B", "order": "in another order in B"}
         yield f"{what} {kind[name.removeprefix('tags_')]}: {', '.join(names)}"
+    for name, (before, now) in report.parts.items():
+        part, _, what = name.partition(".")
+        yield f"part {part}: {what} {_option(before)}, now {_option(now)}"
     yield from _records(report.only_a, "only in A", lambda row: "")
     yield from _records(report.only_b, "only in B", lambda row: "")
     yield from _records(report.moved, "with another path", lambda row: f" -> {row['now']}")

@@ -363,10 +363,10 @@ def part_places(text: bytes, number: int, bounds: Mapping[str, Any]) -> dict[str
     """
     found = {}
     for name, size in part_sizes(text).items():
-        if (of_part := bounds.get(name)) is not None and number + 1 < len(of_part):
-            if of_part[number + 1] - of_part[number] != size:
-                raise ValueError(f"the part {name} has another size than its record says")
-            found[name] = int(of_part[number]), size
+        of_part = bounds.get(name, ())
+        if not number + 1 < len(of_part) or of_part[number + 1] - of_part[number] != size:
+            raise ValueError(f"the part {name} has another size than its record says")
+        found[name] = int(of_part[number]), size
     return found
 
 

@@ -179,7 +179,7 @@ def _part_bounds(file: Any, file_bytes: int) -> Iterator[tuple[str, Any]]:
     """Yield the name of each part, and where each record begins in its dataset, as places in the file."""
     for name in [name.removesuffix("_offsets") for name in file if name.endswith("_offsets")]:
         content, offsets = own_dataset(file, name), own_dataset(file, f"{name}_offsets")
-        if content is not None and offsets is not None and content.dtype.kind == "u":
+        if content is not None and offsets is not None and content.dtype.kind in "uf":
             yield name, contiguous_offset(content) + _bounds(offsets, content, file_bytes, name)
 
 

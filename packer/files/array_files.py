@@ -64,7 +64,7 @@ class StoredEntries:
 
 
 _NUMBERS = {
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
 }  # fmt: skip
 
 

@@ -225,10 +225,7 @@ class Manifest:
     @property
     def parts_text(self) -> str:
         """What a record consists of: ``image, aux (bytes), depth (map, uint16)``."""
-        facts = {
-            name: f", {one.dtype}" + f" x {one.channels}" * (one.channels > 1) for name, one in self.pixels.items()
-        }
-        return ", ".join(["image", *(f"{name} ({kind}{facts.get(name, '')})" for name, kind in self.parts.items())])
+        return ", ".join(["image", *(spec.text for spec in self.part_specs)])
 
     @property
     def lenient(self) -> bool:

@@ -8,14 +8,14 @@ kinds by name. A new kind is a class and a line of KINDS, and its name in `packe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from packer.errors import BadInput, BadMask, BadPart, UsageError, printable
+from packer.errors import BadInput, BadMask, BadPart, UsageError, plural, printable
 from packer.images.decode import Decoder, decode, orient
 from packer.images.header import DEFAULT_MAX_PIXELS, Mode, check_header, read_header
 from packer.images.image_headers import Header, bad_image
@@ -41,6 +41,23 @@ class FileFacts(NamedTuple):
     """Of a map."""
 
 
+class FactsFound(dict[tuple[str, int], tuple[int, bytes]]):
+    """What the files of a part are: how many have each dtype and number of channels, and the first of these."""
+
+    def add(self, dtype: str, channels: int, path: bytes, count: int = 1) -> None:
+        """Count files, of which `path` is the first."""
+        before, first = self.get((dtype, channels), (0, path))
+        self[dtype, channels] = before + count, min(first, path)
+
+    @property
+    def text(self) -> str:
+        """The counts, for a message: ``2 files of uint8 (d/a.png, ...) and 1 file of uint16 (d/b.png)``."""
+        return " and ".join(
+            f"{plural(count, 'file')} of {dtype} ({printable(first)}{', ...' * (count > 1)})"
+            for (dtype, _), (count, first) in sorted(self.items())
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class PartRecipe:
     """The conversion of the files of a part."""
@@ -54,11 +71,6 @@ class PartRecipe:
     decoder: Decoder = "auto"
     quality: int = 90
     max_pixels: int = DEFAULT_MAX_PIXELS
-
-    @property
-    def border(self) -> int:
-        """The value of pixels beside the image."""
-        return self.spec.ignore or 0
 
     def bytes_of(self, pixels: int) -> int:
         """Return about how many bytes so many pixels take: compressed, a few per cent."""
@@ -144,8 +156,12 @@ class PartKind:
         """Return how values are stored in a container if nobody says it, beside images in the encoding `encode`."""
         return self.stored
 
-    def spec(self, found: Collection[tuple[str, int]], recipe: PartRecipe) -> PartSpec:
-        """Return the spec of a pack's part; `found` are the dtypes and channels of its files."""
+    def spec(self, found: FactsFound, recipe: PartRecipe) -> PartSpec:
+        """Return the spec of a pack's part; `found` is what its files are.
+
+        Raises:
+            UsageError: They do not fit together.
+        """
         return recipe.spec
 
 
@@ -163,7 +179,7 @@ class MaskKind(PartKind):
         return decode_mask(data, recipe.values, recipe.spec.dtype, recipe.max_pixels)
 
     def resized(self, value: Any, resize: TargetSize, spec: PartSpec) -> Any:
-        return resize.apply_to_mask(value, spec.ignore or 0)
+        return resize.apply_to_mask(value, spec.border)
 
     def encode(self, value: Any, encoding: str, quality: int = 90) -> bytes:
         return encode_mask(value, encoding)
@@ -177,7 +193,7 @@ class MaskKind(PartKind):
     def encoding(self, container: str, encode: str | None, spec: PartSpec) -> str:
         return "png" if container in PICTURES else "raw" if encode == "raw" else "zstd"
 
-    def spec(self, found: Collection[tuple[str, int]], recipe: PartRecipe) -> PartSpec:
+    def spec(self, found: FactsFound, recipe: PartRecipe) -> PartSpec:
         values, spec = recipe.values, recipe.spec
         deep = values.most > 255 or (not values.classes and "uint16" in {spec.dtype, *(dtype for dtype, _ in found)})
         return replace(spec, dtype="uint16" if deep else "uint8")
@@ -194,6 +210,8 @@ class MapKind(PartKind):
     endings = frozenset((b".npy",))
 
     def facts(self, data: bytes, complete: bool, size: int, max_pixels: int) -> FileFacts:
+        if data.startswith(b"\xff\xd8"):
+            raise BadPart("", "is a JPEG, which changes values", "save maps as PNG, TIFF or .npy")
         if not data.startswith(_NPY):
             return _facts_of_picture(data, complete, size, max_pixels)
         shape, _, dtype, _ = npy_header(data)
@@ -207,12 +225,12 @@ class MapKind(PartKind):
         if data.startswith(_NPY):
             value = load_npy(data)
         else:
-            header = read_header(data)
-            check_header(header, recipe.max_pixels, "first")
-            value = gray_of(decode_values(data, header))
+            self.facts(data, True, len(data), recipe.max_pixels)
+            value = gray_of(decode_values(data, read_header(data)))
         name = "float32" if value.dtype.name == "float64" else value.dtype.name
         spec, channels = recipe.spec, value.shape[2] if value.ndim == 3 else 1
-        if name not in MAP_DTYPES or not np.can_cast(name, spec.dtype) or channels != spec.channels:
+        fits = np.can_cast(name, spec.dtype) and np.dtype(name).kind == np.dtype(spec.dtype).kind
+        if name not in MAP_DTYPES or not fits or channels != spec.channels:
             problem = f"has {channels} values of {value.dtype} for each pixel, others {spec.channels} of {spec.dtype}"
             raise bad_image(problem, "save all of them alike")
         try:
@@ -223,7 +241,7 @@ class MapKind(PartKind):
             raise bad_image(problem, "save them in another unit, or no value as nan") from None
 
     def resized(self, value: Any, resize: TargetSize, spec: PartSpec) -> Any:
-        return resize.place(value, spec.ignore or 0, partial(resize_map, ignore=spec.ignore))
+        return resize.place(value, spec.border, partial(resize_map, ignore=spec.ignore))
 
     def encode(self, value: Any, encoding: str, quality: int = 90) -> bytes:
         if encoding in ("png", "npy"):
@@ -260,8 +278,10 @@ class MapKind(PartKind):
             return "png" if spec.dtype.startswith("uint") and spec.channels == 1 else "npy"
         return "raw" if encode == "raw" else "zstd"
 
-    def spec(self, found: Collection[tuple[str, int]], recipe: PartRecipe) -> PartSpec:
+    def spec(self, found: FactsFound, recipe: PartRecipe) -> PartSpec:
         spec = recipe.spec
+        if len({np.dtype(dtype).kind for dtype, _ in found}) > 1:  # 0 is unknown in the one, and a value in the other
+            raise UsageError(spec.name, f"has {found.text}", "save all in one unit and type, or as parts of two names")
         dtypes = [*filter(None, [spec.dtype]), *(dtype for dtype, _ in found)]
         dtype = str(np.result_type(*dtypes)) if dtypes else "uint8"
         ignore = 0 if spec.ignore is None and dtype.startswith("uint") else spec.ignore
@@ -319,7 +339,7 @@ class PictureKind(PartKind):
     def encoding(self, container: str, encode: str | None, spec: PartSpec) -> str:
         return "png" if container in PICTURES and encode == "raw" else encode or "copy"
 
-    def spec(self, found: Collection[tuple[str, int]], recipe: PartRecipe) -> PartSpec:
+    def spec(self, found: FactsFound, recipe: PartRecipe) -> PartSpec:
         is_deep = recipe.mode == "unchanged" and "uint16" in {recipe.spec.dtype, *(dtype for dtype, _ in found)}
         return replace(recipe.spec, dtype="uint16" if is_deep else "uint8")
 
@@ -432,7 +452,7 @@ def part_of_value(value: Any, recipe: PartRecipe, container: str, encode: str, i
     spec = recipe.spec
     if kind.of_pixels and not spec.dtype:
         facts = kind.facts(data, True, len(data), recipe.max_pixels)
-        spec = kind.spec({(facts.dtype, facts.channels)}, recipe)
+        spec = kind.spec(FactsFound({(facts.dtype, facts.channels): (1, b"")}), recipe)
     recipe = replace(recipe, spec=spec, encode=kind.encoding(container, encode, spec))
     return spec, kind.part(data, recipe, image, None)
 

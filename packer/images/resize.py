@@ -135,7 +135,7 @@ class TargetSize:
         canvas[top : top + plan.scaled[1], left : left + plan.scaled[0]] = scaled
         return canvas
 
-    def apply_to_mask(self, mask: Mask, border: int) -> Mask:
+    def apply_to_mask(self, mask: Mask, border: float) -> Mask:
         """Return the mask (height, width) of an image as that of the resized image; the border of pad is `border`.
 
         Each pixel takes the value below its center (`packer.model.geometry.nearest`): no value is made up.
@@ -148,7 +148,7 @@ class TargetSize:
 
         return self.place(mask, border, scale)
 
-    def place(self, values: Mask, border: int, scale: Scale) -> Mask:
+    def place(self, values: Mask, border: float, scale: Scale) -> Mask:
         """Return values of pixels (height, width, ...) as those of the resized image; that of pad is `border`."""
         plan = self._plan(values.shape[1], values.shape[0])
         scaled = scale(values, plan.region, plan.scaled)

@@ -45,8 +45,6 @@ class PartReader:
         self._of_pixels = BY_KIND[spec.kind].of_pixels
         self._interpolation = interpolation
         self.dtype = np.dtype(spec.dtype or np.uint8)
-        self.border = spec.ignore or 0
-        """The value of pixels beside the image, and of an image without the part."""
 
     def read(self, records: Int64, params: CropParams | None = None, out: NDArray[Any] | None = None) -> Any:
         """Return the part of records: of masks (n, height, width), of maps and images (n, height, width, channels).
@@ -127,7 +125,9 @@ class PartReader:
         widths, heights = sizes_of(self._pack, records)
         for place, value in enumerate(found):
             if value is None:
-                found[place] = np.full((int(heights[place]), int(widths[place]), *tails[0]), self.border, self.dtype)
+                found[place] = np.full(
+                    (int(heights[place]), int(widths[place]), *tails[0]), self.spec.border, self.dtype
+                )
         return found
 
     @property
@@ -177,7 +177,7 @@ class PartReader:
         columns, rows = places(regions[:, 0], regions[:, 2], width), places(regions[:, 1], regions[:, 3], height)
         columns[flipped] = columns[flipped, ::-1]
         for row, mask, its_rows, its_columns in zip(out, whole, rows, columns, strict=True):
-            cut_mask(mask, its_rows, its_columns, row, self.border)
+            cut_mask(mask, its_rows, its_columns, row, self.spec.border)
         return out
 
     def _resize(self, value: Any, region: list[float], row: NDArray[Any]) -> None:
@@ -192,8 +192,8 @@ class PartReader:
             places(np.array([start]), np.array([extent]), pixels)[0]
             for start, extent, pixels in ((y, down, size[1]), (x, across, size[0]))
         )
-        row[(rows < 0) | (rows >= len(value))] = self.border
-        row[:, (columns < 0) | (columns >= value.shape[1])] = self.border
+        row[(rows < 0) | (rows >= len(value))] = self.spec.border
+        row[:, (columns < 0) | (columns >= value.shape[1])] = self.spec.border
 
 
 def places(start: Float64, extent: Float64, pixels: int) -> Int64:
@@ -210,7 +210,7 @@ def places(start: Float64, extent: Float64, pixels: int) -> Int64:
     return found
 
 
-def cut_mask(mask: Mask, rows: Int64, columns: Int64, out: Mask, border: int) -> None:
+def cut_mask(mask: Mask, rows: Int64, columns: Int64, out: Mask, border: float) -> None:
     """Write the pixels of a mask at these rows and columns to `out`; `border` where there are none."""
     height, width = mask.shape
     left, right = sorted((columns[0], columns[-1]))

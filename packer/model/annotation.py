@@ -7,6 +7,7 @@ orientation applied). A box that covers the whole image is (0, 0, width, height)
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -181,6 +182,24 @@ class PartSpec:
     """The value of a mask that means no class, which a loss ignores; that of a map where nothing is known."""
     channels: int = 1
     """Numbers for each pixel of a map."""
+
+    @property
+    def unknown(self) -> int | None:
+        """The value of a map where nothing is known; None if it is the usual one: 0 in whole numbers, else NaN."""
+        return self.ignore if self.kind == "map" and (self.ignore or self.dtype.startswith("float")) else None
+
+    @property
+    def border(self) -> float:
+        """The value of pixels beside the image, and of an image without the part: nothing is known of them."""
+        is_nan = self.ignore is None and self.kind == "map" and self.dtype.startswith("float")
+        return math.nan if is_nan else self.ignore or 0
+
+    @property
+    def text(self) -> str:
+        """What it is, for a message; what the values of masks are says `MaskFacts`."""
+        facts = [self.kind, *([] if self.kind == "mask" or not self.dtype else [self.dtype])]
+        unknown = "" if self.unknown is None else f", {self.unknown} unknown"
+        return f"{self.name} ({', '.join(facts)}" + f" x {self.channels}" * (self.channels > 1) + f"{unknown})"
 
 
 @dataclass(frozen=True, slots=True)

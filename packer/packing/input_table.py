@@ -23,6 +23,7 @@ from packer.format.lists import Changed, Listing, Skipped, cell_of, path_in
 from packer.format.manifest import Rejected
 from packer.format.pack import open_pack
 from packer.images.masks import MaskValues
+from packer.images.parts import FactsFound
 from packer.model.annotation import PartSpec
 from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, OBJECTS, label_arrays
 from packer.packing.make_record import PART_COLUMN, PART_FILE
@@ -231,8 +232,8 @@ class Inputs:
     """The parts that images have besides their pixels."""
     mask_values: dict[str, MaskValues] = field(default_factory=dict)
     """What the values of the files of each mask mean."""
-    part_facts: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
-    """The dtypes and channels that the files of each part have."""
+    part_facts: dict[str, FactsFound] = field(default_factory=dict)
+    """What the files of each part are."""
     twice: int = 0
     """How many of `rejected` are a second entry of an image."""
 
@@ -275,7 +276,7 @@ class Inputs:
 
     @property
     def all_notes(self) -> list[str]:
-        """The notes, with those on what the mode loses and on missing labels."""
+        """The notes, with those on what images lose, and on missing parts and labels."""
         notes = [f"{what} in {plural(count, 'image')}" for what, count in sorted(self.losses.items())]
         if count := self.counts["missing_labels"]:
             without = plural(count, "image has no label and is", "images have no label and are")
@@ -357,7 +358,8 @@ class InputTable:
         inputs.counts.update(found.counts)
         inputs.losses.update(found.losses)
         for name, facts in found.part_facts.items():
-            inputs.part_facts.setdefault(name, set()).update(facts)
+            for (dtype, channels), (count, first) in facts.items():
+                inputs.part_facts.setdefault(name, FactsFound()).add(dtype, channels, first, count)
         for rejected in found.rejected:
             inputs.rejected.add(rejected)
         for skipped in found.skipped:

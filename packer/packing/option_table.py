@@ -234,7 +234,8 @@ OPTIONS = (
     Option(
         "part", LABELS, SHAPES, CHANGED,
         "Pack what else images have, from files named like them: masks, maps (depth), a second image, arrays, texts, "
-        "json. WHERE is as for --mask: depth=depth:map. May be repeated.",
+        "json. WHERE is as for --mask: depth=depth:map. May be repeated. Where nothing is known, a map has NaN, or 0 "
+        "in whole numbers; depth=depth:map:N names another value.",
         metavar="NAME=WHERE:KIND",
     ),
     Option(

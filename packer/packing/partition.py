@@ -19,7 +19,7 @@ from packer.format.lists import Changed, Skipped
 from packer.format.manifest import Rejected
 from packer.images.header import Mode, decoded_shape, losses_named
 from packer.images.image_headers import Header, orientations
-from packer.images.parts import BY_KIND, PartKind, check_size
+from packer.images.parts import BY_KIND, FactsFound, PartKind, check_size
 from packer.model.annotation import Annotation, PartFile, RawAnnotation
 from packer.model.fields import FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members, texts_of
 from packer.packing.build_options import BuildOptions
@@ -95,8 +95,8 @@ class Partition:
     """The names that were met."""
     columns: set[str] = field(default_factory=set)
     """The FIELD_NAMES that an image has, and the columns of parts."""
-    part_facts: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
-    """The dtypes and channels that the files of each part have."""
+    part_facts: dict[str, FactsFound] = field(default_factory=dict)
+    """What the files of each part are."""
     members: set[str] = field(default_factory=set)
     """The listed fields that are members of one: ``box_fields.pose``."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -145,7 +145,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
             if number in headers.bad:
                 raise headers.bad[number]
             try:
-                raws, is_unlabeled = [source.annotate(path) for source in sources], False
+                raws, missing = [source.annotate(path) for source in sources], set[str]()
             except NoLabel:
                 if job.options.missing_labels == "error":
                     raise
@@ -153,10 +153,10 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
                     more_names |= names_of([path], sources) if of_all_splits else {}
                     result.skipped.append(Skipped(os.fsdecode(path), "no label"))
                     continue
-                raws, is_unlabeled = _labels_there(path, sources), True
+                raws, missing = _labels_there(path, sources)
             header = None if code == UNREAD else Header.from_code(code, width, height)
             parts = {
-                name: _checked_part(job, file, header, kinds[name], result.part_facts.setdefault(name, set()))
+                name: _checked_part(job, file, header, kinds[name], result.part_facts.setdefault(name, FactsFound()))
                 for name, file in _parts_of(raws).items()
             }
             annotation, encoded = resolver.of_label(raws), NO_TEXTS
@@ -174,7 +174,8 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
         else:
             annotations.append(annotation)
             texts.append(encoded)
-            unlabeled.append(is_unlabeled)
+            unlabeled.append("" in missing)
+            result.losses.update(f"no {name}" for name in missing if name)
             files.append(parts)
             good.append(number)
     result.counts, result.changed = resolver.counts, list(resolver.changed)
@@ -215,7 +216,7 @@ def _parts_of(raws: Sequence[RawAnnotation]) -> dict[str, PartFile]:
 
 
 def _checked_part(
-    job: PartitionJob, file: PartFile, image: Header | None, kind: PartKind, found: set[tuple[str, int]]
+    job: PartitionJob, file: PartFile, image: Header | None, kind: PartKind, found: FactsFound
 ) -> PartFile:
     """Return the file of a part with its size. Raise BadPart if it is not one of the image.
 
@@ -228,7 +229,7 @@ def _checked_part(
         facts, size = read_part_facts(path, place, job.archives, kind, job.max_pixels)
         if facts.size is not None and image is not None:
             check_size(facts.size, image)
-            found.add((facts.dtype, facts.channels))
+            found.add(facts.dtype, facts.channels, file.path)
     except BadInput as error:
         raise kind.error(file.path, error.problem, error.next_step) from None
     return file._replace(bytes=size)
@@ -302,13 +303,15 @@ def checked_texts(annotation: Annotation, path: bytes) -> Texts:
         raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
 
 
-def _labels_there(path: bytes, sources: Sequence[BaseSource]) -> list[RawAnnotation]:
-    """Return the annotations of an image from the sources that have one."""
-    raws = []
+def _labels_there(path: bytes, sources: Sequence[BaseSource]) -> tuple[list[RawAnnotation], set[str]]:
+    """Return the annotations of an image from the sources that have one, and the parts that it lacks; "" is a label."""
+    raws, missing = [], set[str]()
     for source in sources:
-        with suppress(NoLabel):
+        try:
             raws.append(source.annotate(path))
-    return raws or [RawAnnotation(origin=as_text(path))]
+        except NoLabel:
+            missing |= {*source.parts} or {""}
+    return raws or [RawAnnotation(origin=as_text(path))], missing
 
 
 ROWS_A_BATCH = 1 << 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from packer.containers import open_container
 from packer.containers.container import ShardSpec
 from packer.errors import StorageError, UsageError, as_options, option, plural, printable, size_text
-from packer.format.manifest import PARTIAL_SUFFIX
+from packer.format.manifest import PARTIAL_SUFFIX, check_pixels
 from packer.images.decode import Decoder
 from packer.images.header import Mode
 from packer.images.image_headers import OnAnimation
 from packer.images.masks import MaskValues
-from packer.images.parts import BY_KIND, PartRecipe
+from packer.images.parts import BY_KIND, FactsFound, PartRecipe
 from packer.images.resize import Encoding, TargetSize
 from packer.model.annotation import PartSpec
 from packer.model.fields import FIELD_NAMES, check_target_name
@@ -360,6 +360,11 @@ class Plan:
                 f"raw pixels take {times:.0f} times the space of the files; make them smaller with --resize, or choose "
                 f"{encode} jpeg, or {encode} copy, which keeps each file"
             )
+        found += [
+            f"{name} has {facts.text}: all are packed as uint16, as they are; are they in one unit?"
+            for name, facts in self.inputs.part_facts.items()
+            if self.inputs.parts[name].kind == "map" and {"uint8", "uint16"} <= {dtype for dtype, _ in facts}
+        ]
         return found
 
     def check_space(self) -> None:
@@ -396,21 +401,30 @@ def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
         archives=inputs.archives,
         on_animation=cast(OnAnimation, options.on_animation),
         parts=tuple(
-            part_recipe(spec, options, inputs.mask_values.get(name, MaskValues()), inputs.part_facts.get(name, ()))
+            part_recipe(
+                spec, options, inputs.mask_values.get(name, MaskValues()), inputs.part_facts.get(name, FactsFound())
+            )
             for name, spec in inputs.parts.items()
         ),
     )
 
 
-def part_recipe(
-    spec: PartSpec, options: BuildOptions, values: MaskValues, found: Collection[tuple[str, int]]
-) -> PartRecipe:
-    """Return the conversion of the files of a part; `found` are their dtypes and channels."""
+def part_recipe(spec: PartSpec, options: BuildOptions, values: MaskValues, found: FactsFound) -> PartRecipe:
+    """Return the conversion of the files of a part; `found` is what they are.
+
+    Raises:
+        UsageError: They do not fit together, or cannot have the value that is unknown.
+    """
     kind = BY_KIND[spec.kind]
     recipe = PartRecipe(
         spec, "", values, cast(Mode, options.mode), cast(Decoder, options.decoder), options.quality, options.max_pixels
     )
     spec = kind.spec(found, recipe)
+    try:
+        if kind.of_pixels and (found or recipe.spec.dtype):  # else all files are bad, which is said
+            check_pixels(spec)
+    except ValueError as error:
+        raise UsageError(spec.name, str(error), "choose another value of what is unknown") from None
     asked = options.mask_encode if spec.kind == "mask" else None
     return replace(recipe, spec=spec, encode=asked or kind.encoding(options.container, options.encode, spec))
 

@@ -208,13 +208,12 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
     if inputs.label_files:  # one for each kind of labels
         inputs.label_files += ("",) * (len(inputs.labels) - len(inputs.label_files))
     inputs.mask_values = {name: one.values for one in sources if isinstance(one, MaskSource) for name in one.parts}
-    has_values = inputs.mask_values or any(spec.kind == "map" for one in parts for spec in one.parts.values())
-    has_values = has_values or instances is not None
+    has_values = inputs.mask_values or instances is not None
     given = [] if has_values else [name for name in MASK_OPTIONS if getattr(options, name) is not None]
     if given:
-        raise UsageError(
-            TABLE[given[0]].label, "is for masks, but there are none", f"name them: {option('mask', 'DIR')}"
-        )
+        of_maps = f"; of a map, {option('part')} says it: NAME=WHERE:map:N" if parts and given[0] == "ignore_id" else ""
+        step = f"name them: {option('mask', 'DIR')}{of_maps}"
+        raise UsageError(TABLE[given[0]].label, "is for masks, but there are none", step)
     inputs.notes += [note] if note else []
     check_sources(sources, None if others else options.one_split)
     of_all = replace(base, split=None)

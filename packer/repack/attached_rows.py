@@ -16,13 +16,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import BadInput, BadPart, PackerError, StorageError, UsageError, option, plural, printable
-from packer.format.manifest import check_pixels
 from packer.format.pack import Pack
 from packer.format.sidecar_list import KIND_FILES
 from packer.images.image_headers import Header
 from packer.images.masks import MaskValues
 from packer.images.npy_files import NUMBERS
-from packer.images.parts import BY_KIND, PartKind, PartRecipe
+from packer.images.parts import BY_KIND, FactsFound, PartKind, PartRecipe
 from packer.images.resize import TargetSize
 from packer.model.annotation import Int64, PartSpec
 from packer.model.strict_json import read_json
@@ -248,13 +247,13 @@ def _read_pixels(
     options = BuildOptions(
         pack.path, format=manifest.container, encode=manifest.encoding, mode=manifest.mode, **recorded
     )
-    found, files = set(), []
+    found, files = FactsFound(), []
     for record, path in enumerate(paths):
         with _naming(path):
             facts, size = read_part_facts(path, OWN_FILE, (), kind, options.max_pixels)
             header = Header("png", *(facts.size or (0, 0)), 3, 8)
             resize = _resize_to(pack.reader.shape_of(record)[1::-1], header.upright_size, options.target_size())
-        found.add((facts.dtype, facts.channels))
+        found.add(facts.dtype, facts.channels, path)
         files.append((path, size, header, resize))
     spec, values, used = PartSpec(asked.name, kind.name, ignore=asked.ignore_id), MaskValues(), {*paths}
     if kind.name == "mask":
@@ -263,10 +262,6 @@ def _read_pixels(
         source = MaskSource.of_files(whole, given, asked.name, FilesAt(tree.root + b"/", tuple(paths)), Matches())
         spec, values, used = source.parts[asked.name], source.values, {*source.label_files}
     recipe = part_recipe(spec, options, values, found)
-    try:
-        check_pixels(recipe.spec)
-    except ValueError as error:
-        raise UsageError(asked.where, str(error), f"choose another {option('ignore-id')}") from None
 
     def stored(record: int) -> bytes:
         path, size, header, resize = files[record]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from packer.errors import AnyPath, UsageError, option
 from packer.format.pack import Pack, open_pack
-from packer.model.annotation import MISSING, Progress, column_of
+from packer.model.annotation import MISSING, OF_PIXELS, Progress, column_of
 from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, FIELDS
 from packer.model.strict_json import read_json
 from packer.packing.write_shard import ahead
@@ -25,6 +25,7 @@ ROWS = 4096
 """Rows that are compared as Python values at once."""
 LOSSLESS = math.inf
 FACTS = ("container", "encoding", "mode")
+PART_FACTS = ("kind", "classes", "ignore")
 IMAGE_FACTS = ("crc32c", "size", "encoding", "height", "width", "channels", "dtype")
 
 
@@ -70,12 +71,14 @@ class DiffReport:
     """Images with the same pixels in other bytes."""
     psnr: tuple[float, float] | None = None
     """The lowest and the highest."""
+    parts: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """What the values of a part mean, ``depth.ignore``, where both packs have the part and it differs."""
 
     @property
     def equal(self) -> bool:
-        """Whether the packs have the same classes, records, labels and pixels."""
+        """Whether the packs have the same classes, parts, records, labels and pixels."""
         found = (self.only_a, self.only_b, self.moved, self.labels, self.pixels)
-        return not (self.classes or any(part.count for part in found))
+        return not (self.classes or self.parts or any(part.count for part in found))
 
 
 def diff(
@@ -115,6 +118,12 @@ class _Diff:
             {name: values for name, values in changed.items() if values[0] != values[1]},
             {**_names(before.classes, now.classes), **_names(before.tags, now.tags, "tags_")},
         )  # fmt: skip
+        specs = [{spec.name: spec for spec in manifest.part_specs} for manifest in (before, now)]
+        self.report.parts = {
+            f"{name}.{what}": values
+            for name in sorted(specs[0].keys() & specs[1].keys()) for what in PART_FACTS
+            if len({*(values := (getattr(specs[0][name], what), getattr(specs[1][name], what)))}) > 1
+        }  # fmt: skip
 
     def run(self) -> DiffReport:
         rows_a, rows_b = self._pairs()
@@ -249,12 +258,12 @@ def _match_items(a: Sequence[AnyStr], b: Sequence[AnyStr]) -> tuple[list[int], l
 def _parts_differ(a: Pack, b: Pack, name: str, rows_a: Any, rows_b: Any) -> Any:
     """Return which pairs of records have another part, or only one of them has it, bool (n,)."""
     sizes = [_part_column(pack, name, "size", rows) for pack, rows in ((a, rows_a), (b, rows_b))]
-    are_masks = name in a.manifest.masks and name in b.manifest.masks  # which may be stored in other ways
-    differ = (sizes[0] >= 0) != (sizes[1] >= 0) if are_masks else sizes[0] != sizes[1]
+    of_pixels = {pack.manifest.parts.get(name) for pack in (a, b)} <= {*OF_PIXELS}  # may be stored in other ways
+    differ = (sizes[0] >= 0) != (sizes[1] >= 0) if of_pixels else sizes[0] != sizes[1]
     for place in np.flatnonzero(~differ & (sizes[0] >= 0)).tolist():
         i, j = int(rows_a[place]), int(rows_b[place])
         if a.reader.part(i, name) != b.reader.part(j, name):
-            differ[place] = not (are_masks and np.array_equal(a.mask(i, name), b.mask(j, name)))  # type: ignore[arg-type]
+            differ[place] = not (of_pixels and np.array_equal(a.part(i, name), b.part(j, name), equal_nan=True))
     return differ
 
 

@@ -199,7 +199,7 @@ def open_parts(texts: Sequence[str], tree: Tree, options: SourceOptions) -> tupl
     from packer.sources.mask_files import MaskSource, masks_among
     from packer.sources.part_files import MASK_PART, AskedPart, PartSource, facts_of_few, files_at, without
 
-    if not (asked := [one for one in map(AskedPart.of, texts) if one[::2] != MASK_PART]):
+    if not (asked := [one for one in map(AskedPart.of, texts) if (one.name, one.kind) != MASK_PART]):
         return tree, []
     if twice := [name for name, count in Counter(one.name for one in asked).items() if count > 1]:
         raise UsageError(option("part"), f"{twice[0]} is given twice", "give each part a name of its own")
@@ -208,7 +208,7 @@ def open_parts(texts: Sequence[str], tree: Tree, options: SourceOptions) -> tupl
     among = masks_among(rest.images)
     images = [path for path in rest.images if path not in among]
     sources: list[BaseSource] = []
-    for (name, _, kind_name), files in zip(asked, found, strict=True):
+    for (name, _, kind_name, unknown), files in zip(asked, found, strict=True):
         kind, matches = BY_KIND[kind_name], files.matches(images)
         if not matches.fitting:
             problem = f"none of {some_paths(files.paths)} is named like an image"
@@ -220,8 +220,7 @@ def open_parts(texts: Sequence[str], tree: Tree, options: SourceOptions) -> tupl
         dtypes = {one.dtype for one in facts}
         spec = PartSpec(
             name, kind_name, max(dtypes, default=""),
-            ignore=options.ignore_id if kind_name == "map" else None,
-            channels=max([one.channels for one in facts], default=1),
+            ignore=unknown, channels=max([one.channels for one in facts], default=1),
         )  # fmt: skip
         sources.append(PartSource(tree, spec, files.where, files.paths, matches))
     return rest, sources

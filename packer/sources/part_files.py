@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -37,20 +38,24 @@ MASK_PART = "mask", "mask"
 """Name and kind of the part that ``--mask WHERE`` asks for, too."""
 SHOWN_ENDINGS = 5
 FORM = "write NAME=WHERE:KIND, such as depth=depth:map"
+_OF_MAP = re.compile(r"(.+):map:([0-9]{1,5})", re.DOTALL)
 
 
 class AskedPart(NamedTuple):
-    """What ``--part NAME=WHERE:KIND`` asks for."""
+    """What ``--part NAME=WHERE:KIND`` asks for, or of a map NAME=WHERE:map:N."""
 
     name: str
     where: str
     kind: str
+    unknown: int | None = None
+    """The value of a map where nothing is known. None: as `packer.images.parts.MapKind` has it."""
 
     @classmethod
     def of(cls, text: str) -> AskedPart:
         """Return what a value of the option says. Raise UsageError if that is nothing."""
         name, _, rest = text.partition("=")
-        where, _, kind = rest.rpartition(":")
+        of_map = _OF_MAP.fullmatch(rest)
+        where, kind = (of_map[1], "map") if of_map else rest.rpartition(":")[::2]
         if not where:
             is_job = name.replace("/", "").isdigit()
             raise UsageError(
@@ -63,7 +68,7 @@ class AskedPart(NamedTuple):
             check_name(name)
         except ValueError as error:
             raise UsageError(option("part"), str(error), FORM) from None
-        return cls(name, where, kind)
+        return cls(name, where, kind, int(of_map[2]) if of_map else None)
 
 
 class FilesAt(NamedTuple):
@@ -91,7 +96,7 @@ def files_at(tree: Tree, where: str, kind: PartKind) -> FilesAt:
     """
     candidates = of_kind(tree, kind)
     if "{" in where:
-        return by_pattern(tree.images, where, candidates)
+        return by_pattern(tree.images, where, candidates, root=tree.root)
     folder = os.path.normpath(as_bytes(where)).rstrip(b"/")
     inside = tree.below(folder) if os.path.isabs(folder) else folder
     what = "pictures" if kind.in_pictures else f"{b' or '.join(sorted(kind.endings)).decode()} files"
@@ -131,8 +136,12 @@ def of_kind(tree: Tree, kind: PartKind) -> list[bytes]:
     return [*(tree.images if kind.in_pictures or is_any else ()), *others]
 
 
-def by_pattern(images: Iterable[bytes], pattern: str, candidates: Sequence[bytes], apart: bool = False) -> FilesAt:
+def by_pattern(
+    images: Iterable[bytes], pattern: str, candidates: Sequence[bytes], apart: bool = False, root: bytes = b""
+) -> FilesAt:
     """Return which of some files, `apart` from the images if so, a pattern with {dir}, {stem} and {name} names.
+
+    Beside a source in the folder `root`, files elsewhere are found, too.
 
     Raises:
         UsageError: There are none.
@@ -143,18 +152,28 @@ def by_pattern(images: Iterable[bytes], pattern: str, candidates: Sequence[bytes
         problem = "is not a pattern of {dir}, {stem} and {name}"
         raise UsageError(pattern, problem, 'write one such as "{dir}/{stem}_mask.png"') from None
     there = set(candidates)
-    named = {image: _formatted(pattern, image) for image in images}
-    of_image = {image: path for image, path in named.items() if path in there and (apart or path != image)}
+    named = {image: _formatted(pattern, image, root) for image in images}
+    of_image = {
+        image: path
+        for image, path in named.items()
+        if (path in there or (os.path.isabs(path) and os.path.isfile(path))) and (apart or path != image)
+    }
     if not of_image:
         one = next(iter(named.values()), b"")
-        raise UsageError(pattern, f"names no file: there is no {quoted_value(one)}", "correct the pattern")
+        raise UsageError(pattern, f"names no file: there is no {printable(one)}", "correct the pattern")
     return FilesAt(as_bytes(pattern), tuple(sorted({*of_image.values()})), of_image)
 
 
-def _formatted(pattern: str, image: bytes) -> bytes:
+def _formatted(pattern: str, image: bytes, root: bytes) -> bytes:
+    """Return the path that a pattern names for an image: relative to `root`, or absolute if it is elsewhere."""
     name = image.rpartition(b"/")[2]
     parts = {"dir": as_text(folder_of(image)), "stem": as_text(stem_of(image)), "name": as_text(name)}
-    return os.path.normpath(as_bytes(pattern.format(**parts))).lstrip(b"/")
+    path = os.path.normpath(as_bytes(pattern.format(**parts)))
+    path = path if pattern.startswith("/") else path.lstrip(b"/")
+    if not path.startswith((b"/", b"../")) or is_url(root):
+        return path
+    path = os.path.normpath(os.path.join(root, path))
+    return path.removeprefix(root.rstrip(b"/") + b"/")
 
 
 def plain_part(part: bytes) -> bytes:
@@ -280,7 +299,7 @@ def mask_asked(mask: str | None, texts: Sequence[str]) -> str | None:
     Raises:
         UsageError: Both are given.
     """
-    places = [one.where for one in map(AskedPart.of, texts) if one[::2] == MASK_PART]
+    places = [one.where for one in map(AskedPart.of, texts) if (one.name, one.kind) == MASK_PART]
     if len(places) + (mask is not None) > 1:
         raise UsageError(option("part"), "mask is given twice", "name one place: an image has one mask of that name")
     return places[0] if places else mask

@@ -12,7 +12,7 @@ import pytest
 import torch
 from drawn_masks import write_files
 
-from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate
+from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, collate
 from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.images.resize import resize_map
@@ -83,11 +83,11 @@ def test_maps_are_cut_by_the_draw_of_the_image(pack: Pack) -> None:
         for name, ignore in (("red", None), ("deep", 0)):
             for row, record in enumerate(records.tolist()):
                 whole = pack.part(record, name)
-                wanted = np.zeros((24, 24), targets[name].numpy().dtype)
+                wanted = np.full((24, 24), np.nan if ignore is None else 0, targets[name].numpy().dtype)
                 if whole is not None:
                     wanted = resize_map(whole, params.regions[row].tolist(), (24, 24), ignore)
                 wanted = wanted[:, ::-1] if params.flipped[row] else wanted
-                assert np.array_equal(targets[name][row, 0].numpy(), wanted)
+                assert np.array_equal(targets[name][row, 0].numpy(), wanted, equal_nan=True)
         flips += int(params.flipped.sum())
     assert 0 < flips < COUNT
 
@@ -99,7 +99,16 @@ def test_whole_maps_are_as_they_are_stored(pack: Pack) -> None:
         assert torch.equal(target["right"], image)
         wanted = pack.part(record, "red")
         assert (wanted is None) == (record == 3)
-        assert torch.equal(target["red"][0], torch.zeros(image.shape[1:]) if wanted is None else torch.tensor(wanted))
+        wanted = np.full(image.shape[1:], np.nan, np.float32) if wanted is None else wanted
+        assert np.array_equal(target["red"][0], wanted, equal_nan=True)
+
+
+def test_beside_the_image_maps_are_unknown(pack: Pack) -> None:
+    for _, targets in batches(pack, crop=CenterCrop(60), flip=0, collate="dict", parts=("red", "deep")):
+        for record, red, deep in zip(targets["image_id"].tolist(), targets["red"], targets["deep"], strict=True):
+            whole = pack.part(record, "red")
+            if whole is not None:
+                assert int(red.isfinite().sum()) == whole.size and np.count_nonzero(deep) == np.count_nonzero(whole)
 
 
 def test_other_kinds_are_as_they_are(pack: Pack) -> None:
@@ -125,7 +134,7 @@ def test_the_order_and_threads_do_not_matter(pack: Pack) -> None:
     first, second = (
         [targets["red"] for _, targets in batches(pack, collate="dict", threads=threads)] for threads in (1, 3)
     )
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
 
 
 def test_only_what_is_asked_for_is_read(pack: Pack) -> None:

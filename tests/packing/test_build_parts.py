@@ -18,10 +18,14 @@ from drawn import voc_xml
 from drawn_masks import write_files
 from running import good, refused
 
+from packer import PackWriter
 from packer.containers import container_names
-from packer.errors import TooManyBad, UsageError
+from packer.errors import BadPart, TooManyBad, UsageError
 from packer.format.pack import Pack
+from packer.format.salvage import repair
+from packer.model.annotation import MAP_DTYPES
 from packer.packing import BuildOptions, build_pack
+from packer.repack.attach import attach
 from packer.repack.convert import convert
 from packer.repack.extract import extract
 
@@ -108,6 +112,41 @@ def test_every_container_has_them(container: str, source: Path) -> None:
     check(Pack(source.parent / "q"))
 
 
+FORMS = [
+    *((f"map{channels}{dtype}", "map", dtype, (channels,)[: channels - 1])
+      for dtype in MAP_DTYPES for channels in (1, 2, 3)),
+    *((f"image{dtype}", "image", dtype, (3,)) for dtype in ("uint8", "uint16")),
+    *((f"mask{dtype}", "mask", dtype, ()) for dtype in ("uint8", "uint16")),
+    *((f"array{dtype}", "array", dtype, ()) for dtype in ("int64", "float16", "float64", "complex64")),
+]  # fmt: skip
+"""Name, kind, dtype and further axes of parts: all that are stored as numbers."""
+
+
+@pytest.mark.parametrize("encode", ["raw", "png"])
+@pytest.mark.parametrize("container", container_names())
+def test_parts_of_every_dtype_are_found_again_without_an_index(container: str, encode: str, tmp_path: Path) -> None:
+    values = {
+        (name, i): (np.random.default_rng(i).random((6, 5, *more)) * 250).astype(dtype)
+        for name, _, dtype, more in FORMS for i in range(2)
+    }  # fmt: skip
+    for (name, i), value in values.items():  # of 16 bits
+        values[name, i] = value * 257 if "16" in value.dtype.name and value.dtype.kind == "u" else value
+    files = {f"left/{i}.png": picture(np.full((6, 5, 3), i, np.uint8)) for i in range(2)}
+    for (name, i), value in values.items():
+        as_picture = not name.startswith(("map", "array"))
+        files[f"{name}/{i}.{'png' if as_picture else 'npy'}"] = (
+            picture(value[..., ::-1] if value.ndim == 3 else value) if as_picture else as_npy(value)
+        )
+    part = tuple(f"{name}={name}:{kind}" for name, kind, *_ in FORMS)
+    build(write_files(tmp_path / "set", files), "p", format=container, encode=encode, part=part, mode="unchanged")
+    good("verify", "--deep", tmp_path / "p")
+    (index,) = (tmp_path / "p").glob("*.arrow")
+    index.unlink()
+    repair(tmp_path / "p")
+    pack = Pack(tmp_path / "p")
+    assert all(same(pack.part(i, name), value) for (name, i), value in values.items())
+
+
 def exact(values: Any, size: tuple[int, int], ignore: int | None) -> Any:
     """The map in another size, in plain float64: linear between centers, the nearest one beside what is unknown."""
     values = values.reshape(*values.shape[:2], -1)
@@ -146,10 +185,15 @@ def test_maps_are_resized_but_never_mixed_with_what_is_unknown(size: tuple[int, 
 
 
 def test_pad_and_crop_go_with_the_image(source: Path) -> None:
-    padded = build(source, resize="40x40", fit="pad")
+    padded = build(source, resize="40x40", fit="pad", part=(*PARTS, "zero=far:map:0"))
     depth = padded.part(0, "depth")
     assert depth.shape == (40, 40) and not depth[:6].any() and not depth[-6:].any() and depth[10:30].any()
     assert same(padded.part(0, "right"), padded.image(0))
+    convert(source.parent / "p.lmdb", source.parent / "wide.lmdb", resize="80x40", fit="pad")
+    wide = Pack(source.parent / "wide.lmdb")
+    for pack, border in ((padded, np.s_[:6]), (wide, np.s_[:, :20])):
+        assert np.isnan(pack.part(0, "far")[border]).all() and not pack.part(0, "zero")[border].any()
+        assert np.isfinite(pack.part(0, "far")).sum() > 500
     cropped = build(source, "q.lmdb", resize="20x20", fit="crop")
     assert same(cropped.part(0, "right"), cropped.image(0))
     convert(source.parent / "q.lmdb", source.parent / "r.hdf5", resize="10x10")
@@ -169,6 +213,7 @@ BAD = {
     "pickle": ("code/im1.npy", as_npy(np.array([None])), "is not an array of numbers"),
     "latin": ("said/im1.txt", b"\xe4", "is not UTF-8 text"),
     "no json": ("more/im1.json", b"{", "is not JSON"),
+    "lossy": ("depth/im1.png", picture(np.zeros((24, 36, 3), np.uint8), ".jpg"), "is a JPEG, which changes values"),
     "cut short": ("right/im1.png", picture(np.zeros((24, 36, 3), np.uint8))[:-20], "truncated"),
 }
 
@@ -197,6 +242,7 @@ def test_an_image_without_its_part_and_a_part_without_image(source: Path) -> Non
     assert {bad.reason for bad in caught.value.rejected} == {"no-label", "no-image"}
     (source / "said/other.txt").unlink()
     pack = build(source, missing_labels="empty")
+    assert pack.manifest.notes == ("no text in 1 image",) and "missing_labels" not in pack.manifest.counts
     assert pack.part(2, "text") is None and pack.part(3, "text") == value_of("text", 3)
     assert same(pack.part(2, "code"), value_of("code", 2))
 
@@ -206,6 +252,7 @@ def test_an_image_without_its_part_and_a_part_without_image(source: Path) -> Non
     [
         ("depth=nothing:map", 'has no pictures in "nothing/"'), ("depth=depth:deep", "deep is no kind of part"),
         ("image_id=depth:map", "is not a name for a part"),
+        ("depth=depth:map:x", "x is no kind of part"),
         ("depth", "write NAME=WHERE:KIND"), ("1/2", "write --job 1/2"), ("Depth=depth:map", "is not a name for a part"),
         ("depth={x}.png:map", "is not a pattern"), ("depth=far/{stem}.bin:array", "names no file"),
     ],
@@ -263,6 +310,17 @@ def test_patterns_and_folders_elsewhere(source: Path) -> None:
     pack = build(source, part=parts)
     for i in range(COUNT):
         assert same(pack.part(i, "depth"), value_of("depth", i)) and same(pack.part(i, "far"), value_of("far", i))
+    top = source.parent / "elsewhere"
+    for far, depth in (
+        ("../elsewhere/{stem}.npy", f"{source}/depth/{{stem}}.png"), (f"{top}/{{stem}}.npy", "depth/{stem}.png"),
+    ):  # fmt: skip
+        again = build(source, overwrite=True, part=(f"depth={depth}:map", f"far={far}:map", "right=right:image"))
+        assert all(same(again.part(i, name), value_of(name, i)) for name in ("depth", "far") for i in range(COUNT))
+    (top / "im3.npy").rename(top / "other.npy")
+    with pytest.raises(TooManyBad, match=r"im3.png: has no far in ../elsewhere/"):
+        build(source, "q", part=("far=../elsewhere/{stem}.npy:map", *parts[2:]))
+    with pytest.raises(UsageError, match=rf"names no file: there is no {source.parent}/gone/im0.npy"):
+        build(source, "q", part=("far=../gone/{stem}.npy:map", *parts[2:]))
 
 
 def test_masks_of_other_names(source: Path) -> None:
@@ -305,6 +363,49 @@ def test_masks_of_other_names_are_extracted_and_built_again(
     good(*found.build[1:], "-o", tmp_path / "again.lmdb")
     assert good("diff", pack.path, tmp_path / "again.lmdb").out.endswith(f"equal: {COUNT} records\n")
     assert Pack(tmp_path / "again.lmdb").manifest.masks == pack.manifest.masks
+
+
+def test_maps_of_several_types(source: Path, tmp_path: Path) -> None:
+    """Whole numbers beside floats have another unit, and another value that is unknown."""
+    build(source)
+    for i in range(2):
+        (source / f"depth/im{i}.png").unlink()
+        (source / f"depth/im{i}.npy").write_bytes(as_npy(value_of("depth", i).astype(np.float32) / 1000))
+    problem = r"depth: has 2 files of float32 \(depth/im0.npy, ...\) and 4 files of uint16 \(depth/im2.png, ...\); save"
+    with pytest.raises(UsageError, match=problem):
+        build(source, "q.lmdb", workers=2)
+    with pytest.raises(UsageError, match="has 2 files of float32"):
+        attach(source.parent / "p.lmdb", source / "depth", "new", "map")
+    with PackWriter(tmp_path / "w", parts={"m": "map"}) as writer:
+        writer.write(np.zeros((4, 4, 3), np.uint8), parts={"m": np.ones((4, 4), np.float32)})
+        with pytest.raises(BadPart, match="has 1 values of uint16 for each pixel, others 1 of float32"):
+            writer.write(np.zeros((4, 4, 3), np.uint8), parts={"m": np.ones((4, 4), np.uint16)})
+    for i in range(2):
+        (source / f"depth/im{i}.npy").unlink()
+        (source / f"depth/im{i}.png").write_bytes(picture(value_of("depth", i).astype(np.uint8)))
+    ran = good("build", source, "--labels", "none", "--part", PARTS[0], "--part", PARTS[2], "-o", tmp_path / "r")
+    assert (
+        "warning: depth has 4 files of uint16 (depth/im2.png, ...) and 2 files of uint8 (depth/im0.png, ...)" in ran.out
+    )
+    assert same(Pack(tmp_path / "r").part(0, "depth"), value_of("depth", 0).astype(np.uint8).astype(np.uint16))
+
+
+def test_what_is_unknown_in_a_map_is_said_for_each(source: Path, tmp_path: Path) -> None:
+    """--ignore-id is for masks, also where packs are extracted and built again."""
+    write_files(source, {f"masks/im{i}.png": picture(np.full(SIDES[::-1], i, np.uint8)) for i in range(COUNT)})
+    part = ("depth=depth:map", "odd=depth:map:700", "far=far:map", "zero=far:map:0", "right=right:image")
+    pack = build(source, part=part, mask="masks", ignore_id=9)
+    wanted = {"depth": 0, "odd": 700, "far": None, "zero": 0}
+    assert {name: one.ignore for name, one in pack.manifest.pixels.items() if name != "right"} == wanted
+    step = extract(source.parent / "p.lmdb", tmp_path / "out", "folder").build[2:]
+    assert "--ignore-id" in step and {"depth=depth:map", "odd=odd:map:700", "zero=zero:map:0"} <= {*step}
+    good("build", tmp_path / "out", *step[1:], "-o", tmp_path / "again.lmdb")
+    again = Pack(tmp_path / "again.lmdb").manifest
+    assert (again.pixels, again.masks["mask"].ignore) == (pack.manifest.pixels, 9)
+    text = refused(2, "build", source, "--labels", "none", "--part", part[0], "--ignore-id", "9", "-o", tmp_path / "q")
+    assert "is for masks" in text and "NAME=WHERE:map:N" in text
+    with pytest.raises(UsageError, match="65536 do not fit into depth"):
+        build(source, "q.lmdb", part=("depth=depth:map:65536", "right=right:image"))
 
 
 def decoded(data: bytes) -> Any:

@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_named(source: Path, pack: Path) -> None:
     assert "has no pictures" in said("far", "mask")
     assert "is for kind mask" in said("depth", "map", mask_values="ids")
     assert "is for kind mask or map" in said("far", None, ignore_id=0)
-    assert "do not fit into new; choose another ignore_id" in said("depth", "map", ignore_id=-5)
+    assert "do not fit into new; choose another value" in said("depth", "map", ignore_id=-5)
     assert "column: is for tables" in said("depth", "map", column="x")
     assert "must be array or text or json or mask" in said("far", "video")
     np.save(source / "one.npy", np.zeros(COUNT))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from damage import edit_index, vouch
 from drawn import draw, draw_classes, draw_voc
@@ -53,6 +54,37 @@ def test_masks_that_are_stored_in_another_way_are_no_difference(tmp_path: Path) 
     assert diff(a, b).equal
     (source / "masks" / "im2.png").write_bytes(picture(draw_mask(7)))
     assert found(diff(a, build(source, "other.lmdb", mask_encode="png"))) == {"labels": 1}
+
+
+@pytest.mark.parametrize("container", ["lmdb", "hdf5", "parquet", "webdataset"])
+def test_parts_of_pixels_that_are_stored_in_another_way_are_no_difference(container: str, tmp_path: Path) -> None:
+    source = write_files(tmp_path / "set", pairs())
+    for i, image in enumerate(sorted((source / "images").iterdir())):
+        mask = draw_mask(i)
+        write_files(source, {f"near/{image.stem}.png": picture(mask.astype(np.uint16) * 300)})
+        (source / "far").mkdir(exist_ok=True)
+        np.save(source / f"far/{image.stem}.npy", np.where(mask > 0, mask + np.float32(0.5), np.nan))
+    write_files(source, {f"right/{path.name}": path.read_bytes() for path in (source / "images").iterdir()})
+    part = ("near=near:map", "far=far:map", "right=right:image")
+    a, b = build(source, "a", part=part, encode="raw"), build(source, "b", part=part, encode="png", format=container)
+    report = diff(a, b)
+    assert report.equal and not report.parts and not found(report)
+    np.save(next((source / "far").iterdir()), np.zeros_like(mask, np.float32))
+    assert found(diff(a, build(source, "other", part=part))) == {"labels": 1}
+
+
+def test_what_the_values_of_parts_mean(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "set", pairs())
+    one, two = tmp_path / "a.txt", tmp_path / "b.txt"
+    one.write_text("ground\nant\nfly\nbee\n"), two.write_text("ground\nant\nfly\nwasp\n")
+    a = build(source, "a", part=("depth=masks:map", "seg=masks:mask"), labels=("none",), ignore_id=9)
+    b = build(source, "b", part=("depth=masks:map:2", "seg=masks:mask"), labels=("none",), ignore_id=8)
+    report = diff(a, b)
+    assert report.parts == {"depth.ignore": (0, 2), "seg.ignore": (9, 8)} and not report.equal and not found(report)
+    ran = run("diff", a, b)
+    assert ran.code == 1 and "part depth: ignore 0, now 2\npart seg: ignore 9, now 8\ndifferent" in ran.out
+    c, d = (build(source, name, mask="masks", classes=str(file)) for name, file in (("c", one), ("d", two)))
+    assert diff(c, d).parts == {"mask.classes": (("ground", "ant", "fly", "bee"), ("ground", "ant", "fly", "wasp"))}
 
 
 def test_pixels(make_pack: MakePack, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from drawn import draw, draw_classes, draw_objects, draw_plain, draw_voc
+from drawn_masks import pairs, write_files
 from packs import MakePack
 from running import digests, good, refused, run
 
@@ -143,6 +144,18 @@ def test_packs_that_do_not_fit(build: Build, tmp_path: Path, options: dict[str, 
     a, b = build("a", ("ant",)), build("b", ("ant",), **options)
     assert refused(2, "merge", a, b, "-o", tmp_path / "all") == f"packer: error: {b}: {said.format(a=a, b=b)}"
     assert not (tmp_path / "all").exists() and not (tmp_path / "all.partial").exists()
+
+
+def test_maps_with_another_unknown_value(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "set", pairs())
+    a, b = (
+        build_pack(
+            BuildOptions(str(source), str(tmp_path / f"{n}.lmdb"), part=(f"near=masks:map{n}",), labels=("none",))
+        ).path
+        for n in ("", ":255")
+    )
+    text = refused(2, "merge", a, b, "-o", tmp_path / "all")
+    assert "image, near (map, uint8, 255 unknown), but" in text and "of image, near (map, uint8)" in text
 
 
 def test_the_pack_to_convert_to_does_not_exist_yet(build: Build, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from running import good
 import packer
 from packer import BuildOptions, build_pack
 from packer.errors import DamagedPack
-from packer.images.parts import _saved as as_npy
+from packer.images.npy_files import save_npy as as_npy
 from packer.model.annotation import PartSpec
 from packer.view.batches import BatchQuery, batch_facts
 from packer.view.export import export

@@ -135,7 +135,8 @@ class Layout:
         extension, content = file
         name = spec.name.encode("ascii")
         self.write(b"%s/%s.%s" % (name, below_images(image).rpartition(b".")[0], extension.encode("ascii")), content)
-        self.parts[spec.name] = f"{spec.name}={spec.name}:{spec.kind}"
+        unknown = "" if spec.unknown is None else f":{spec.unknown}"
+        self.parts[spec.name] = f"{spec.name}={spec.name}:{spec.kind}{unknown}"
 
     def mask_file(self, image: bytes, name: str) -> bytes:
         """Return where the mask of the image at this path goes."""
