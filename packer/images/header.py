@@ -104,7 +104,7 @@ def check_header(header: Header, max_pixels: int = DEFAULT_MAX_PIXELS, on_animat
         kind = "several pages" if header.format == "tiff" else "an animation"
         raise SeveralFrames("", f"{header.format} with {kind}, not one image", "take the first: --on-animation=first")
     if header.obstacle:
-        raise bad_image(f"cannot decode a {header.obstacle}", "convert it to an 8-bit JPEG or PNG")
+        raise bad_image(f"cannot decode a {header.obstacle}", "convert it to PNG (of 8 bits, or 16)")
 
 
 def decoded_shape(header: Header, mode: Mode) -> tuple[int, int, int, str]:

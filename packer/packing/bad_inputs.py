@@ -152,6 +152,9 @@ def too_many_bad_error(
 def _what_helps(options: BuildOptions, inputs: Inputs, asked: int) -> tuple[str, list[str]]:
     """Return the next step, and the options with which the same build packs what is not bad."""
     counts, them = inputs.rejected.counts, "it" if inputs.bad == 1 else "them"
+    is_none_left = inputs.taken <= sum(count for reason, count in counts.items() if reason != "no-image")
+    if counts["no-label"] and is_none_left and (options.mask or options.part):
+        return 'say how the files are named: a pattern such as "masks/{stem}_mask.png" in place of their folder', []
     if counts["no-label"] >= asked and options.labels != ("auto",):
         return f"leave out {option('labels')}, or name labels that the images have", []
     remedies = [remedy for reason, remedy in REMEDIES.items() if counts[reason]]

@@ -405,6 +405,13 @@ def test_missing_masks_and_images(tmp_path: Path) -> None:
     assert [pack.mask(i) is None for i in range(3)] == [False, True, False]
 
 
+def test_masks_of_other_names_than_the_images(tmp_path: Path) -> None:
+    files = {name.replace(".png", "_rgb.png" if "images" in name else "_x.png"): data for name, data in pairs().items()}
+    source = write_files(tmp_path / "set", files)
+    with pytest.raises(TooManyBad, match=r"say how the files are named: a pattern such as"):
+        build(source, mask="masks", labels=("none",))
+
+
 def test_two_masks_of_one_image(tmp_path: Path) -> None:
     files = pairs() | {"masks/im1.bmp": picture(draw_mask(1), "BMP")}
     with pytest.raises(TooManyBad, match="2 label files fit it equally well"):
