@@ -31,7 +31,8 @@ from packer.format.sidecar_list import (
 )
 from packer.images.parts import BY_KIND
 from packer.model.annotation import OF_PIXELS, Progress
-from packer.repack.attached_rows import Attached, AttachRequest, read_attached
+from packer.repack.attached_rows import Attached, read_attached
+from packer.repack.attached_tables import AttachRequest
 from packer.repack.index_jpegs import in_place
 from packer.stores import clean_url, is_url
 from packer.system import sync_path

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import BadInput, BadPart, PackerError, StorageError, UsageError, option, plural, printable
@@ -20,14 +18,22 @@ from packer.format.pack import Pack
 from packer.format.sidecar_list import KIND_FILES
 from packer.images.image_headers import Header
 from packer.images.masks import MaskValues
-from packer.images.npy_files import NUMBERS
 from packer.images.parts import BY_KIND, FactsFound, PartKind, PartRecipe
 from packer.images.resize import TargetSize
 from packer.model.annotation import Int64, PartSpec
-from packer.model.strict_json import read_json
 from packer.packing.build_options import BuildOptions
 from packer.packing.make_record import read_part_facts
 from packer.packing.plan import part_recipe
+from packer.repack.attached_tables import (
+    AN_ARRAY,
+    TABLES,
+    AttachRequest,
+    Columns,
+    chosen_column,
+    saved_by_numpy,
+    texts_of,
+    values_of,
+)
 from packer.sources.by_stem import Matches
 from packer.sources.list_columns import MEANING, words_of
 from packer.sources.mask_files import MaskSource
@@ -42,9 +48,6 @@ from packer.system import usable_cores
 FIX = "correct it, or attach it to the pack that it was made of"
 RECORDED = ("resize", "fit", "pad_value", "interpolation", "quality", "decoder", "max_pixels")
 """The options of a pack by which its images were made."""
-AN_ARRAY = ("an array", "numpy.save")
-Columns = Mapping[str, Callable[[bool], Any]]
-"""Name -> what reads the column, given whether it is text: an array, an Arrow column or a list."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +69,6 @@ class Attached:
         if self.rows is None or not isinstance(self.values, list):
             return self.values[slice(start, stop) if self.rows is None else self.rows[start:stop]]
         return [self.values[row] for row in self.rows[start:stop].tolist()]
-
-
-@dataclass(frozen=True)
-class AttachRequest:
-    """What to attach: `packer.repack.attach.attach` has the arguments."""
-
-    where: str
-    name: str
-    kind: str | None
-    column: str | None
-    mask_values: str | None = None
-    ignore_id: int | None = None
 
 
 def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
@@ -111,28 +102,16 @@ def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
 
 def _loaded(path: str) -> NDArray[Any]:
     """Return the array of a .npy file, mapped."""
-    with _saved_by_numpy(path, *AN_ARRAY):
+    with saved_by_numpy(path, *AN_ARRAY):
         return np.lib.format.open_memmap(path, mode="r")
-
-
-@contextmanager
-def _saved_by_numpy(path: str, what: str, how: str) -> Iterator[None]:
-    """Say that a file is not what numpy saves."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:  # numpy's readers, and those of zips, raise many kinds
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise BadInput(path, f"is not {what}: {reason}", f"write it with {how}") from None
 
 
 def _in_order(where: str, values: NDArray[Any], pack: Pack) -> Attached:
     if values.shape[:1] != (len(pack),):
         rows = plural(len(values), "row") if values.ndim else "no rows"
         raise BadInput(where, f"has {rows}, but the pack {plural(len(pack), 'record')}", FIX)
-    with _saved_by_numpy(where, *AN_ARRAY):  # texts may be of characters that do not exist
-        return Attached(_values_of(values), None, "in their order")
+    with saved_by_numpy(where, *AN_ARRAY):  # texts may be of characters that do not exist
+        return Attached(values_of(values), None, "in their order")
 
 
 # -- folders
@@ -285,69 +264,17 @@ def _resize_to(packed: tuple[int, int], size: tuple[int, int], resize: TargetSiz
 # -- tables
 
 
-def _npz(path: str) -> Columns:
-    opened = partial(_saved_by_numpy, path, "a file of arrays", "numpy.savez")
-
-    def read(name: str, is_text: bool) -> Any:
-        with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
-            return _values_of(arrays[name])
-
-    with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
-        return {name: partial(read, name) for name in arrays.files}
-
-
-def _parquet(path: str) -> Columns:
-    from pyarrow.parquet import ParquetFile
-
-    file = ParquetFile(path)
-    return {name: lambda _, name=name: file.read([name]).column(0) for name in file.schema_arrow.names}  # type: ignore[misc]
-
-
-def _csv(delimiter: str, path: str) -> Columns:
-    from pyarrow import csv
-
-    form = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-
-    def read(name: str, is_text: bool) -> Any:
-        types = {name: pa.string()} if is_text else {}  # 00000042 is a key, not a number
-        convert = csv.ConvertOptions(include_columns=[name], column_types=types)
-        return csv.read_csv(path, parse_options=form, convert_options=convert).column(0)
-
-    with csv.open_csv(path, parse_options=form) as opened:
-        return {name: partial(read, name) for name in opened.schema.names}
-
-
-def _jsonl(path: str) -> Columns:
-    rows: list[Any] = []
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                rows += [read_json(line)] if line.strip() else []
-            except ValueError as error:
-                raise BadInput(f"{path}:{number}", f"is not JSON: {error}", "correct the line") from None
-    if not all(isinstance(row, dict) for row in rows):
-        raise BadInput(path, "has a line that is not an object", "write an object with a key or path on each line")
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: lambda _, name=name: [row.get(name) for row in rows] for name in names}  # type: ignore[misc]
-
-
-TABLES: dict[str, Callable[[str], Columns]] = {
-    ".npz": _npz, ".parquet": _parquet, ".csv": partial(_csv, ","), ".tsv": partial(_csv, "\t"), ".jsonl": _jsonl,
-}  # fmt: skip
-"""Ending of a file -> what opens it."""
-
-
 def _read_table(asked: AttachRequest, columns: Columns, pack: Pack) -> Attached:
     where, kind = asked.where, asked.kind
     names = list(columns)
     keys = [name for name, word in zip(names, words_of(names), strict=True) if MEANING.get(word) == "path"]
-    chosen = _chosen(asked, names, keys) if keys else ""
+    chosen = chosen_column(asked, names, keys) if keys else ""
     if not (keys := [name for name in keys if name != chosen]):
         listed = ", ".join(map(printable, names))
         raise UsageError(where, f"has no column of keys or paths; its columns are: {listed}", "call one key or path")
-    found = [(_records_of(pack, texts), key, texts) for key in keys for texts in [_texts_of(columns[key](True))]]
+    found = [(_records_of(pack, texts), key, texts) for key in keys for texts in [texts_of(columns[key](True))]]
     (records, joined), key, texts = max(found, key=lambda each: int((each[0][0] >= 0).sum()))
-    values = _values_of(columns[chosen](kind == "text"))
+    values = values_of(columns[chosen](kind == "text"))
     _check_no_null(where, key, texts)
     if kind != "json":
         _check_no_null(where, chosen, values)
@@ -361,58 +288,6 @@ def _read_table(asked: AttachRequest, columns: Columns, pack: Pack) -> Attached:
         lists = np.split(order, np.cumsum(counts)[:-1])
         return Attached([[values[row] for row in rows.tolist()] for rows in lists], None, f"by {joined}")
     return Attached(values, order, f"by {joined}")
-
-
-def _chosen(asked: AttachRequest, names: Sequence[str], keys: Sequence[str]) -> str:
-    """Return the column that is attached."""
-    if asked.column is not None:
-        if asked.column not in names:
-            step = f"its columns are: {', '.join(map(printable, names))}"
-            raise UsageError(option("column", asked.column), "is not in the file", step)
-        return asked.column
-    rest = [one for one in names if one not in keys]
-    texts = [one for one, word in zip(rest, words_of(rest), strict=True) if MEANING.get(word) == "text"]
-    for choice in (rest, [one for one in rest if one == asked.name], texts if asked.kind in (None, "text") else []):
-        if len(choice) == 1:
-            return choice[0]
-    problem = f"has the columns {', '.join(map(printable, names))}, any of which may be meant"
-    raise UsageError(asked.where, problem, f"pass one: {option('column', 'COL')}")
-
-
-def _texts_of(column: Any) -> list[str | None]:
-    """Return the keys or paths in a column; None for an empty one, or NaN."""
-    values = column.to_pylist() if isinstance(column, pa.ChunkedArray) else list(column)
-    return [None if one is None or one != one or one == "" else str(one) for one in values]  # noqa: PLR0124
-
-
-def _values_of(column: Any) -> Any:
-    """Return a column as an array if it is of numbers, each row of one shape, else as a list."""
-    if isinstance(column, np.ndarray):
-        return column if column.dtype.kind in NUMBERS else column.tolist()
-    try:
-        chunks = [pa.array(column)] if isinstance(column, list) else column.chunks
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # of several types
-        return column
-    arrays = [array for chunk in chunks if (array := _numbers_of(chunk)) is not None]
-    if arrays and len(arrays) == len(chunks):
-        return np.concatenate(arrays)
-    return column if isinstance(column, list) else column.to_pylist()
-
-
-def _numbers_of(array: Any) -> NDArray[Any] | None:
-    """Return an Arrow array of numbers, or of lists of as many numbers, as an array; None if it is another."""
-    kind = array.type
-    if array.null_count or not len(array):
-        return None
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-        return found
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        return None
-    inner = _numbers_of(array.flatten())
-    if inner is None or len(array.value_lengths().unique()) != 1:
-        return None
-    return inner.reshape(len(array), -1, *inner.shape[1:])
 
 
 # -- joining
