@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -272,8 +272,8 @@ def _read_table(asked: AttachRequest, columns: Columns, pack: Pack) -> Attached:
     if not (keys := [name for name in keys if name != chosen]):
         listed = ", ".join(map(printable, names))
         raise UsageError(where, f"has no column of keys or paths; its columns are: {listed}", "call one key or path")
-    found = [(_records_of(pack, texts), key, texts) for key in keys for texts in [texts_of(columns[key](True))]]
-    (records, joined), key, texts = max(found, key=lambda each: int((each[0][0] >= 0).sum()))
+    joined = _join(where, pack, [(name, texts_of(columns[name](True))) for name in keys])
+    key, texts, records = joined.column, joined.texts, joined.records
     values = values_of(columns[chosen](kind == "text"))
     _check_no_null(where, key, texts)
     if kind != "json":
@@ -286,27 +286,67 @@ def _read_table(asked: AttachRequest, columns: Columns, pack: Pack) -> Attached:
     order = np.argsort(records, kind="stable")
     if (counts > 1).any():
         lists = np.split(order, np.cumsum(counts)[:-1])
-        return Attached([[values[row] for row in rows.tolist()] for rows in lists], None, f"by {joined}")
-    return Attached(values, order, f"by {joined}")
+        return Attached([[values[row] for row in rows.tolist()] for rows in lists], None, joined.text)
+    return Attached(values, order, joined.text)
 
 
 # -- joining
 
 
-def _records_of(pack: Pack, texts: Sequence[str | None]) -> tuple[Int64, str]:
-    """Return the record of each key or path, NOT_FOUND if it has none, and how they were joined."""
+class _Joined(NamedTuple):
+    """A column of keys or paths, and the records that it names."""
+
+    column: str
+    texts: Sequence[str | None]
+    records: Int64
+    """The record of each row, NOT_FOUND if it has none."""
+    way: str
+    looseness: int
+    """0: as the key or path is written; 1: by its end; 2: without its extension, which numbers of rows may fit, too."""
+
+    @property
+    def found(self) -> int:
+        """Number of rows that have a record."""
+        return int((self.records >= 0).sum())
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """The greatest is the column to join by."""
+        return 2 * self.found >= len(self.texts), -self.looseness, self.found
+
+    @property
+    def text(self) -> str:
+        """How rows and records were joined."""
+        return f"by {self.way} (column {printable(self.column)})"
+
+
+def _join(where: str, pack: Pack, keys: Sequence[tuple[str, Sequence[str | None]]]) -> _Joined:
+    """Return the column that names the records most strictly. Raise BadInput if one as good disagrees with it."""
+    found = [_Joined(name, texts, *_records_of(pack, texts)) for name, texts in keys]
+    best = max(found, key=lambda one: one.rank)
+    for other in found:
+        if other.rank == best.rank and best.found and not np.array_equal(other.records, best.records):
+            names = f"{printable(best.column)} and {printable(other.column)}"
+            raise BadInput(
+                where, f"has two columns that name records, {names}, and they disagree", "keep the right one"
+            )
+    return best
+
+
+def _records_of(pack: Pack, texts: Sequence[str | None]) -> tuple[Int64, str, int]:
+    """Return the record of each key or path, NOT_FOUND if it has none, how they were joined, and how loosely."""
     numbers = {key: number for number, key in enumerate(pack.keys)}
     by_key = np.array([numbers.get(text or "", NOT_FOUND) for text in texts], np.int64)
     if (by_key != NOT_FOUND).all():
-        return by_key, "key"
+        return by_key, "key", 0
     paths = list(map(os.fsencode, pack.paths))
     order = sorted(range(len(pack)), key=paths.__getitem__)
     finder = PathFinder(Tree(b"/pack", [paths[number] for number in order], (), ()), b"/pack")
-    written, ways = [os.fsencode(text or "") for text in texts], [(by_key, "key")]
+    written, ways = [os.fsencode(text or "") for text in texts], [(by_key, "key", 0)]
     for manner in (None, (finder.manner(written) or (None,))[0]):
         found = finder.find_all(manner, written)
         records = np.array([*order, NOT_FOUND], np.int64)[np.where(found < 0, NOT_FOUND, found)]
-        ways.append((records, "path" if manner is None else manner.describe()))
+        ways.append((records, "path", 0) if manner is None else (records, manner.describe(), 1 + manner.stem))
     return max(ways, key=lambda way: int((way[0] >= 0).sum()))
 
 

@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from damage import flip
+from drawn_masks import picture, write_files
 from packs import MakePack
 from pyarrow import parquet
 from running import digests, good, refused, run
 
-from packer import attach, convert, detach, merge, open_pack, pull, push, split
+from packer import BuildOptions, attach, build_pack, convert, detach, merge, open_pack, pull, push, split
 from packer.errors import BadInput, DamagedPack, StorageError, UsageError
 from packer.format.beside import read_beside
 from packer.format.sidecar_list import ITEM_BYTES, SidecarList
@@ -40,6 +41,14 @@ def pack(copied: MakePack, container: str) -> Path:
 @pytest.fixture
 def lmdb(copied: MakePack) -> Path:
     return copied("raw", "lmdb")
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    """A pack of 6 images in one folder, which are called 0.png, 1.png, ..."""
+    drawn = {f"{i}.png": picture(np.full((8, 9, 3), 40 * i, np.uint8)) for i in range(6)}
+    source = write_files(tmp_path / "set", drawn)
+    return Path(build_pack(BuildOptions(str(source), out=str(tmp_path / "flat"), labels=("none",), workers=1)).path)
 
 
 def rows(dtype: str = "float16", shape: tuple[int, ...] = (5,)) -> np.ndarray[Any, Any]:
@@ -187,6 +196,24 @@ def test_folders(lmdb: Path, tmp_path: Path, kind: str) -> None:
     next((tmp_path / "there").rglob("0.*")).unlink()
     with pytest.raises(BadInput, match=r"has nothing for 1 record \(ant/0\.png\)|\(bee/0\.png\)|\(cat/0\.png\)"):
         attach(lmdb, tmp_path / "there", "w")
+
+
+@pytest.mark.parametrize("exact", ["key", "file_name", "path"])
+def test_a_number_of_a_row_does_not_beat_a_path(flat: Path, tmp_path: Path, exact: str) -> None:
+    """Images that are called 0.png, 1.png, ..., and a table whose rows are numbered, too, in another order."""
+    opened, order = open_pack(flat), np.random.default_rng(5).permutation(6).tolist()
+    cells = [f"/data/{opened.paths[i]}" if exact == "path" else opened.paths[i] for i in order]
+    cells = [opened.keys[i] for i in order] if exact == "key" else cells
+    table = write_table(tmp_path / "t.csv", {"id": range(6), exact: cells, "caption": [f"of {i}" for i in order]})
+    assert f"(column {exact})" in good("attach", flat, table, "--as", "c").out
+    assert [open_pack(flat).part(i, "c") for i in range(6)] == [f"of {i}" for i in range(6)]
+    write_table(table, {"id": range(6), "name": order, "caption": [f"of {i}" for i in order]})
+    assert "two columns that name records, id and name, and they disagree" in refused(
+        1, "attach", flat, table, "--as", "d"
+    )
+    cells[0] = "nowhere.png"  # nor does it if one of the paths is wrong
+    write_table(table, {"id": range(6), exact: cells, "caption": [f"of {i}" for i in order]})
+    assert "has 1 row for no record (nowhere.png)" in refused(1, "attach", flat, table, "--as", "d")
 
 
 def without(cells: list[Any], *places: int) -> list[Any]:
