@@ -275,6 +275,9 @@ def _read_table(asked: AttachRequest, columns: Columns, pack: Pack) -> Attached:
     joined = _join(where, pack, [(name, texts_of(columns[name](True))) for name in keys])
     key, texts, records = joined.column, joined.texts, joined.records
     values = values_of(columns[chosen](kind == "text"))
+    if len(values) != len(texts):
+        lengths = f"{printable(chosen)} has {plural(len(values), 'row')}, {printable(key)} {len(texts)}"
+        raise BadInput(where, f"has columns of different length: {lengths}", "save a row of each for each record")
     _check_no_null(where, key, texts)
     if kind != "json":
         _check_no_null(where, chosen, values)

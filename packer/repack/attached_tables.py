@@ -51,7 +51,7 @@ def _npz(path: str) -> Columns:
 
     def read(name: str, is_text: bool) -> Any:
         with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
-            return values_of(arrays[name])
+            return values_of(np.atleast_1d(arrays[name]))
 
     with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
         return {name: partial(read, name) for name in arrays.files}

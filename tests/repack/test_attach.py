@@ -244,6 +244,10 @@ def test_what_does_not_fit_is_named(lmdb: Path, tmp_path: Path) -> None:
     assert "is not an array of numbers" in said({"key": keys, "n": list(map(str, numbers))}, kind="array")
     assert "JSON cannot hold" in said({"key": keys, "n": [b"bytes"] * COUNT}, "t.parquet")
     assert "t.jsonl:1: is not JSON" in said({"key": keys, "n": [float("nan")] * COUNT})
+    for more in (-1, 1, 3):
+        found = said({"key": keys, "n": np.zeros((COUNT + more, 2))}, "t.npz")
+        assert f"has columns of different length: n has {COUNT + more} rows, key {COUNT}" in found
+    assert "n has 1 row, key 24" in said({"key": keys, "n": 5}, "t.npz")
     assert "is not an array of numbers" in said({"key": keys, "n": [[0] * (1 + i % 2) for i in numbers]}, kind="array")
     no_text = np.full(COUNT, 0x7FFFFFFF, "<u4").view("<U1")  # characters that do not exist
     for wrong in (np.zeros((23, 2)), np.zeros(()), np.zeros((COUNT, 0)), np.array([object()] * COUNT), no_text):
