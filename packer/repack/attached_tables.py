@@ -16,6 +16,7 @@ from packer.errors import BadInput, UsageError, option, printable
 from packer.images.npy_files import NUMBERS
 from packer.model.strict_json import read_json
 from packer.sources.list_columns import MEANING, words_of
+from packer.sources.paths import quoted_value
 
 AN_ARRAY = ("an array", "numpy.save")
 Columns = Mapping[str, Callable[[bool], Any]]
@@ -69,13 +70,36 @@ def _csv(delimiter: str, path: str) -> Columns:
 
     form = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
 
-    def read(name: str, is_text: bool) -> Any:
-        types = {name: pa.string()} if is_text else {}  # 00000042 is a key, not a number
+    def column(name: str, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
         convert = csv.ConvertOptions(include_columns=[name], column_types=types)
         return csv.read_csv(path, parse_options=form, convert_options=convert).column(0)
 
+    def read(name: str, is_text: bool) -> Any:
+        texts = column(name, {name: pa.string()})  # 00000042 is a key, not a number
+        return texts if is_text else _exact(path, name, column(name, {}), texts)
+
     with csv.open_csv(path, parse_options=form) as opened:
         return {name: partial(read, name) for name in opened.schema.names}
+
+
+def _exact(path: str, name: str, found: pa.ChunkedArray, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the numbers that Arrow made of a column, or texts. Raise BadInput if those would be other numbers."""
+    from pyarrow import compute
+
+    is_float = pa.types.is_floating(found.type)
+    if not is_float and not pa.types.is_integer(found.type):
+        return found
+    padded = texts.filter(compute.match_substring_regex(texts, r"^\s*[+-]?0[0-9]"))
+    if len(padded):
+        problem = f"has digits with leading zeros in {printable(name)}, such as {quoted_value(padded[0].as_py())}"
+        raise BadInput(path, problem, f"write them as numbers, or pass {option('kind', 'text')}")
+    if is_float and compute.all(compute.match_substring_regex(texts, r"^\s*[+-]?[0-9]+\s*$")).as_py():
+        try:
+            return texts.cast(pa.uint64())  # a float64 of 18446744073709551615 is that of another number, too
+        except pa.ArrowInvalid:
+            problem = f"has whole numbers in {printable(name)} that neither int64 nor uint64 can hold"
+            raise BadInput(path, problem, f"pass {option('kind', 'text')}") from None
+    return found
 
 
 def _jsonl(path: str) -> Columns:
@@ -125,13 +149,20 @@ def values_of(column: Any) -> Any:
     if isinstance(column, np.ndarray):
         return column if column.dtype.kind in NUMBERS else column.tolist()
     try:
-        chunks = [pa.array(column)] if isinstance(column, list) else column.chunks
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # of several types
+        chunks = [_arrow(column)] if isinstance(column, list) else column.chunks
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # of several types
         return column
     arrays = [array for chunk in chunks if (array := _numbers_of(chunk)) is not None]
     if arrays and len(arrays) == len(chunks):
         return np.concatenate(arrays)
     return column if isinstance(column, list) else column.to_pylist()
+
+
+def _arrow(column: list[Any]) -> pa.Array:
+    try:
+        return pa.array(column)
+    except OverflowError:
+        return pa.array(column, pa.uint64())
 
 
 def _numbers_of(array: Any) -> NDArray[Any] | None:

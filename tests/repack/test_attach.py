@@ -216,6 +216,26 @@ def test_a_number_of_a_row_does_not_beat_a_path(flat: Path, tmp_path: Path, exac
     assert "has 1 row for no record (nowhere.png)" in refused(1, "attach", flat, table, "--as", "d")
 
 
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".npz"])
+def test_hashes_of_64_bits_stay_what_they_are(lmdb: Path, tmp_path: Path, ending: str) -> None:
+    values = np.arange(COUNT, dtype="uint64") + np.uint64(2**64 - 100)
+    table = write_table(tmp_path / f"t{ending}", {"key": open_pack(lmdb).keys, "hash": values.tolist()})
+    assert attach(lmdb, table, "hash").dtype == "uint64"
+    assert open_pack(lmdb).sidecar("hash").read(np.arange(COUNT)).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("cell", "problem"), [("007", "leading zeros in n, such as"), (str(2**64), "nor uint64 can hold")]
+)
+def test_digits_that_are_no_number(lmdb: Path, tmp_path: Path, cell: str, problem: str) -> None:
+    cells = [cell, *map(str, range(1, COUNT))]
+    table = write_table(tmp_path / "t.csv", {"key": open_pack(lmdb).keys, "n": cells})
+    said = refused(1, "attach", lmdb, table, "--as", "n")
+    assert problem in said and "pass --kind text" in said
+    good("attach", lmdb, table, "--as", "n", "--kind", "text")
+    assert [open_pack(lmdb).part(i, "n") for i in range(COUNT)] == cells
+
+
 def without(cells: list[Any], *places: int) -> list[Any]:
     return [cell for place, cell in enumerate(cells) if place not in places]
 
