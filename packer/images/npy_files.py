@@ -43,5 +43,5 @@ def load_npy(data: bytes) -> Any:
 def save_npy(value: Any) -> bytes:
     """Return an array as a .npy file."""
     stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.ascontiguousarray(value.astype(value.dtype.newbyteorder("<"), copy=False)))
+    np.lib.format.write_array(stream, np.asarray(value, value.dtype.newbyteorder("<"), order="C"))
     return stream.getvalue()
