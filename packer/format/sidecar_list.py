@@ -143,7 +143,10 @@ class SidecarList(BesideList):
     NAME: ClassVar[str] = "sidecars.json"
     FORMAT: ClassVar[str] = "packer-sidecars"
     VERSION: ClassVar[int] = 1
-    NOT_CARRIED: ClassVar[str] = "sidecars are not copied: packer attach adds them to the new pack"
+    NOT_CARRIED: ClassVar[str] = (
+        "sidecars are not copied: packer attach PACK WHERE --as NAME --extra-rows skip adds one to a new pack, "
+        "if WHERE has keys, paths or file names"
+    )
 
     rows_sha256: str
     """Of the pack that it belongs to (`rows_digest`)."""

@@ -46,6 +46,7 @@ CHUNK_ROWS = 1 << 14
 CHUNK_PIXELS = 1 << 6
 """Values of pixels that are made at once: each may take megabytes."""
 READ_BYTES = 1 << 20
+EXTRA_ROWS = ("fail", "skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class DetachReport:
 def attach(  # noqa: PLR0913 - what the command takes
     pack: AnyPath, where: AnyPath, name: str, kind: str | None = None, column: str | None = None,
     progress: Progress | None = None, *, mask_values: str | None = None, ignore_id: int | None = None,
+    extra_rows: str = "fail",
 ) -> AttachReport:  # fmt: skip
     """Attach something for each record to a pack, which stays as it is: ``packer.attach(pack, "clip.npy", "clip")``.
 
@@ -97,6 +99,7 @@ def attach(  # noqa: PLR0913 - what the command takes
         progress: Receives the stage attaching, in records.
         mask_values: What the pixels of masks mean, as for a build.
         ignore_id: The value of masks that is no class, or of maps where nothing is known.
+        extra_rows: What to do with rows and files of no record: "fail", or "skip" to leave them out.
 
     Returns:
         What was attached.
@@ -116,7 +119,10 @@ def attach(  # noqa: PLR0913 - what the command takes
     for given, value, kinds in (("mask-values", mask_values, ("mask",)), ("ignore-id", ignore_id, ("mask", "map"))):
         if value is not None and kind not in kinds:
             raise UsageError(option(given), f"is for {option('kind')} {' or '.join(kinds)}", "leave it out")
-    found = read_attached(AttachRequest(os.fsdecode(where), name, kind, column, mask_values, ignore_id), opened)
+    if extra_rows not in EXTRA_ROWS:
+        raise UsageError(option("extra-rows"), f"must be {' or '.join(EXTRA_ROWS)}, got {extra_rows!r}")
+    asked = AttachRequest(os.fsdecode(where), name, kind, column, mask_values, ignore_id, extra_rows)
+    found = read_attached(asked, opened)
     kind = kind or next(name for name, one in KINDS.items() if one.takes(found))
     if not KINDS[kind].takes(found):
         raise BadInput(where, f"is not {KINDS[kind].wants}", f"leave out {option('kind')}, or name another column")

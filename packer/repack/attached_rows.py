@@ -149,18 +149,18 @@ def _read_folder(asked: AttachRequest, pack: Pack) -> Attached:
         raise BadInput(*next(iter(matches.refused.items())), "rename or move one of them")
     numbers = {path: row for row, path in enumerate(labels)}
     rows = np.array([numbers.get(matches.label_of.get(image, b""), NOT_FOUND) for image in images], np.int64)
-    _check(where, pack, np.flatnonzero(rows == NOT_FOUND), matches.unclaimed)
+    notes = _check(asked, pack, np.flatnonzero(rows == NOT_FOUND), matches.unclaimed)
     paths = [os.path.join(tree.root, label) for label in labels]
     if kind.of_pixels:
         found, used = _read_pixels(asked, pack, kind, tree, [paths[row] for row in rows.tolist()])
     else:
-        found, used = _read_values(asked, kind, paths, rows), {*paths}
-    others = len({os.path.join(tree.root, path) for path in (*tree.files, *tree.images)} - used)
-    notes = (f"{plural(others, 'other file')} in {printable(where)} left out",) if others else ()
+        found, used = _read_values(asked, kind, [paths[row] for row in rows.tolist()]), set()
+    others = len({os.path.join(tree.root, path) for path in (*tree.files, *tree.images)} - used - {*paths})
+    notes += (f"{plural(others, 'other file')} in {printable(where)} left out",) if others else ()
     return replace(found, notes=notes)
 
 
-def _read_values(asked: AttachRequest, kind: PartKind, paths: Sequence[bytes], rows: Int64) -> Attached:
+def _read_values(asked: AttachRequest, kind: PartKind, paths: Sequence[bytes]) -> Attached:
     recipe = PartRecipe(PartSpec(asked.name, kind.name), "")
 
     def read(row: int) -> Any:
@@ -168,7 +168,7 @@ def _read_values(asked: AttachRequest, kind: PartKind, paths: Sequence[bytes], r
             return kind.read(read_file(b"", paths[row], MOST_BYTES), recipe)
 
     values = _Arrays(read) if kind.name == "array" else [read(row) for row in range(len(paths))]
-    return Attached(values, rows, "by file name")
+    return Attached(values, np.arange(len(paths)), "by file name")
 
 
 def _pattern_in(where: str) -> tuple[str, str]:
@@ -285,12 +285,12 @@ def _read_table(asked: AttachRequest, columns: Columns, pack: Pack) -> Attached:
     several = kind in (None, "text") and isinstance(values, list) and all(isinstance(one, str) for one in values)
     extra = [os.fsencode(texts[row] or "") for row in np.flatnonzero(records == NOT_FOUND).tolist()]
     twice = np.flatnonzero((counts > 1) & (not several))
-    _check(where, pack, np.flatnonzero(counts == 0), extra, twice)
-    order = np.argsort(records, kind="stable")
+    notes = _check(asked, pack, np.flatnonzero(counts == 0), extra, twice)
+    order = np.argsort(records, kind="stable")[len(extra) :]
     if (counts > 1).any():
         lists = np.split(order, np.cumsum(counts)[:-1])
-        return Attached([[values[row] for row in rows.tolist()] for rows in lists], None, joined.text)
-    return Attached(values, order, joined.text)
+        return Attached([[values[row] for row in rows.tolist()] for rows in lists], None, joined.text, notes)
+    return Attached(values, order, joined.text, notes)
 
 
 # -- joining
@@ -307,15 +307,10 @@ class _Joined(NamedTuple):
     looseness: int
     """0: as the key or path is written; 1: by its end; 2: without its extension, which numbers of rows may fit, too."""
 
-    @property
-    def found(self) -> int:
-        """Number of rows that have a record."""
-        return int((self.records >= 0).sum())
-
-    @property
-    def rank(self) -> tuple[bool, int, int]:
-        """The greatest is the column to join by."""
-        return 2 * self.found >= len(self.texts), -self.looseness, self.found
+    def rank(self, records: int) -> tuple[bool, bool, int, int]:
+        """The greatest is the column to join with a pack of so many records."""
+        found = _count(self.records)
+        return 2 * found >= records, found > 0, -self.looseness, found
 
     @property
     def text(self) -> str:
@@ -326,9 +321,10 @@ class _Joined(NamedTuple):
 def _join(where: str, pack: Pack, keys: Sequence[tuple[str, Sequence[str | None]]]) -> _Joined:
     """Return the column that names the records most strictly. Raise BadInput if one as good disagrees with it."""
     found = [_Joined(name, texts, *_records_of(pack, texts)) for name, texts in keys]
-    best = max(found, key=lambda one: one.rank)
-    for other in found:
-        if other.rank == best.rank and best.found and not np.array_equal(other.records, best.records):
+    ranks = [one.rank(len(pack)) for one in found]
+    best = found[ranks.index(max(ranks))]
+    for other, rank in zip(found, ranks, strict=True):
+        if rank == max(ranks) and rank[-1] and not np.array_equal(other.records, best.records):
             names = f"{printable(best.column)} and {printable(other.column)}"
             raise BadInput(
                 where, f"has two columns that name records, {names}, and they disagree", "keep the right one"
@@ -350,7 +346,12 @@ def _records_of(pack: Pack, texts: Sequence[str | None]) -> tuple[Int64, str, in
         found = finder.find_all(manner, written)
         records = np.array([*order, NOT_FOUND], np.int64)[np.where(found < 0, NOT_FOUND, found)]
         ways.append((records, "path", 0) if manner is None else (records, manner.describe(), 1 + manner.stem))
-    return max(ways, key=lambda way: int((way[0] >= 0).sum()))
+    return max(ways, key=lambda way: _count(way[0]))
+
+
+def _count(records: Int64) -> int:
+    """Return how many records there are in those of rows."""
+    return len(np.unique(records[records >= 0]))
 
 
 def _check_no_null(where: str, column: str, cells: Any) -> None:
@@ -359,16 +360,22 @@ def _check_no_null(where: str, column: str, cells: Any) -> None:
         raise BadInput(where, f"has {rows} without a {printable(column)}, the first is row {without[0] + 1}", FIX)
 
 
-def _check(where: str, pack: Pack, missing: Int64, extra: Sequence[bytes], twice: Sequence[int] | Int64 = ()) -> None:
-    """Raise BadInput unless each record has one row, and each row a record."""
+def _check(
+    asked: AttachRequest, pack: Pack, missing: Int64, extra: Sequence[bytes], twice: Sequence[int] | Int64 = ()
+) -> tuple[str, ...]:
+    """Return notes. Raise BadInput unless each record has one row, and, if asked so, each row a record."""
 
     def some(records: Any) -> str:
         return some_paths(os.fsencode(pack.paths[record] or pack.key(record)) for record in records)
 
+    rows, is_skipped = f"{plural(len(extra), 'row')} for no record", asked.extra_rows == "skip"
     problems = [
         f"has nothing for {plural(len(missing), 'record')} ({some(missing)})" if len(missing) else "",
-        f"has {plural(len(extra), 'row')} for no record ({some_paths(extra)})" if extra else "",
+        f"has {rows} ({some_paths(extra)})" if extra and not is_skipped else "",
         f"has several rows for {plural(len(twice), 'record')} ({some(twice)})" if len(twice) else "",
     ]
     if any(problems):
-        raise BadInput(where, ", and ".join(filter(None, problems)), FIX)
+        is_larger = problems[1] and not problems[0] and not problems[2]
+        step = f"correct it, or leave them out: {option('extra-rows', 'skip')}" if is_larger else FIX
+        raise BadInput(asked.where, ", and ".join(filter(None, problems)), step)
+    return (f"{rows} left out",) if extra else ()

@@ -33,6 +33,7 @@ class AttachRequest:
     column: str | None
     mask_values: str | None = None
     ignore_id: int | None = None
+    extra_rows: str = "fail"
 
 
 @contextmanager

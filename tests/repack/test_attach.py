@@ -433,7 +433,10 @@ def test_pushed_and_pulled_along(lmdb: Path, tmp_path: Path) -> None:
 
 
 def test_packs_of_packs_have_none(lmdb: Path, tmp_path: Path) -> None:
-    note = "sidecars are not copied: packer attach adds them to the new pack"
+    note = (
+        "sidecars are not copied: packer attach PACK WHERE --as NAME --extra-rows skip adds one to a new pack, "
+        "if WHERE has keys, paths or file names"
+    )
     shutil.copytree(lmdb, tmp_path / "plain")
     attach(lmdb, saved(tmp_path / "v.npy", rows()), "v")
     assert note in good("convert", lmdb, tmp_path / "converted").out
@@ -441,3 +444,31 @@ def test_packs_of_packs_have_none(lmdb: Path, tmp_path: Path) -> None:
     convert(tmp_path / "plain", tmp_path / "other")
     assert note in merge([lmdb, tmp_path / "other"], tmp_path / "merged").notes
     assert note in split(lmdb, "a=0.5,b=0.5", tmp_path).notes
+
+
+@pytest.mark.parametrize("form", [".csv", ".npz", ".txt", "captions"])
+def test_what_was_attached_is_attached_to_the_packs_of_a_split(lmdb: Path, tmp_path: Path, form: str) -> None:
+    """Its rows are those of all of them: they fit one of them with --extra-rows skip."""
+    paths, where = open_pack(lmdb).paths, tmp_path / "folder"
+    cells = [f"of {path}" for path in paths]
+    if form == ".txt":
+        write_files(where, {path.replace(".png", ".txt"): f"of {path}".encode() for path in paths})
+    elif form == "captions":
+        where = write_table(tmp_path / "t.csv", {"image": paths * 2, "caption": cells * 2})
+    else:
+        where = write_table(tmp_path / f"t{form}", {"path": paths, "caption": cells})
+    attach(lmdb, where, "c")
+    for part in split(lmdb, "a=0.75,b=0.25", tmp_path).parts:
+        said = refused(1, "attach", part.path, where, "--as", "c")
+        assert "for no record" in said and "leave them out: --extra-rows skip" in said
+        said = good("attach", part.path, where, "--as", "c", "--extra-rows", "skip").out
+        assert f"note: {(COUNT - part.records) * (2 if form == 'captions' else 1)} rows for no record left out" in said
+        opened = open_pack(part.path)
+        wanted = [f"of {path}" for path in opened.paths]
+        found = [opened.part(i, "c") for i in range(len(opened))]
+        assert found == ([[one, one] for one in wanted] if form == "captions" else wanted)
+        assert verify(part.path).problems == ()
+    with pytest.raises(BadInput, match="has nothing for 24 records"):
+        attach(lmdb, write_table(tmp_path / "t.csv", {"path": ["x"], "n": [1]}), "n", extra_rows="skip")
+    with pytest.raises(UsageError, match="extra_rows: must be fail or skip, got 'x'"):
+        attach(lmdb, where, "n", extra_rows="x")
