@@ -43,6 +43,7 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
       packer verify imgs.lmdb
       packer verify imgs.lmdb --deep --json
     """
+    from packer.format.sidecar_list import SIDECAR_FILE, SidecarList
     from packer.format.verify import verify as verify_folder
     from packer.format.verify import verify_url
     from packer.stores import is_url
@@ -62,7 +63,11 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool) -> None:
             if not report.problems:
                 echo(f"{name}: good: {plural(report.records, 'record')} in {plural(report.files, 'file')}")
         if report.problems and not is_url(pack):
-            echo_step(f"packer repair {printable(shlex.quote(pack))}")
+            attached = [one.file for one in report.problems if SIDECAR_FILE.fullmatch(one.file)]
+            if len(attached) < len(report.problems):
+                echo_step(f"packer repair {printable(shlex.quote(pack))}")
+            for step in dict.fromkeys(SidecarList.again(pack, file) for file in attached):  # repair cannot make them
+                echo_step(step)
     if report.problems:
         sys.exit(EXIT_DAMAGED_PACK)
 

@@ -154,5 +154,5 @@ def test_damage_is_an_error_in_the_loader(copied: MakePack, tmp_path: Path) -> N
     attached(pack, tmp_path)
     flip(pack / "sidecar.vector.npy", 200)
     for on_error in ("raise", "replace"):
-        with pytest.raises(DamagedPack, match=r"sidecar\.vector\.npy: was altered.*attach them again"):
+        with pytest.raises(DamagedPack, match=r"vector\.npy: was altered.*packer detach .* vector and attach it again"):
             list(PackedLoader(pack, 5, parts="vector", on_error=on_error))

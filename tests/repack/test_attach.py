@@ -375,7 +375,14 @@ def test_damage_is_found(lmdb: Path, tmp_path: Path) -> None:
     for name in ("sidecar.v.npy", "sidecar.t.jsonl", "sidecar.t.offsets.npy", "sidecars.json"):
         kept = (lmdb / name).read_bytes()
         flip(lmdb / name, len(kept) // 2 + 20)
-        assert name in run("verify", lmdb).err and run("verify", lmdb).code == 4
+        found = run("verify", lmdb)
+        assert name in found.err and found.code == 4 and "packer repair" not in found.err
+        step = (
+            "sidecars.json and attach them"
+            if name == "sidecars.json"
+            else f"packer detach {lmdb} {name.split('.')[1]} and"
+        )
+        assert "try: restore it, or " in found.err and step in found.err and step in run("repair", lmdb).out
         assert "sidecar" in good("info", lmdb).out
         assert "sidecars are not repaired" in good("repair", lmdb).out
         with pytest.raises(DamagedPack, match=name):
@@ -389,6 +396,11 @@ def test_damage_is_found(lmdb: Path, tmp_path: Path) -> None:
                 opened.sidecar(part).read(np.arange(COUNT))
         (lmdb / name).write_bytes(kept)
     assert digests(lmdb) == whole and verify(lmdb).problems == ()
+    flip(lmdb / "sidecar.t.jsonl", 3)
+    flip(next(lmdb.glob("*.index.arrow")), 900)
+    assert "try: packer repair" in run("verify", lmdb).err and "packer detach" in run("verify", lmdb).err
+    detach(lmdb, "t")  # which leaves the others
+    assert open_pack(lmdb).sidecars.keys() == {"v"}
 
 
 def test_a_list_that_somebody_made_up(lmdb: Path, copied: MakePack, tmp_path: Path) -> None:
