@@ -28,7 +28,7 @@ def npy_header(data: bytes) -> tuple[tuple[int, ...], bool, Any, int]:
     except Exception as error:  # numpy's reader raises many kinds, among them ZeroDivisionError
         raise bad_image(f"is not an array in a .npy file: {str(error).partition(chr(10))[0]}") from None
     if dtype.kind not in NUMBERS or any(side < 0 for side in shape):
-        raise bad_image("is not an array of numbers in a .npy file", "save it with numpy.save")
+        raise bad_image(f"is an array of {dtype} in a .npy file, not of numbers", "save numbers: astype(float)")
     return shape, in_fortran, dtype, stream.tell()
 
 

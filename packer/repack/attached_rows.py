@@ -28,7 +28,7 @@ from packer.repack.attached_tables import (
     AN_ARRAY,
     TABLES,
     AttachRequest,
-    Columns,
+    Table,
     chosen_column,
     saved_by_numpy,
     texts_of,
@@ -39,7 +39,7 @@ from packer.sources.list_columns import MEANING, words_of
 from packer.sources.mask_files import MaskSource
 from packer.sources.part_files import MOST_BYTES, FilesAt, by_pattern, of_kind
 from packer.sources.path_finder import NOT_FOUND, PathFinder
-from packer.sources.paths import some_paths
+from packer.sources.paths import quoted_value, some_paths
 from packer.sources.places import OWN_FILE
 from packer.sources.source import SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file
@@ -63,6 +63,8 @@ class Attached:
     notes: tuple[str, ...] = ()
     recipe: PartRecipe | None = None
     """How values of pixels were converted; they are bytes then, as they are stored."""
+    column: str = ""
+    """Of a table."""
 
     def chunk(self, start: int, stop: int) -> Any:
         """Return the values of these records."""
@@ -95,7 +97,8 @@ def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
     except PackerError:
         raise
     except OSError as error:
-        raise StorageError(where, f"cannot be read: {error.strerror or error}") from None
+        step = "give a file or folder that is there" if isinstance(error, FileNotFoundError) else ""
+        raise StorageError(where, f"cannot be read: {error.strerror or error}", step) from None
     except ValueError as error:  # ArrowInvalid is one
         raise BadInput(where, f"cannot be read: {error}", "write it again") from None
 
@@ -164,7 +167,7 @@ def _read_values(asked: AttachRequest, kind: PartKind, paths: Sequence[bytes]) -
     recipe = PartRecipe(PartSpec(asked.name, kind.name), "")
 
     def read(row: int) -> Any:
-        with _naming(paths[row]):
+        with naming(paths[row]):
             return kind.read(read_file(b"", paths[row], MOST_BYTES), recipe)
 
     values = _Arrays(read) if kind.name == "array" else [read(row) for row in range(len(paths))]
@@ -194,12 +197,12 @@ def _kind_of(asked: AttachRequest, tree: Tree) -> tuple[PartKind, list[bytes]]:
 
 
 @contextmanager
-def _naming(path: str | bytes) -> Iterator[None]:
+def naming(path: str | bytes) -> Iterator[None]:
     """Name the file in an error about what is in it."""
     try:
         yield
     except BadInput as error:
-        raise BadInput(path, error.problem, error.next_step) from None
+        raise BadInput(error.where or path, error.problem, error.next_step) from None
 
 
 # -- pixels
@@ -228,7 +231,7 @@ def _read_pixels(
     )
     found, files = FactsFound(), []
     for record, path in enumerate(paths):
-        with _naming(path):
+        with naming(path):
             facts, size = read_part_facts(path, OWN_FILE, (), kind, options.max_pixels)
             header = Header("png", *(facts.size or (0, 0)), 3, 8)
             resize = _resize_to(pack.reader.shape_of(record)[1::-1], header.upright_size, options.target_size())
@@ -244,7 +247,7 @@ def _read_pixels(
 
     def stored(record: int) -> bytes:
         path, size, header, resize = files[record]
-        with _naming(path):
+        with naming(path):
             return kind.part(read_file(b"", path, size), recipe, header, resize).data
 
     return Attached(_Stored(stored), None, "by file name", recipe=recipe), used
@@ -264,23 +267,24 @@ def _resize_to(packed: tuple[int, int], size: tuple[int, int], resize: TargetSiz
 # -- tables
 
 
-def _read_table(asked: AttachRequest, columns: Columns, pack: Pack) -> Attached:
+def _read_table(asked: AttachRequest, table: Table, pack: Pack) -> Attached:
     where, kind = asked.where, asked.kind
-    names = list(columns)
+    names = list(table.columns)
     keys = [name for name, word in zip(names, words_of(names), strict=True) if MEANING.get(word) == "path"]
     chosen = chosen_column(asked, names, keys) if keys else ""
     if not (keys := [name for name in keys if name != chosen]):
         listed = ", ".join(map(printable, names))
         raise UsageError(where, f"has no column of keys or paths; its columns are: {listed}", "call one key or path")
-    joined = _join(where, pack, [(name, texts_of(columns[name](True))) for name in keys])
+    joined = _join(where, pack, [(name, texts_of(table.columns[name]("text"))) for name in keys])
     key, texts, records = joined.column, joined.texts, joined.records
-    values = values_of(columns[chosen](kind == "text"))
+    values = table.columns[chosen](kind)
+    values = values if kind == "json" and isinstance(values, list) else values_of(values)
     if len(values) != len(texts):
         lengths = f"{printable(chosen)} has {plural(len(values), 'row')}, {printable(key)} {len(texts)}"
         raise BadInput(where, f"has columns of different length: {lengths}", "save a row of each for each record")
-    _check_no_null(where, key, texts)
+    _check_no_null(where, table, key, texts)
     if kind != "json":
-        _check_no_null(where, chosen, values)
+        _check_no_null(where, table, chosen, values)
     counts = np.bincount(records[records >= 0], minlength=len(pack))
     several = kind in (None, "text") and isinstance(values, list) and all(isinstance(one, str) for one in values)
     extra = [os.fsencode(texts[row] or "") for row in np.flatnonzero(records == NOT_FOUND).tolist()]
@@ -289,8 +293,8 @@ def _read_table(asked: AttachRequest, columns: Columns, pack: Pack) -> Attached:
     order = np.argsort(records, kind="stable")[len(extra) :]
     if (counts > 1).any():
         lists = np.split(order, np.cumsum(counts)[:-1])
-        return Attached([[values[row] for row in rows.tolist()] for rows in lists], None, joined.text, notes)
-    return Attached(values, order, joined.text, notes)
+        values, order = [[values[row] for row in rows.tolist()] for rows in lists], np.arange(len(pack))
+    return Attached(values, order, joined.text, notes, column=chosen)
 
 
 # -- joining
@@ -354,10 +358,13 @@ def _count(records: Int64) -> int:
     return len(np.unique(records[records >= 0]))
 
 
-def _check_no_null(where: str, column: str, cells: Any) -> None:
+def _check_no_null(where: str, table: Table, column: str, cells: Any) -> None:
     if without := [row for row, cell in enumerate(cells) if cell is None] if isinstance(cells, list) else []:
-        rows = plural(len(without), "row")
-        raise BadInput(where, f"has {rows} without a {printable(column)}, the first is row {without[0] + 1}", FIX)
+        rows, first = plural(len(without), "row"), without[0]
+        written = texts_of(table.columns[column]("text"))[first]
+        what = "" if written is None else f", where it is {quoted_value(written)}"
+        problem = f"has {rows} without a {printable(column)}, the first is {table.place(first)}{what}"
+        raise BadInput(where, problem, FIX)
 
 
 def _check(

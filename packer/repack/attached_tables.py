@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,14 +14,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import BadInput, UsageError, option, printable
-from packer.images.npy_files import NUMBERS
+from packer.format.sidecar_list import ITEM_BYTES
 from packer.model.strict_json import read_json
 from packer.sources.list_columns import MEANING, words_of
 from packer.sources.paths import quoted_value
 
+DTYPES = f"save it as one of {', '.join(ITEM_BYTES)}, or as texts: astype(str)"
 AN_ARRAY = ("an array", "numpy.save")
-Columns = Mapping[str, Callable[[bool], Any]]
-"""Name -> what reads the column, given whether it is text: an array, an Arrow column or a list."""
 
 
 @dataclass(frozen=True)
@@ -45,51 +45,116 @@ def saved_by_numpy(path: str, what: str, how: str) -> Iterator[None]:
         raise
     except Exception as error:  # numpy's readers, and those of zips, raise many kinds
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise BadInput(path, f"is not {what}: {reason}", f"write it with {how}") from None
+        step = DTYPES if "bject" in reason else f"write it with {how}"  # of Python: these numpy pickles
+        raise BadInput(path, f"is not {what}: {reason}", step) from None
 
 
-def _npz(path: str) -> Columns:
+@dataclass(frozen=True)
+class Table:
+    """The columns of a file."""
+
+    columns: Mapping[str, Callable[[str | None], Any]]
+    """Name -> what reads the column as one of this kind, or of any: an array, an Arrow column or a list."""
+    place: Callable[[int], str] = lambda row: f"row {row + 1}"
+    """Says where a row is."""
+
+
+def _npz(path: str) -> Table:
     opened = partial(saved_by_numpy, path, "a file of arrays", "numpy.savez")
 
-    def read(name: str, is_text: bool) -> Any:
+    def read(name: str, kind: str | None) -> Any:
         with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
             return values_of(np.atleast_1d(arrays[name]))
 
     with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
-        return {name: partial(read, name) for name in arrays.files}
+        return Table({name: partial(read, name) for name in arrays.files})
 
 
-def _parquet(path: str) -> Columns:
+def _parquet(path: str) -> Table:
     from pyarrow.parquet import ParquetFile
 
     file = ParquetFile(path)
-    return {name: lambda _, name=name: file.read([name]).column(0) for name in file.schema_arrow.names}  # type: ignore[misc]
+
+    def read(name: str, kind: str | None) -> Any:
+        column = file.read([name]).column(0)
+        tests = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp, pa.types.is_decimal)
+        if not any(is_one(column.type) for is_one in tests):
+            return column
+        if kind != "text":
+            problem = f"has values in {printable(name)} that JSON cannot hold: {column.type}"
+            raise BadInput(path, problem, f"pass {option('kind', 'text')}")
+        return column.cast(pa.string())
+
+    return Table({name: partial(read, name) for name in file.schema_arrow.names})
 
 
-def _csv(delimiter: str, path: str) -> Columns:
-    from pyarrow import csv
+def _csv(delimiter: str, path: str) -> Table:
+    from pyarrow import csv as arrow_csv
 
-    form = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    form = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    place = partial(_line_of, path, delimiter)
 
     def column(name: str, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
-        convert = csv.ConvertOptions(include_columns=[name], column_types=types)
-        return csv.read_csv(path, parse_options=form, convert_options=convert).column(0)
+        convert = arrow_csv.ConvertOptions(include_columns=[name], column_types=types)
+        with _in_utf8(path):
+            return arrow_csv.read_csv(path, parse_options=form, convert_options=convert).column(0)
 
-    def read(name: str, is_text: bool) -> Any:
+    def read(name: str, kind: str | None) -> Any:
         texts = column(name, {name: pa.string()})  # 00000042 is a key, not a number
-        return texts if is_text else _exact(path, name, column(name, {}), texts)
+        if kind == "text":
+            return texts
+        found = column(name, {})
+        if (is_number := _is_number(found.type)) or pa.types.is_null(found.type):
+            return _exact(path, name, found, texts) if is_number else found
+        if kind is None:
+            return texts
+        return [_parsed(path, name, text, place, row) for row, text in enumerate(texts.to_pylist())]
 
-    with csv.open_csv(path, parse_options=form) as opened:
-        return {name: partial(read, name) for name in opened.schema.names}
+    with _in_utf8(path), open(path, "rb") as file:
+        head = file.readline().decode("utf-8")
+    if other := [sign for sign in ";\t," if sign in head and delimiter not in head]:
+        problem = f"has columns that are separated by {other[0]!r}, not {delimiter!r}"
+        raise BadInput(path, problem, "save it with commas as .csv, or with tabs as .tsv")
+    with _in_utf8(path), arrow_csv.open_csv(path, parse_options=form) as opened:
+        return Table({name: partial(read, name) for name in opened.schema.names}, place)
+
+
+@contextmanager
+def _in_utf8(path: str) -> Iterator[None]:
+    """Say that a file is not UTF-8."""
+    try:
+        yield
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in str(error):
+            raise BadInput(path, "is not UTF-8", "save it as UTF-8") from None
+        raise
+
+
+def _line_of(path: str, delimiter: str, row: int) -> str:
+    """Return the line in which a row of a CSV begins: cells may have line breaks."""
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        reader, begin = csv.reader(file, delimiter=delimiter), 1
+        for cells in reader:
+            if cells and (row := row - 1) == -2:
+                break
+            begin = reader.line_num + 1
+    return f"line {begin}"
+
+
+def _parsed(path: str, name: str, text: str, place: Callable[[int], str], row: int) -> Any:
+    """Return the value of JSON that is written in a cell; None if the cell is empty."""
+    try:
+        return read_json(text.encode()) if text else None
+    except ValueError:
+        problem = f"has a cell in {printable(name)} that is not JSON, in {place(row)}: {quoted_value(text)}"
+        raise BadInput(path, problem, f"correct it, or pass {option('kind', 'text')}") from None
 
 
 def _exact(path: str, name: str, found: pa.ChunkedArray, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the numbers that Arrow made of a column, or texts. Raise BadInput if those would be other numbers."""
+    """Return the numbers that Arrow made of the texts of a column. Raise BadInput if those would be other numbers."""
     from pyarrow import compute
 
     is_float = pa.types.is_floating(found.type)
-    if not is_float and not pa.types.is_integer(found.type):
-        return found
     padded = texts.filter(compute.match_substring_regex(texts, r"^\s*[+-]?0[0-9]"))
     if len(padded):
         problem = f"has digits with leading zeros in {printable(name)}, such as {quoted_value(padded[0].as_py())}"
@@ -103,21 +168,24 @@ def _exact(path: str, name: str, found: pa.ChunkedArray, texts: pa.ChunkedArray)
     return found
 
 
-def _jsonl(path: str) -> Columns:
-    rows: list[Any] = []
+def _jsonl(path: str) -> Table:
+    rows: dict[int, Any] = {}
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                rows += [read_json(line)] if line.strip() else []
+                rows |= {number: read_json(line)} if line.strip() else {}
             except ValueError as error:
                 raise BadInput(f"{path}:{number}", f"is not JSON: {error}", "correct the line") from None
-    if not all(isinstance(row, dict) for row in rows):
-        raise BadInput(path, "has a line that is not an object", "write an object with a key or path on each line")
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: lambda _, name=name: [row.get(name) for row in rows] for name in names}  # type: ignore[misc]
+    lines, values = list(rows), list(rows.values())
+    if wrong := [number for number, row in rows.items() if not isinstance(row, dict)]:
+        step = "write an object with a key or path on each line"
+        raise BadInput(f"{path}:{wrong[0]}", "is not an object", step)
+    names = dict.fromkeys(name for row in values for name in row)
+    columns = {name: lambda _, name=name: [row.get(name) for row in values] for name in names}
+    return Table(columns, lambda row: f"line {lines[row]}")
 
 
-TABLES: dict[str, Callable[[str], Columns]] = {
+TABLES: dict[str, Callable[[str], Table]] = {
     ".npz": _npz, ".parquet": _parquet, ".csv": partial(_csv, ","), ".tsv": partial(_csv, "\t"), ".jsonl": _jsonl,
 }  # fmt: skip
 """Ending of a file -> what opens it."""
@@ -146,9 +214,9 @@ def texts_of(column: Any) -> list[str | None]:
 
 
 def values_of(column: Any) -> Any:
-    """Return a column as an array if it is of numbers, each row of one shape, else as a list."""
+    """Return a column as an array if it has numbers, each row of one shape, else as a list."""
     if isinstance(column, np.ndarray):
-        return column if column.dtype.kind in NUMBERS else column.tolist()
+        return column.tolist() if column.dtype.kind == "U" else column
     try:
         chunks = [_arrow(column)] if isinstance(column, list) else column.chunks
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # of several types
@@ -166,12 +234,16 @@ def _arrow(column: list[Any]) -> pa.Array:
         return pa.array(column, pa.uint64())
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
 def _numbers_of(array: Any) -> NDArray[Any] | None:
     """Return an Arrow array of numbers, or of lists of as many numbers, as an array; None if it is another."""
     kind = array.type
     if array.null_count or not len(array):
         return None
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+    if _is_number(kind):
         found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return found
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):

@@ -8,6 +8,8 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +238,45 @@ def test_digits_that_are_no_number(lmdb: Path, tmp_path: Path, cell: str, proble
     assert [open_pack(lmdb).part(i, "n") for i in range(COUNT)] == cells
 
 
+def test_a_file_in_another_form_is_named(lmdb: Path, tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.csv", {"key": open_pack(lmdb).keys, "n": ["Bär"] * COUNT})
+    for encoding in ("latin-1", "utf-16"):
+        (tmp_path / "u.csv").write_bytes(path.read_text("utf-8").encode(encoding))
+        with pytest.raises(BadInput, match=r"u\.csv: is not UTF-8; save it as UTF-8"):
+            attach(lmdb, tmp_path / "u.csv", "v")
+    path.write_text(path.read_text("utf-8").replace(",", ";"))
+    with pytest.raises(BadInput, match="has columns that are separated by ';', not ','; save it with commas"):
+        attach(lmdb, path, "v")
+    for dtype in ("M8[s]", "g", "S1", "f4,i4"):
+        with pytest.raises(BadInput, match=r"has values of .*; save it as one of bool, .*, or as texts"):
+            attach(lmdb, saved(tmp_path / "v.npy", np.zeros(COUNT, dtype)), "v")
+    with pytest.raises(BadInput, match=r"Python objects.*; save it as one of bool, "):
+        attach(lmdb, saved(tmp_path / "v.npy", np.array([object] * COUNT)), "v")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize("value", [date(2026, 1, 2), Decimal("1.10")])
+def test_dates_and_decimals_are_texts(lmdb: Path, tmp_path: Path, ending: str, value: Any) -> None:
+    table = write_table(tmp_path / f"t{ending}", {"key": open_pack(lmdb).keys, "when": [value] * COUNT})
+    if ending == ".parquet":
+        said = refused(1, "attach", lmdb, table, "--as", "v")
+        assert f"t{ending}: has values in when that JSON cannot hold: d" in said and "pass --kind text" in said
+    good("attach", lmdb, table, "--as", "v", "--kind", "text")
+    assert open_pack(lmdb).part(3, "v") == str(value)
+
+
+def test_json_in_cells_of_a_csv(lmdb: Path, tmp_path: Path) -> None:
+    """As pandas writes lists."""
+    values = [[i, 1.5] for i in range(COUNT)]
+    table = write_table(tmp_path / "t.csv", {"key": open_pack(lmdb).keys, "v": values})
+    assert attach(lmdb, table, "a", "array").shape == (2,)
+    assert np.array_equal(open_pack(lmdb).sidecar("a").read(np.arange(COUNT)), values)
+    attach(lmdb, table, "j", "json")
+    assert json.dumps([open_pack(lmdb).part(i, "j") for i in range(COUNT)]) == json.dumps(values)
+    attach(lmdb, table, "t")
+    assert open_pack(lmdb).part(3, "t") == "[3, 1.5]"
+
+
 def without(cells: list[Any], *places: int) -> list[Any]:
     return [cell for place, cell in enumerate(cells) if place not in places]
 
@@ -254,21 +295,25 @@ def test_what_does_not_fit_is_named(lmdb: Path, tmp_path: Path) -> None:
     assert "has nothing for 4 records (ant/3.png, ant/4.png, ant/5.png and 1 more)" in found
     assert "has 1 row for no record (x)" in found and "has several rows for 1 record (ant/0.png)" in found
     found = said({"key": [*keys[:3], None, "", *keys[5:]], "n": numbers})
-    assert "has 2 rows without a key, the first is row 4" in found
-    assert "1 row without a n, the first is row 2" in said({"key": keys, "n": [0, None, *numbers[2:]]})
+    assert "has 2 rows without a key, the first is line 4" in found
+    assert "1 row without a n, the first is line 2" in said({"key": keys, "n": [0, None, *numbers[2:]]})
     assert "1 row without a n" in said({"key": keys, "n": ["a", None, *map(str, numbers[2:])]})
     assert "without a key, the first is row 1" in said({"key": [np.nan, *numbers[1:]], "n": numbers}, "t.npz")
     assert "has no column of keys or paths; its columns are: a, n" in said({"a": keys, "n": numbers}, "t.csv")
     assert "has the columns key, a, b, any of which may be meant" in said({"key": keys, "a": numbers, "b": numbers})
     assert "its columns are: key, n" in said({"key": keys, "n": numbers}, column="c")
     assert "is not an array of numbers" in said({"key": keys, "n": list(map(str, numbers))}, kind="array")
-    assert "JSON cannot hold" in said({"key": keys, "n": [b"bytes"] * COUNT}, "t.parquet")
+    assert "t.parquet: has a value in n that JSON cannot hold" in said({"key": keys, "n": [b"b"] * COUNT}, "t.parquet")
     assert "t.jsonl:1: is not JSON" in said({"key": keys, "n": [float("nan")] * COUNT})
     for more in (-1, 1, 3):
         found = said({"key": keys, "n": np.zeros((COUNT + more, 2))}, "t.npz")
         assert f"has columns of different length: n has {COUNT + more} rows, key {COUNT}" in found
     assert "n has 1 row, key 24" in said({"key": keys, "n": 5}, "t.npz")
     assert "is not an array of numbers" in said({"key": keys, "n": [[0] * (1 + i % 2) for i in numbers]}, kind="array")
+    found = said({"key": keys, "n": [*numbers[:4], "n/a", *numbers[5:]]}, "t.csv")
+    assert 'has 1 row without a n, the first is line 6, where it is "n/a"' in found
+    found = said({"key": keys, "n": ["[1]\n", *numbers[1:5], "[1 2]", *numbers[6:]]}, "t.csv", kind="array")
+    assert 't.csv: has a cell in n that is not JSON, in line 8: "[1 2]"; correct it, or pass kind="text"' in found
     no_text = np.full(COUNT, 0x7FFFFFFF, "<u4").view("<U1")  # characters that do not exist
     for wrong in (np.zeros((23, 2)), np.zeros(()), np.zeros((COUNT, 0)), np.array([object()] * COUNT), no_text):
         with pytest.raises(BadInput):
@@ -312,6 +357,8 @@ def test_commands_say_what_to_do(lmdb: Path, tmp_path: Path) -> None:
     assert "has no files of .caption, .json, .npy, .txt" in refused(
         2, "attach", lmdb, lmdb.parent / "none", "--as", "v"
     )
+    assert "is there" in refused(3, "attach", lmdb, tmp_path / "none.npy", "--as", "v")
+    assert "save one file for each image" in refused(1, "attach", lmdb, array, "--as", "v", "--kind", "mask")
     assert "packer pull it first" in refused(2, "attach", f"file://{lmdb}", array, "--as", "v")
     good("attach", lmdb, array, "--as", "v")
     assert "packer detach" in refused(2, "attach", lmdb, array, "--as", "v")
