@@ -134,6 +134,8 @@ def name_in(file: str) -> str:
 
 def check_sidecar_name(name: str, parts: Collection[str] = (), fields: Collection[str] = ()) -> None:
     """Raise ValueError if a pack with these parts and annotation fields cannot have a sidecar of this name."""
+    if name in parts:
+        raise ValueError(f"the pack has a part {name}")
     check_names([*parts, name])
     check_target_name(name, fields)
 

@@ -342,15 +342,20 @@ def _records_of(pack: Pack, texts: Sequence[str | None]) -> tuple[Int64, str, in
     by_key = np.array([numbers.get(text or "", NOT_FOUND) for text in texts], np.int64)
     if (by_key != NOT_FOUND).all():
         return by_key, "key", 0
-    paths = list(map(os.fsencode, pack.paths))
-    order = sorted(range(len(pack)), key=paths.__getitem__)
-    finder = PathFinder(Tree(b"/pack", [paths[number] for number in order], (), ()), b"/pack")
+    order, finder = _finder_in(pack)
     written, ways = [os.fsencode(text or "") for text in texts], [(by_key, "key", 0)]
     for manner in (None, (finder.manner(written) or (None,))[0]):
         found = finder.find_all(manner, written)
         records = np.array([*order, NOT_FOUND], np.int64)[np.where(found < 0, NOT_FOUND, found)]
         ways.append((records, "path", 0) if manner is None else (records, manner.describe(), 1 + manner.stem))
     return max(ways, key=lambda way: _count(way[0]))
+
+
+def _finder_in(pack: Pack) -> tuple[list[int], PathFinder]:
+    """Return what finds the paths of a pack, and their records."""
+    paths = list(map(os.fsencode, pack.paths))
+    order = sorted(range(len(pack)), key=paths.__getitem__)
+    return order, PathFinder(Tree(b"/pack", [paths[number] for number in order], (), ()), b"/pack")
 
 
 def _count(records: Int64) -> int:
@@ -384,5 +389,8 @@ def _check(
     if any(problems):
         is_larger = problems[1] and not problems[0] and not problems[2]
         step = f"correct it, or leave them out: {option('extra-rows', 'skip')}" if is_larger else FIX
+        if extra and len(alike := _finder_in(pack)[1].alike(extra[0])) > 1:
+            problems += [f"{printable(extra[0])} fits {plural(len(alike), 'record')} ({some_paths(alike)})"]
+            step = "give the paths with their folders"
         raise BadInput(asked.where, ", and ".join(filter(None, problems)), step)
     return (f"{rows} left out",) if extra else ()

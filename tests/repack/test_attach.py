@@ -277,6 +277,17 @@ def test_json_in_cells_of_a_csv(lmdb: Path, tmp_path: Path) -> None:
     assert open_pack(lmdb).part(3, "t") == "[3, 1.5]"
 
 
+def test_names_that_repeat_in_folders_are_not_clear(lmdb: Path, tmp_path: Path) -> None:
+    """All three folders have a 0.png."""
+    paths = open_pack(lmdb).paths
+    names = [path.rpartition("/")[2] for path in paths]
+    table = write_table(tmp_path / "t.csv", {"file": names, "n": range(COUNT)})
+    said = refused(1, "attach", lmdb, table, "--as", "v")
+    assert f"{names[0]} fits 3 records (ant/" in said and "give the paths with their folders" in said
+    write_files(tmp_path / "flat", {name.replace(".png", ".txt"): b"a" for name in names})
+    assert "0.txt fits 3 images equally well: ant/0.png" in refused(1, "attach", lmdb, tmp_path / "flat", "--as", "v")
+
+
 def without(cells: list[Any], *places: int) -> list[Any]:
     return [cell for place, cell in enumerate(cells) if place not in places]
 
@@ -350,6 +361,7 @@ def test_commands_say_what_to_do(lmdb: Path, tmp_path: Path) -> None:
     assert "the pack 24 records" in refused(1, "attach", lmdb, saved(tmp_path / "s.npy", rows()[:-1]), "--as", "v")
     assert "a folder, or a file that ends in .npy" in refused(2, "attach", lmdb, lmdb / "pack.json", "--as", "v")
     assert "'label'" in refused(2, "attach", lmdb, array, "--as", "label")
+    assert "'extra' is not a name for a part: it is reserved" in refused(2, "attach", lmdb, array, "--as", "extra")
     assert "'image_id'" in refused(2, "attach", lmdb, array, "--as", "image_id")
     assert "cannot be read" in refused(3, "attach", lmdb, tmp_path / "none.npy", "--as", "v")
     assert "cannot be read: No such file" in refused(3, "attach", lmdb, tmp_path / "none", "--as", "v")
