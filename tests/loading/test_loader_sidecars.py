@@ -141,7 +141,7 @@ def test_of_joined_packs(make_pack: MakePack, tmp_path: Path) -> None:
     assert joined.part(30, "caption") == "image 6 of 1"
     np.save(tmp_path / "v.npy", np.zeros((24, 2), np.float32))
     attach(packs[0], tmp_path / "v.npy", "only")
-    with pytest.raises(UsageError, match="names only"):
+    with pytest.raises(UsageError, match=f"{packs[1].name}: has no sidecar only; it has "):
         PackedLoader(join_packs(packs), 7, parts="only")
     np.save(tmp_path / "v.npy", np.zeros((24, 3), np.float32))
     attach(packs[1], tmp_path / "v.npy", "only")

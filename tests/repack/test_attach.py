@@ -515,6 +515,11 @@ def test_packs_of_packs_have_none(lmdb: Path, tmp_path: Path) -> None:
     convert(tmp_path / "plain", tmp_path / "other")
     assert note in merge([lmdb, tmp_path / "other"], tmp_path / "merged").notes
     assert note in split(lmdb, "a=0.5,b=0.5", tmp_path).notes
+    assert "note: sidecars are not extracted: v" in good("extract", lmdb, tmp_path / "files").out
+    said = good("diff", lmdb, tmp_path / "plain").out
+    assert "sidecars differ, which does not count: v" in said and "equal" in said
+    attach(tmp_path / "plain", tmp_path / "v.npy", "v")
+    assert "sidecar" not in good("diff", lmdb, tmp_path / "plain").out
 
 
 @pytest.mark.parametrize("form", [".csv", ".npz", ".txt", "captions"])
