@@ -294,6 +294,13 @@ def made_lines(facts: dict[str, Any]) -> list[str]:
 @click.option(
     "--ignore-id", type=int, metavar="N", help="Value of masks that is no class, of maps where nothing is known."
 )
+@click.option(
+    "--extra-rows",
+    type=OneOf(("fail", "skip")),
+    default="fail",
+    show_default=True,
+    help="What to do with rows and files of no record, such as those of the other packs of a split.",
+)
 @telling()
 def attach(pack: str, where: str, progress: ProgressBar, **given: Any) -> Told:
     """Attach embeddings, captions, masks or the like to PACK.

@@ -40,8 +40,8 @@ class BesideList:
         raise NotImplementedError
 
     @staticmethod
-    def again(pack: str) -> str:
-        """Return the next step if one of the files of a pack, its folder or URL, is damaged."""
+    def again(pack: str, file: str = "") -> str:
+        """Return the next step if the list of a pack, its folder or URL, is damaged, or a file of it."""
         raise NotImplementedError
 
     @cached_property

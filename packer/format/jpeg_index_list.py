@@ -90,7 +90,7 @@ class JpegIndexList(BesideList):
         return "" if made_of == here else "was made of other files than those of the pack"
 
     @staticmethod
-    def again(pack: str) -> str:
+    def again(pack: str, file: str = "") -> str:
         """Return the next step if the index of a pack, its folder or URL, is damaged."""
         if is_url(pack):
             return "make it again in a copy, and send that: packer pull, packer index, packer push"

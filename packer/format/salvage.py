@@ -118,7 +118,7 @@ def _damaged_sidecars(folder: str, manifest: Manifest, check: Callable[[FileEntr
     listed, problems = find_beside(SidecarList, folder, manifest)
     problems += filter(None, map(check, () if listed is None else listed.files))
     for problem in problems:
-        yield f"{problem}: sidecars are not repaired; {SidecarList.again(folder)}"
+        yield f"{problem}: sidecars are not repaired; {SidecarList.again(folder, problem.file)}"
 
 
 @dataclass(slots=True)

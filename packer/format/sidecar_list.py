@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,6 +20,7 @@ from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.manifest import FileEntry, Manifest, check_pixels
 from packer.model.annotation import ENCODINGS, OF_PIXELS, MaskFacts, PartSpec, check_names
 from packer.model.fields import check_target_name
+from packer.stores import is_url
 
 CHECKED_BYTES = 1 << 16
 """A checksum for so many bytes: less than the readahead of a disk, and a ten-thousandth of what it protects."""
@@ -125,8 +127,15 @@ def file_names(name: str, kind: str) -> tuple[str, ...]:
     return tuple(f"sidecar.{name}.{ending}" for ending in KIND_FILES.get(kind, ()))
 
 
+def name_in(file: str) -> str:
+    """Return the name of the sidecar to which a file belongs."""
+    return file.split(".")[1]
+
+
 def check_sidecar_name(name: str, parts: Collection[str] = (), fields: Collection[str] = ()) -> None:
     """Raise ValueError if a pack with these parts and annotation fields cannot have a sidecar of this name."""
+    if name in parts:
+        raise ValueError(f"the pack has a part {name}")
     check_names([*parts, name])
     check_target_name(name, fields)
 
@@ -143,7 +152,10 @@ class SidecarList(BesideList):
     NAME: ClassVar[str] = "sidecars.json"
     FORMAT: ClassVar[str] = "packer-sidecars"
     VERSION: ClassVar[int] = 1
-    NOT_CARRIED: ClassVar[str] = "sidecars are not copied: packer attach adds them to the new pack"
+    NOT_CARRIED: ClassVar[str] = (
+        "sidecars are not copied: packer attach PACK WHERE --as NAME --extra-rows skip adds one to a new pack, "
+        "if WHERE has keys, paths or file names"
+    )
 
     rows_sha256: str
     """Of the pack that it belongs to (`rows_digest`)."""
@@ -166,9 +178,12 @@ class SidecarList(BesideList):
         return next(filter(None, (one.problem(manifest.records) for one in self.sidecars)), "")
 
     @staticmethod
-    def again(pack: str) -> str:
-        """Return the next step if one of the files is damaged."""
-        return f"restore it, or remove {printable(os.path.join(pack, SidecarList.NAME))} and attach them again"
+    def again(pack: str, file: str = "") -> str:
+        """Return the next step if the list is damaged, or a file: then the other sidecars can stay."""
+        if file not in ("", SidecarList.NAME) and not is_url(pack):
+            return f"restore it, or packer detach {printable(shlex.quote(pack))} {name_in(file)} and attach it again"
+        listed, how = printable(os.path.join(pack, SidecarList.NAME)), "push" if is_url(pack) else "attach"
+        return f"restore it, or remove {listed} and {how} them again"
 
     def get(self, name: str) -> SidecarFacts | None:
         """Return the facts of a sidecar; None if there is none of this name."""
@@ -182,7 +197,7 @@ BESIDE: tuple[type[BesideList], ...] = (JpegIndexList, SidecarList)
 def not_kept(folder: str) -> list[str]:
     """Return a note if there is a pack in a folder, which another will replace, and something is attached to it."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    attached = sorted({name.split(".")[1] for name in names if name.startswith("sidecar.")})
+    attached = sorted({name_in(name) for name in names if name.startswith("sidecar.")})
     there = f"{printable(folder)} is replaced, and what was attached to it goes with it: {', '.join(attached)}"
     return [f"{there} (packer attach adds it to the new pack)"] if attached else []
 

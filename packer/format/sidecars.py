@@ -188,4 +188,4 @@ class _SidecarFiles:
     def _damage(self, name: str, problem: str) -> DamagedPack:
         path = self._pack.path
         where = join_url(path, name) if self._remote is not None else os.path.join(path, name)
-        return DamagedPack(where, problem, SidecarList.again(path)).with_location(path)
+        return DamagedPack(where, problem, SidecarList.again(path, name)).with_location(path)

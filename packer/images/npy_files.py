@@ -28,7 +28,7 @@ def npy_header(data: bytes) -> tuple[tuple[int, ...], bool, Any, int]:
     except Exception as error:  # numpy's reader raises many kinds, among them ZeroDivisionError
         raise bad_image(f"is not an array in a .npy file: {str(error).partition(chr(10))[0]}") from None
     if dtype.kind not in NUMBERS or any(side < 0 for side in shape):
-        raise bad_image("is not an array of numbers in a .npy file", "save it with numpy.save")
+        raise bad_image(f"is an array of {dtype} in a .npy file, not of numbers", "save numbers: astype(float)")
     return shape, in_fortran, dtype, stream.tell()
 
 
@@ -43,5 +43,5 @@ def load_npy(data: bytes) -> Any:
 def save_npy(value: Any) -> bytes:
     """Return an array as a .npy file."""
     stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.ascontiguousarray(value.astype(value.dtype.newbyteorder("<"), copy=False)))
+    np.lib.format.write_array(stream, np.asarray(value, value.dtype.newbyteorder("<"), order="C"))
     return stream.getvalue()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError, add_note, printable
 from packer.format.pack import Pack
-from packer.format.sidecars import Sidecar
+from packer.format.sidecars import Sidecar, sidecars_of
 from packer.images.opencv import Interpolation
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.crop import CropParams
@@ -234,6 +234,8 @@ def check_parts(pack: Pack, parts: Sequence[str] | None) -> Sequence[str]:
     wanted = (parts,) if isinstance(parts, str) else tuple(parts)
     for name in wanted:
         if name not in there and name not in pack.sidecars:
+            if any(listed and listed.get(name) for listed in map(sidecars_of, pack.reader.files)):
+                pack.sidecar(name)  # raises an error that names the pack without it, of those that are joined
             has = f"it has {', '.join((*there, *pack.sidecars)) or 'none'}"
             raise UsageError("parts", f"names {printable(name)}, which is not a part of {printable(pack.path)}", has)
     return wanted

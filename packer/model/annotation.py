@@ -322,9 +322,10 @@ ENDINGS = ("_offset", "_offsets", "_size", "_crc32c", "_encoding", "_shapes")
 
 def check_name(name: str) -> None:
     """Raise ValueError if a part cannot have this name in every container."""
-    if not NAME.fullmatch(name) or name in RESERVED or name.endswith(ENDINGS) or name in EXTENSIONS.values():
-        problem = "is not a name for a part: a word of a-z, 0-9 and _ that has no other meaning in a pack"
-        raise ValueError(f"{name!r} {problem}")
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name for a part: a word of a-z, 0-9 and _, at most 31 characters")
+    if name in RESERVED or name.endswith(ENDINGS) or name in EXTENSIONS.values():
+        raise ValueError(f"{name!r} is not a name for a part: it is reserved, for what packs or their containers have")
 
 
 def check_names(names: Collection[str]) -> None:

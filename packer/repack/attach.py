@@ -31,7 +31,8 @@ from packer.format.sidecar_list import (
 )
 from packer.images.parts import BY_KIND
 from packer.model.annotation import OF_PIXELS, Progress
-from packer.repack.attached_rows import Attached, AttachRequest, read_attached
+from packer.repack.attached_rows import Attached, naming, read_attached
+from packer.repack.attached_tables import DTYPES, AttachRequest
 from packer.repack.index_jpegs import in_place
 from packer.stores import clean_url, is_url
 from packer.system import sync_path
@@ -45,6 +46,7 @@ CHUNK_ROWS = 1 << 14
 CHUNK_PIXELS = 1 << 6
 """Values of pixels that are made at once: each may take megabytes."""
 READ_BYTES = 1 << 20
+EXTRA_ROWS = ("fail", "skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class DetachReport:
 def attach(  # noqa: PLR0913 - what the command takes
     pack: AnyPath, where: AnyPath, name: str, kind: str | None = None, column: str | None = None,
     progress: Progress | None = None, *, mask_values: str | None = None, ignore_id: int | None = None,
+    extra_rows: str = "fail",
 ) -> AttachReport:  # fmt: skip
     """Attach something for each record to a pack, which stays as it is: ``packer.attach(pack, "clip.npy", "clip")``.
 
@@ -96,6 +99,7 @@ def attach(  # noqa: PLR0913 - what the command takes
         progress: Receives the stage attaching, in records.
         mask_values: What the pixels of masks mean, as for a build.
         ignore_id: The value of masks that is no class, or of maps where nothing is known.
+        extra_rows: What to do with rows and files of no record: "fail", or "skip" to leave them out.
 
     Returns:
         What was attached.
@@ -115,11 +119,16 @@ def attach(  # noqa: PLR0913 - what the command takes
     for given, value, kinds in (("mask-values", mask_values, ("mask",)), ("ignore-id", ignore_id, ("mask", "map"))):
         if value is not None and kind not in kinds:
             raise UsageError(option(given), f"is for {option('kind')} {' or '.join(kinds)}", "leave it out")
-    found = read_attached(AttachRequest(os.fsdecode(where), name, kind, column, mask_values, ignore_id), opened)
+    if extra_rows not in EXTRA_ROWS:
+        raise UsageError(option("extra-rows"), f"must be {' or '.join(EXTRA_ROWS)}, got {extra_rows!r}")
+    asked = AttachRequest(os.fsdecode(where), name, kind, column, mask_values, ignore_id, extra_rows)
+    found = read_attached(asked, opened)
+    if found.recipe is None and not isinstance(found.values, list) and not _is_array(found):
+        raise BadInput(where, f"has values of {found.chunk(0, 1).dtype}", DTYPES)
     kind = kind or next(name for name, one in KINDS.items() if one.takes(found))
     if not KINDS[kind].takes(found):
-        raise BadInput(where, f"is not {KINDS[kind].wants}", f"leave out {option('kind')}, or name another column")
-    with _changing(opened) as work:
+        raise BadInput(where, f"is not {KINDS[kind].wants}", KINDS[kind].step)
+    with _changing(opened) as work, naming(os.fsencode(where)):
         taken = read_beside(SidecarList, opened.path, opened.manifest)
         _check_name(opened, name, taken)
         progress.stage("attaching", len(opened), "records")
@@ -227,7 +236,7 @@ def _write_array(work: str, names: Sequence[str], found: Attached, records: int,
     first = found.chunk(0, 1)
     dtype, shape = first.dtype.newbyteorder("="), tuple(first.shape[1:])
     if not first.size:
-        raise BadInput(names[0], f"would have rows of shape {shape}, which hold nothing", "attach another array")
+        raise BadInput("", f"would have rows of shape {shape}, which hold nothing", "attach another array")
     values, step = found.values, max(1, CHUNK_BYTES // first.nbytes)
     is_same = (
         isinstance(values, np.memmap) and found.rows is None and values.flags.c_contiguous and first.dtype == dtype
@@ -254,7 +263,9 @@ def _write_lines(work: str, names: Sequence[str], found: Attached, records: int,
         try:
             return [BY_KIND["json"].encode(one, "json") + b"\n" for one in values]
         except (TypeError, ValueError) as error:
-            raise BadInput(names[0], f"would have a value that JSON cannot hold: {error}", "leave it out") from None
+            of = f" in {printable(found.column)}" if found.column else ""
+            problem = f"has a value{of} that JSON cannot hold: {error}"
+            raise BadInput("", problem, "write it as text or numbers, or attach another column") from None
 
     return "", (-1,) if several else (), _write_rows(work, names, records, lines, CHUNK_ROWS, progress)
 
@@ -346,9 +357,14 @@ class SidecarKind:
     wants: str
     takes: Callable[[Attached], bool]
     write: Callable[[str, Sequence[str], Attached, int, Progress], Written]
+    step: str = f"leave out {option('kind')}, or name another {option('column')}"
+    """If the values are not of the kind."""
 
 
-_PIXELS = SidecarKind("a folder with a picture for each image", lambda found: found.recipe is not None, _write_pixels)
+_PIXELS = SidecarKind(
+    "a folder with a picture for each image", lambda found: found.recipe is not None, _write_pixels,
+    "save one file for each image, of its name, and give their folder",
+)  # fmt: skip
 KINDS = {
     "array": SidecarKind("an array of numbers, the same shape for each record", _is_array, _write_array),
     "text": SidecarKind("text", _is_text, _write_lines),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import BadInput, BadPart, PackerError, StorageError, UsageError, option, plural, printable
@@ -20,20 +18,28 @@ from packer.format.pack import Pack
 from packer.format.sidecar_list import KIND_FILES
 from packer.images.image_headers import Header
 from packer.images.masks import MaskValues
-from packer.images.npy_files import NUMBERS
 from packer.images.parts import BY_KIND, FactsFound, PartKind, PartRecipe
 from packer.images.resize import TargetSize
 from packer.model.annotation import Int64, PartSpec
-from packer.model.strict_json import read_json
 from packer.packing.build_options import BuildOptions
 from packer.packing.make_record import read_part_facts
 from packer.packing.plan import part_recipe
+from packer.repack.attached_tables import (
+    AN_ARRAY,
+    TABLES,
+    AttachRequest,
+    Table,
+    chosen_column,
+    saved_by_numpy,
+    texts_of,
+    values_of,
+)
 from packer.sources.by_stem import Matches
 from packer.sources.list_columns import MEANING, words_of
 from packer.sources.mask_files import MaskSource
 from packer.sources.part_files import MOST_BYTES, FilesAt, by_pattern, of_kind
 from packer.sources.path_finder import NOT_FOUND, PathFinder
-from packer.sources.paths import some_paths
+from packer.sources.paths import quoted_value, some_paths
 from packer.sources.places import OWN_FILE
 from packer.sources.source import SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file
@@ -42,9 +48,6 @@ from packer.system import usable_cores
 FIX = "correct it, or attach it to the pack that it was made of"
 RECORDED = ("resize", "fit", "pad_value", "interpolation", "quality", "decoder", "max_pixels")
 """The options of a pack by which its images were made."""
-AN_ARRAY = ("an array", "numpy.save")
-Columns = Mapping[str, Callable[[bool], Any]]
-"""Name -> what reads the column, given whether it is text: an array, an Arrow column or a list."""
 
 
 @dataclass(frozen=True)
@@ -60,24 +63,14 @@ class Attached:
     notes: tuple[str, ...] = ()
     recipe: PartRecipe | None = None
     """How values of pixels were converted; they are bytes then, as they are stored."""
+    column: str = ""
+    """Of a table."""
 
     def chunk(self, start: int, stop: int) -> Any:
         """Return the values of these records."""
         if self.rows is None or not isinstance(self.values, list):
             return self.values[slice(start, stop) if self.rows is None else self.rows[start:stop]]
         return [self.values[row] for row in self.rows[start:stop].tolist()]
-
-
-@dataclass(frozen=True)
-class AttachRequest:
-    """What to attach: `packer.repack.attach.attach` has the arguments."""
-
-    where: str
-    name: str
-    kind: str | None
-    column: str | None
-    mask_values: str | None = None
-    ignore_id: int | None = None
 
 
 def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
@@ -104,35 +97,24 @@ def read_attached(asked: AttachRequest, pack: Pack) -> Attached:
     except PackerError:
         raise
     except OSError as error:
-        raise StorageError(where, f"cannot be read: {error.strerror or error}") from None
+        step = "give a file or folder that is there" if isinstance(error, FileNotFoundError) else ""
+        raise StorageError(where, f"cannot be read: {error.strerror or error}", step) from None
     except ValueError as error:  # ArrowInvalid is one
         raise BadInput(where, f"cannot be read: {error}", "write it again") from None
 
 
 def _loaded(path: str) -> NDArray[Any]:
     """Return the array of a .npy file, mapped."""
-    with _saved_by_numpy(path, *AN_ARRAY):
+    with saved_by_numpy(path, *AN_ARRAY):
         return np.lib.format.open_memmap(path, mode="r")
-
-
-@contextmanager
-def _saved_by_numpy(path: str, what: str, how: str) -> Iterator[None]:
-    """Say that a file is not what numpy saves."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:  # numpy's readers, and those of zips, raise many kinds
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise BadInput(path, f"is not {what}: {reason}", f"write it with {how}") from None
 
 
 def _in_order(where: str, values: NDArray[Any], pack: Pack) -> Attached:
     if values.shape[:1] != (len(pack),):
         rows = plural(len(values), "row") if values.ndim else "no rows"
         raise BadInput(where, f"has {rows}, but the pack {plural(len(pack), 'record')}", FIX)
-    with _saved_by_numpy(where, *AN_ARRAY):  # texts may be of characters that do not exist
-        return Attached(_values_of(values), None, "in their order")
+    with saved_by_numpy(where, *AN_ARRAY):  # texts may be of characters that do not exist
+        return Attached(values_of(values), None, "in their order")
 
 
 # -- folders
@@ -170,26 +152,26 @@ def _read_folder(asked: AttachRequest, pack: Pack) -> Attached:
         raise BadInput(*next(iter(matches.refused.items())), "rename or move one of them")
     numbers = {path: row for row, path in enumerate(labels)}
     rows = np.array([numbers.get(matches.label_of.get(image, b""), NOT_FOUND) for image in images], np.int64)
-    _check(where, pack, np.flatnonzero(rows == NOT_FOUND), matches.unclaimed)
+    notes = _check(asked, pack, np.flatnonzero(rows == NOT_FOUND), matches.unclaimed)
     paths = [os.path.join(tree.root, label) for label in labels]
     if kind.of_pixels:
         found, used = _read_pixels(asked, pack, kind, tree, [paths[row] for row in rows.tolist()])
     else:
-        found, used = _read_values(asked, kind, paths, rows), {*paths}
-    others = len({os.path.join(tree.root, path) for path in (*tree.files, *tree.images)} - used)
-    notes = (f"{plural(others, 'other file')} in {printable(where)} left out",) if others else ()
+        found, used = _read_values(asked, kind, [paths[row] for row in rows.tolist()]), set()
+    others = len({os.path.join(tree.root, path) for path in (*tree.files, *tree.images)} - used - {*paths})
+    notes += (f"{plural(others, 'other file')} in {printable(where)} left out",) if others else ()
     return replace(found, notes=notes)
 
 
-def _read_values(asked: AttachRequest, kind: PartKind, paths: Sequence[bytes], rows: Int64) -> Attached:
+def _read_values(asked: AttachRequest, kind: PartKind, paths: Sequence[bytes]) -> Attached:
     recipe = PartRecipe(PartSpec(asked.name, kind.name), "")
 
     def read(row: int) -> Any:
-        with _naming(paths[row]):
+        with naming(paths[row]):
             return kind.read(read_file(b"", paths[row], MOST_BYTES), recipe)
 
     values = _Arrays(read) if kind.name == "array" else [read(row) for row in range(len(paths))]
-    return Attached(values, rows, "by file name")
+    return Attached(values, np.arange(len(paths)), "by file name")
 
 
 def _pattern_in(where: str) -> tuple[str, str]:
@@ -215,12 +197,12 @@ def _kind_of(asked: AttachRequest, tree: Tree) -> tuple[PartKind, list[bytes]]:
 
 
 @contextmanager
-def _naming(path: str | bytes) -> Iterator[None]:
+def naming(path: str | bytes) -> Iterator[None]:
     """Name the file in an error about what is in it."""
     try:
         yield
     except BadInput as error:
-        raise BadInput(path, error.problem, error.next_step) from None
+        raise BadInput(error.where or path, error.problem, error.next_step) from None
 
 
 # -- pixels
@@ -249,7 +231,7 @@ def _read_pixels(
     )
     found, files = FactsFound(), []
     for record, path in enumerate(paths):
-        with _naming(path):
+        with naming(path):
             facts, size = read_part_facts(path, OWN_FILE, (), kind, options.max_pixels)
             header = Header("png", *(facts.size or (0, 0)), 3, 8)
             resize = _resize_to(pack.reader.shape_of(record)[1::-1], header.upright_size, options.target_size())
@@ -265,7 +247,7 @@ def _read_pixels(
 
     def stored(record: int) -> bytes:
         path, size, header, resize = files[record]
-        with _naming(path):
+        with naming(path):
             return kind.part(read_file(b"", path, size), recipe, header, resize).data
 
     return Attached(_Stored(stored), None, "by file name", recipe=recipe), used
@@ -285,172 +267,130 @@ def _resize_to(packed: tuple[int, int], size: tuple[int, int], resize: TargetSiz
 # -- tables
 
 
-def _npz(path: str) -> Columns:
-    opened = partial(_saved_by_numpy, path, "a file of arrays", "numpy.savez")
-
-    def read(name: str, is_text: bool) -> Any:
-        with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
-            return _values_of(arrays[name])
-
-    with opened(), open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
-        return {name: partial(read, name) for name in arrays.files}
-
-
-def _parquet(path: str) -> Columns:
-    from pyarrow.parquet import ParquetFile
-
-    file = ParquetFile(path)
-    return {name: lambda _, name=name: file.read([name]).column(0) for name in file.schema_arrow.names}  # type: ignore[misc]
-
-
-def _csv(delimiter: str, path: str) -> Columns:
-    from pyarrow import csv
-
-    form = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-
-    def read(name: str, is_text: bool) -> Any:
-        types = {name: pa.string()} if is_text else {}  # 00000042 is a key, not a number
-        convert = csv.ConvertOptions(include_columns=[name], column_types=types)
-        return csv.read_csv(path, parse_options=form, convert_options=convert).column(0)
-
-    with csv.open_csv(path, parse_options=form) as opened:
-        return {name: partial(read, name) for name in opened.schema.names}
-
-
-def _jsonl(path: str) -> Columns:
-    rows: list[Any] = []
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                rows += [read_json(line)] if line.strip() else []
-            except ValueError as error:
-                raise BadInput(f"{path}:{number}", f"is not JSON: {error}", "correct the line") from None
-    if not all(isinstance(row, dict) for row in rows):
-        raise BadInput(path, "has a line that is not an object", "write an object with a key or path on each line")
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: lambda _, name=name: [row.get(name) for row in rows] for name in names}  # type: ignore[misc]
-
-
-TABLES: dict[str, Callable[[str], Columns]] = {
-    ".npz": _npz, ".parquet": _parquet, ".csv": partial(_csv, ","), ".tsv": partial(_csv, "\t"), ".jsonl": _jsonl,
-}  # fmt: skip
-"""Ending of a file -> what opens it."""
-
-
-def _read_table(asked: AttachRequest, columns: Columns, pack: Pack) -> Attached:
+def _read_table(asked: AttachRequest, table: Table, pack: Pack) -> Attached:
     where, kind = asked.where, asked.kind
-    names = list(columns)
+    names = list(table.columns)
     keys = [name for name, word in zip(names, words_of(names), strict=True) if MEANING.get(word) == "path"]
-    chosen = _chosen(asked, names, keys) if keys else ""
+    chosen = chosen_column(asked, names, keys) if keys else ""
     if not (keys := [name for name in keys if name != chosen]):
         listed = ", ".join(map(printable, names))
         raise UsageError(where, f"has no column of keys or paths; its columns are: {listed}", "call one key or path")
-    found = [(_records_of(pack, texts), key, texts) for key in keys for texts in [_texts_of(columns[key](True))]]
-    (records, joined), key, texts = max(found, key=lambda each: int((each[0][0] >= 0).sum()))
-    values = _values_of(columns[chosen](kind == "text"))
-    _check_no_null(where, key, texts)
+    joined = _join(where, pack, [(name, texts_of(table.columns[name]("text"))) for name in keys])
+    key, texts, records = joined.column, joined.texts, joined.records
+    values = table.columns[chosen](kind)
+    values = values if kind == "json" and isinstance(values, list) else values_of(values)
+    if len(values) != len(texts):
+        lengths = f"{printable(chosen)} has {plural(len(values), 'row')}, {printable(key)} {len(texts)}"
+        raise BadInput(where, f"has columns of different length: {lengths}", "save a row of each for each record")
+    _check_no_null(where, table, key, texts)
     if kind != "json":
-        _check_no_null(where, chosen, values)
+        _check_no_null(where, table, chosen, values)
     counts = np.bincount(records[records >= 0], minlength=len(pack))
     several = kind in (None, "text") and isinstance(values, list) and all(isinstance(one, str) for one in values)
     extra = [os.fsencode(texts[row] or "") for row in np.flatnonzero(records == NOT_FOUND).tolist()]
     twice = np.flatnonzero((counts > 1) & (not several))
-    _check(where, pack, np.flatnonzero(counts == 0), extra, twice)
-    order = np.argsort(records, kind="stable")
+    notes = _check(asked, pack, np.flatnonzero(counts == 0), extra, twice)
+    order = np.argsort(records, kind="stable")[len(extra) :]
     if (counts > 1).any():
         lists = np.split(order, np.cumsum(counts)[:-1])
-        return Attached([[values[row] for row in rows.tolist()] for rows in lists], None, f"by {joined}")
-    return Attached(values, order, f"by {joined}")
-
-
-def _chosen(asked: AttachRequest, names: Sequence[str], keys: Sequence[str]) -> str:
-    """Return the column that is attached."""
-    if asked.column is not None:
-        if asked.column not in names:
-            step = f"its columns are: {', '.join(map(printable, names))}"
-            raise UsageError(option("column", asked.column), "is not in the file", step)
-        return asked.column
-    rest = [one for one in names if one not in keys]
-    texts = [one for one, word in zip(rest, words_of(rest), strict=True) if MEANING.get(word) == "text"]
-    for choice in (rest, [one for one in rest if one == asked.name], texts if asked.kind in (None, "text") else []):
-        if len(choice) == 1:
-            return choice[0]
-    problem = f"has the columns {', '.join(map(printable, names))}, any of which may be meant"
-    raise UsageError(asked.where, problem, f"pass one: {option('column', 'COL')}")
-
-
-def _texts_of(column: Any) -> list[str | None]:
-    """Return the keys or paths in a column; None for an empty one, or NaN."""
-    values = column.to_pylist() if isinstance(column, pa.ChunkedArray) else list(column)
-    return [None if one is None or one != one or one == "" else str(one) for one in values]  # noqa: PLR0124
-
-
-def _values_of(column: Any) -> Any:
-    """Return a column as an array if it is of numbers, each row of one shape, else as a list."""
-    if isinstance(column, np.ndarray):
-        return column if column.dtype.kind in NUMBERS else column.tolist()
-    try:
-        chunks = [pa.array(column)] if isinstance(column, list) else column.chunks
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # of several types
-        return column
-    arrays = [array for chunk in chunks if (array := _numbers_of(chunk)) is not None]
-    if arrays and len(arrays) == len(chunks):
-        return np.concatenate(arrays)
-    return column if isinstance(column, list) else column.to_pylist()
-
-
-def _numbers_of(array: Any) -> NDArray[Any] | None:
-    """Return an Arrow array of numbers, or of lists of as many numbers, as an array; None if it is another."""
-    kind = array.type
-    if array.null_count or not len(array):
-        return None
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-        return found
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        return None
-    inner = _numbers_of(array.flatten())
-    if inner is None or len(array.value_lengths().unique()) != 1:
-        return None
-    return inner.reshape(len(array), -1, *inner.shape[1:])
+        values, order = [[values[row] for row in rows.tolist()] for rows in lists], np.arange(len(pack))
+    return Attached(values, order, joined.text, notes, column=chosen)
 
 
 # -- joining
 
 
-def _records_of(pack: Pack, texts: Sequence[str | None]) -> tuple[Int64, str]:
-    """Return the record of each key or path, NOT_FOUND if it has none, and how they were joined."""
+class _Joined(NamedTuple):
+    """A column of keys or paths, and the records that it names."""
+
+    column: str
+    texts: Sequence[str | None]
+    records: Int64
+    """The record of each row, NOT_FOUND if it has none."""
+    way: str
+    looseness: int
+    """0: as the key or path is written; 1: by its end; 2: without its extension, which numbers of rows may fit, too."""
+
+    def rank(self, records: int) -> tuple[bool, bool, int, int]:
+        """The greatest is the column to join with a pack of so many records."""
+        found = _count(self.records)
+        return 2 * found >= records, found > 0, -self.looseness, found
+
+    @property
+    def text(self) -> str:
+        """How rows and records were joined."""
+        return f"by {self.way} (column {printable(self.column)})"
+
+
+def _join(where: str, pack: Pack, keys: Sequence[tuple[str, Sequence[str | None]]]) -> _Joined:
+    """Return the column that names the records most strictly. Raise BadInput if one as good disagrees with it."""
+    found = [_Joined(name, texts, *_records_of(pack, texts)) for name, texts in keys]
+    ranks = [one.rank(len(pack)) for one in found]
+    best = found[ranks.index(max(ranks))]
+    for other, rank in zip(found, ranks, strict=True):
+        if rank == max(ranks) and rank[-1] and not np.array_equal(other.records, best.records):
+            names = f"{printable(best.column)} and {printable(other.column)}"
+            raise BadInput(
+                where, f"has two columns that name records, {names}, and they disagree", "keep the right one"
+            )
+    return best
+
+
+def _records_of(pack: Pack, texts: Sequence[str | None]) -> tuple[Int64, str, int]:
+    """Return the record of each key or path, NOT_FOUND if it has none, how they were joined, and how loosely."""
     numbers = {key: number for number, key in enumerate(pack.keys)}
     by_key = np.array([numbers.get(text or "", NOT_FOUND) for text in texts], np.int64)
     if (by_key != NOT_FOUND).all():
-        return by_key, "key"
-    paths = list(map(os.fsencode, pack.paths))
-    order = sorted(range(len(pack)), key=paths.__getitem__)
-    finder = PathFinder(Tree(b"/pack", [paths[number] for number in order], (), ()), b"/pack")
-    written, ways = [os.fsencode(text or "") for text in texts], [(by_key, "key")]
+        return by_key, "key", 0
+    order, finder = _finder_in(pack)
+    written, ways = [os.fsencode(text or "") for text in texts], [(by_key, "key", 0)]
     for manner in (None, (finder.manner(written) or (None,))[0]):
         found = finder.find_all(manner, written)
         records = np.array([*order, NOT_FOUND], np.int64)[np.where(found < 0, NOT_FOUND, found)]
-        ways.append((records, "path" if manner is None else manner.describe()))
-    return max(ways, key=lambda way: int((way[0] >= 0).sum()))
+        ways.append((records, "path", 0) if manner is None else (records, manner.describe(), 1 + manner.stem))
+    return max(ways, key=lambda way: _count(way[0]))
 
 
-def _check_no_null(where: str, column: str, cells: Any) -> None:
+def _finder_in(pack: Pack) -> tuple[list[int], PathFinder]:
+    """Return what finds the paths of a pack, and their records."""
+    paths = list(map(os.fsencode, pack.paths))
+    order = sorted(range(len(pack)), key=paths.__getitem__)
+    return order, PathFinder(Tree(b"/pack", [paths[number] for number in order], (), ()), b"/pack")
+
+
+def _count(records: Int64) -> int:
+    """Return how many records there are in those of rows."""
+    return len(np.unique(records[records >= 0]))
+
+
+def _check_no_null(where: str, table: Table, column: str, cells: Any) -> None:
     if without := [row for row, cell in enumerate(cells) if cell is None] if isinstance(cells, list) else []:
-        rows = plural(len(without), "row")
-        raise BadInput(where, f"has {rows} without a {printable(column)}, the first is row {without[0] + 1}", FIX)
+        rows, first = plural(len(without), "row"), without[0]
+        written = texts_of(table.columns[column]("text"))[first]
+        what = "" if written is None else f", where it is {quoted_value(written)}"
+        problem = f"has {rows} without a {printable(column)}, the first is {table.place(first)}{what}"
+        raise BadInput(where, problem, FIX)
 
 
-def _check(where: str, pack: Pack, missing: Int64, extra: Sequence[bytes], twice: Sequence[int] | Int64 = ()) -> None:
-    """Raise BadInput unless each record has one row, and each row a record."""
+def _check(
+    asked: AttachRequest, pack: Pack, missing: Int64, extra: Sequence[bytes], twice: Sequence[int] | Int64 = ()
+) -> tuple[str, ...]:
+    """Return notes. Raise BadInput unless each record has one row, and, if asked so, each row a record."""
 
     def some(records: Any) -> str:
         return some_paths(os.fsencode(pack.paths[record] or pack.key(record)) for record in records)
 
+    rows, is_skipped = f"{plural(len(extra), 'row')} for no record", asked.extra_rows == "skip"
     problems = [
         f"has nothing for {plural(len(missing), 'record')} ({some(missing)})" if len(missing) else "",
-        f"has {plural(len(extra), 'row')} for no record ({some_paths(extra)})" if extra else "",
+        f"has {rows} ({some_paths(extra)})" if extra and not is_skipped else "",
         f"has several rows for {plural(len(twice), 'record')} ({some(twice)})" if len(twice) else "",
     ]
     if any(problems):
-        raise BadInput(where, ", and ".join(filter(None, problems)), FIX)
+        is_larger = problems[1] and not problems[0] and not problems[2]
+        step = f"correct it, or leave them out: {option('extra-rows', 'skip')}" if is_larger else FIX
+        if extra and len(alike := _finder_in(pack)[1].alike(extra[0])) > 1:
+            problems += [f"{printable(extra[0])} fits {plural(len(alike), 'record')} ({some_paths(alike)})"]
+            step = "give the paths with their folders"
+        raise BadInput(asked.where, ", and ".join(filter(None, problems)), step)
+    return (f"{rows} left out",) if extra else ()

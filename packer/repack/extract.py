@@ -7,10 +7,21 @@ import os
 import re
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 
 import packer
-from packer.errors import AnyPath, BadImage, PackerError, StorageError, UsageError, option, printable, words_of
+from packer.errors import (
+    AnyPath,
+    BadImage,
+    DamagedPack,
+    PackerError,
+    StorageError,
+    UsageError,
+    option,
+    printable,
+    words_of,
+)
 from packer.format.pack import Pack, open_pack
 from packer.images.opencv import quiet_opencv
 from packer.images.parts import BY_KIND
@@ -114,6 +125,8 @@ def extract(
     build = _build_words(opened, layout, target)
     seconds = time.perf_counter() - started
     lost = dict(+layout.lost)
+    with suppress(DamagedPack):  # a damaged list of them does not matter here
+        notes += [f"sidecars are not extracted: {', '.join(opened.sidecars)}"] if opened.sidecars else []
     return ExtractReport(target, kind.name, len(chosen), names.renamed, lost, tuple(notes), build, seconds)
 
 

@@ -216,7 +216,7 @@ def _send_beside(store: Store, folder: str, listed: BesideList, progress: Progre
         if found is not None and found.size == file.bytes and sha256_of_object(store, found) == file.sha256:
             progress.advance(file.bytes)
             return False
-        _check(path, file, listed.again(folder))
+        _check(path, file, listed.again(folder, file.name))
         upload(store, file.name, path, progress.advance)
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import zlib
 from typing import Any
 
@@ -29,6 +30,17 @@ def saved(values: Any) -> bytes:
 
 def test_kinds_are_those_of_the_model() -> None:
     assert tuple(BY_KIND) == KINDS
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 3)])
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", ["<f4", ">i2"])
+def test_an_array_keeps_its_shape(shape: tuple[int, ...], order: Any, dtype: str) -> None:
+    kind, recipe = BY_KIND["array"], PartRecipe(PartSpec("a", "array"), "npy")
+    value = np.asarray(np.arange(math.prod(shape)).reshape(shape), dtype, order=order)
+    stored = kind.encode(kind.read(saved(value), recipe), "npy")
+    found = kind.decode(stored, "npy", (1, 1), recipe.spec, "rgb")
+    assert found.shape == shape and found.dtype == np.dtype(dtype).newbyteorder("<") and (found == value).all()
 
 
 HOSTILE = {

@@ -141,7 +141,7 @@ def test_of_joined_packs(make_pack: MakePack, tmp_path: Path) -> None:
     assert joined.part(30, "caption") == "image 6 of 1"
     np.save(tmp_path / "v.npy", np.zeros((24, 2), np.float32))
     attach(packs[0], tmp_path / "v.npy", "only")
-    with pytest.raises(UsageError, match="names only"):
+    with pytest.raises(UsageError, match=f"{packs[1].name}: has no sidecar only; it has "):
         PackedLoader(join_packs(packs), 7, parts="only")
     np.save(tmp_path / "v.npy", np.zeros((24, 3), np.float32))
     attach(packs[1], tmp_path / "v.npy", "only")
@@ -154,5 +154,5 @@ def test_damage_is_an_error_in_the_loader(copied: MakePack, tmp_path: Path) -> N
     attached(pack, tmp_path)
     flip(pack / "sidecar.vector.npy", 200)
     for on_error in ("raise", "replace"):
-        with pytest.raises(DamagedPack, match=r"sidecar\.vector\.npy: was altered.*attach them again"):
+        with pytest.raises(DamagedPack, match=r"vector\.npy: was altered.*packer detach .* vector and attach it again"):
             list(PackedLoader(pack, 5, parts="vector", on_error=on_error))

@@ -8,6 +8,8 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from damage import flip
+from drawn_masks import picture, write_files
 from packs import MakePack
 from pyarrow import parquet
 from running import digests, good, refused, run
 
-from packer import attach, convert, detach, merge, open_pack, pull, push, split
+from packer import BuildOptions, attach, build_pack, convert, detach, merge, open_pack, pull, push, split
 from packer.errors import BadInput, DamagedPack, StorageError, UsageError
 from packer.format.beside import read_beside
 from packer.format.sidecar_list import ITEM_BYTES, SidecarList
@@ -40,6 +43,14 @@ def pack(copied: MakePack, container: str) -> Path:
 @pytest.fixture
 def lmdb(copied: MakePack) -> Path:
     return copied("raw", "lmdb")
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    """A pack of 6 images in one folder, which are called 0.png, 1.png, ..."""
+    drawn = {f"{i}.png": picture(np.full((8, 9, 3), 40 * i, np.uint8)) for i in range(6)}
+    source = write_files(tmp_path / "set", drawn)
+    return Path(build_pack(BuildOptions(str(source), out=str(tmp_path / "flat"), labels=("none",), workers=1)).path)
 
 
 def rows(dtype: str = "float16", shape: tuple[int, ...] = (5,)) -> np.ndarray[Any, Any]:
@@ -189,6 +200,94 @@ def test_folders(lmdb: Path, tmp_path: Path, kind: str) -> None:
         attach(lmdb, tmp_path / "there", "w")
 
 
+@pytest.mark.parametrize("exact", ["key", "file_name", "path"])
+def test_a_number_of_a_row_does_not_beat_a_path(flat: Path, tmp_path: Path, exact: str) -> None:
+    """Images that are called 0.png, 1.png, ..., and a table whose rows are numbered, too, in another order."""
+    opened, order = open_pack(flat), np.random.default_rng(5).permutation(6).tolist()
+    cells = [f"/data/{opened.paths[i]}" if exact == "path" else opened.paths[i] for i in order]
+    cells = [opened.keys[i] for i in order] if exact == "key" else cells
+    table = write_table(tmp_path / "t.csv", {"id": range(6), exact: cells, "caption": [f"of {i}" for i in order]})
+    assert f"(column {exact})" in good("attach", flat, table, "--as", "c").out
+    assert [open_pack(flat).part(i, "c") for i in range(6)] == [f"of {i}" for i in range(6)]
+    write_table(table, {"id": range(6), "name": order, "caption": [f"of {i}" for i in order]})
+    assert "two columns that name records, id and name, and they disagree" in refused(
+        1, "attach", flat, table, "--as", "d"
+    )
+    cells[0] = "nowhere.png"  # nor does it if one of the paths is wrong
+    write_table(table, {"id": range(6), exact: cells, "caption": [f"of {i}" for i in order]})
+    assert "has 1 row for no record (nowhere.png)" in refused(1, "attach", flat, table, "--as", "d")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".npz"])
+def test_hashes_of_64_bits_stay_what_they_are(lmdb: Path, tmp_path: Path, ending: str) -> None:
+    values = np.arange(COUNT, dtype="uint64") + np.uint64(2**64 - 100)
+    table = write_table(tmp_path / f"t{ending}", {"key": open_pack(lmdb).keys, "hash": values.tolist()})
+    assert attach(lmdb, table, "hash").dtype == "uint64"
+    assert open_pack(lmdb).sidecar("hash").read(np.arange(COUNT)).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("cell", "problem"), [("007", "leading zeros in n, such as"), (str(2**64), "nor uint64 can hold")]
+)
+def test_digits_that_are_no_number(lmdb: Path, tmp_path: Path, cell: str, problem: str) -> None:
+    cells = [cell, *map(str, range(1, COUNT))]
+    table = write_table(tmp_path / "t.csv", {"key": open_pack(lmdb).keys, "n": cells})
+    said = refused(1, "attach", lmdb, table, "--as", "n")
+    assert problem in said and "pass --kind text" in said
+    good("attach", lmdb, table, "--as", "n", "--kind", "text")
+    assert [open_pack(lmdb).part(i, "n") for i in range(COUNT)] == cells
+
+
+def test_a_file_in_another_form_is_named(lmdb: Path, tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.csv", {"key": open_pack(lmdb).keys, "n": ["Bär"] * COUNT})
+    for encoding in ("latin-1", "utf-16"):
+        (tmp_path / "u.csv").write_bytes(path.read_text("utf-8").encode(encoding))
+        with pytest.raises(BadInput, match=r"u\.csv: is not UTF-8; save it as UTF-8"):
+            attach(lmdb, tmp_path / "u.csv", "v")
+    path.write_text(path.read_text("utf-8").replace(",", ";"))
+    with pytest.raises(BadInput, match="has columns that are separated by ';', not ','; save it with commas"):
+        attach(lmdb, path, "v")
+    for dtype in ("M8[s]", "g", "S1", "f4,i4"):
+        with pytest.raises(BadInput, match=r"has values of .*; save it as one of bool, .*, or as texts"):
+            attach(lmdb, saved(tmp_path / "v.npy", np.zeros(COUNT, dtype)), "v")
+    with pytest.raises(BadInput, match=r"Python objects.*; save it as one of bool, "):
+        attach(lmdb, saved(tmp_path / "v.npy", np.array([object] * COUNT)), "v")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize("value", [date(2026, 1, 2), Decimal("1.10")])
+def test_dates_and_decimals_are_texts(lmdb: Path, tmp_path: Path, ending: str, value: Any) -> None:
+    table = write_table(tmp_path / f"t{ending}", {"key": open_pack(lmdb).keys, "when": [value] * COUNT})
+    if ending == ".parquet":
+        said = refused(1, "attach", lmdb, table, "--as", "v")
+        assert f"t{ending}: has values in when that JSON cannot hold: d" in said and "pass --kind text" in said
+    good("attach", lmdb, table, "--as", "v", "--kind", "text")
+    assert open_pack(lmdb).part(3, "v") == str(value)
+
+
+def test_json_in_cells_of_a_csv(lmdb: Path, tmp_path: Path) -> None:
+    """As pandas writes lists."""
+    values = [[i, 1.5] for i in range(COUNT)]
+    table = write_table(tmp_path / "t.csv", {"key": open_pack(lmdb).keys, "v": values})
+    assert attach(lmdb, table, "a", "array").shape == (2,)
+    assert np.array_equal(open_pack(lmdb).sidecar("a").read(np.arange(COUNT)), values)
+    attach(lmdb, table, "j", "json")
+    assert json.dumps([open_pack(lmdb).part(i, "j") for i in range(COUNT)]) == json.dumps(values)
+    attach(lmdb, table, "t")
+    assert open_pack(lmdb).part(3, "t") == "[3, 1.5]"
+
+
+def test_names_that_repeat_in_folders_are_not_clear(lmdb: Path, tmp_path: Path) -> None:
+    """All three folders have a 0.png."""
+    paths = open_pack(lmdb).paths
+    names = [path.rpartition("/")[2] for path in paths]
+    table = write_table(tmp_path / "t.csv", {"file": names, "n": range(COUNT)})
+    said = refused(1, "attach", lmdb, table, "--as", "v")
+    assert f"{names[0]} fits 3 records (ant/" in said and "give the paths with their folders" in said
+    write_files(tmp_path / "flat", {name.replace(".png", ".txt"): b"a" for name in names})
+    assert "0.txt fits 3 images equally well: ant/0.png" in refused(1, "attach", lmdb, tmp_path / "flat", "--as", "v")
+
+
 def without(cells: list[Any], *places: int) -> list[Any]:
     return [cell for place, cell in enumerate(cells) if place not in places]
 
@@ -207,17 +306,25 @@ def test_what_does_not_fit_is_named(lmdb: Path, tmp_path: Path) -> None:
     assert "has nothing for 4 records (ant/3.png, ant/4.png, ant/5.png and 1 more)" in found
     assert "has 1 row for no record (x)" in found and "has several rows for 1 record (ant/0.png)" in found
     found = said({"key": [*keys[:3], None, "", *keys[5:]], "n": numbers})
-    assert "has 2 rows without a key, the first is row 4" in found
-    assert "1 row without a n, the first is row 2" in said({"key": keys, "n": [0, None, *numbers[2:]]})
+    assert "has 2 rows without a key, the first is line 4" in found
+    assert "1 row without a n, the first is line 2" in said({"key": keys, "n": [0, None, *numbers[2:]]})
     assert "1 row without a n" in said({"key": keys, "n": ["a", None, *map(str, numbers[2:])]})
     assert "without a key, the first is row 1" in said({"key": [np.nan, *numbers[1:]], "n": numbers}, "t.npz")
     assert "has no column of keys or paths; its columns are: a, n" in said({"a": keys, "n": numbers}, "t.csv")
     assert "has the columns key, a, b, any of which may be meant" in said({"key": keys, "a": numbers, "b": numbers})
     assert "its columns are: key, n" in said({"key": keys, "n": numbers}, column="c")
     assert "is not an array of numbers" in said({"key": keys, "n": list(map(str, numbers))}, kind="array")
-    assert "JSON cannot hold" in said({"key": keys, "n": [b"bytes"] * COUNT}, "t.parquet")
+    assert "t.parquet: has a value in n that JSON cannot hold" in said({"key": keys, "n": [b"b"] * COUNT}, "t.parquet")
     assert "t.jsonl:1: is not JSON" in said({"key": keys, "n": [float("nan")] * COUNT})
+    for more in (-1, 1, 3):
+        found = said({"key": keys, "n": np.zeros((COUNT + more, 2))}, "t.npz")
+        assert f"has columns of different length: n has {COUNT + more} rows, key {COUNT}" in found
+    assert "n has 1 row, key 24" in said({"key": keys, "n": 5}, "t.npz")
     assert "is not an array of numbers" in said({"key": keys, "n": [[0] * (1 + i % 2) for i in numbers]}, kind="array")
+    found = said({"key": keys, "n": [*numbers[:4], "n/a", *numbers[5:]]}, "t.csv")
+    assert 'has 1 row without a n, the first is line 6, where it is "n/a"' in found
+    found = said({"key": keys, "n": ["[1]\n", *numbers[1:5], "[1 2]", *numbers[6:]]}, "t.csv", kind="array")
+    assert 't.csv: has a cell in n that is not JSON, in line 8: "[1 2]"; correct it, or pass kind="text"' in found
     no_text = np.full(COUNT, 0x7FFFFFFF, "<u4").view("<U1")  # characters that do not exist
     for wrong in (np.zeros((23, 2)), np.zeros(()), np.zeros((COUNT, 0)), np.array([object()] * COUNT), no_text):
         with pytest.raises(BadInput):
@@ -254,6 +361,7 @@ def test_commands_say_what_to_do(lmdb: Path, tmp_path: Path) -> None:
     assert "the pack 24 records" in refused(1, "attach", lmdb, saved(tmp_path / "s.npy", rows()[:-1]), "--as", "v")
     assert "a folder, or a file that ends in .npy" in refused(2, "attach", lmdb, lmdb / "pack.json", "--as", "v")
     assert "'label'" in refused(2, "attach", lmdb, array, "--as", "label")
+    assert "'extra' is not a name for a part: it is reserved" in refused(2, "attach", lmdb, array, "--as", "extra")
     assert "'image_id'" in refused(2, "attach", lmdb, array, "--as", "image_id")
     assert "cannot be read" in refused(3, "attach", lmdb, tmp_path / "none.npy", "--as", "v")
     assert "cannot be read: No such file" in refused(3, "attach", lmdb, tmp_path / "none", "--as", "v")
@@ -261,6 +369,8 @@ def test_commands_say_what_to_do(lmdb: Path, tmp_path: Path) -> None:
     assert "has no files of .caption, .json, .npy, .txt" in refused(
         2, "attach", lmdb, lmdb.parent / "none", "--as", "v"
     )
+    assert "is there" in refused(3, "attach", lmdb, tmp_path / "none.npy", "--as", "v")
+    assert "save one file for each image" in refused(1, "attach", lmdb, array, "--as", "v", "--kind", "mask")
     assert "packer pull it first" in refused(2, "attach", f"file://{lmdb}", array, "--as", "v")
     good("attach", lmdb, array, "--as", "v")
     assert "packer detach" in refused(2, "attach", lmdb, array, "--as", "v")
@@ -324,7 +434,14 @@ def test_damage_is_found(lmdb: Path, tmp_path: Path) -> None:
     for name in ("sidecar.v.npy", "sidecar.t.jsonl", "sidecar.t.offsets.npy", "sidecars.json"):
         kept = (lmdb / name).read_bytes()
         flip(lmdb / name, len(kept) // 2 + 20)
-        assert name in run("verify", lmdb).err and run("verify", lmdb).code == 4
+        found = run("verify", lmdb)
+        assert name in found.err and found.code == 4 and "packer repair" not in found.err
+        step = (
+            "sidecars.json and attach them"
+            if name == "sidecars.json"
+            else f"packer detach {lmdb} {name.split('.')[1]} and"
+        )
+        assert "try: restore it, or " in found.err and step in found.err and step in run("repair", lmdb).out
         assert "sidecar" in good("info", lmdb).out
         assert "sidecars are not repaired" in good("repair", lmdb).out
         with pytest.raises(DamagedPack, match=name):
@@ -338,6 +455,11 @@ def test_damage_is_found(lmdb: Path, tmp_path: Path) -> None:
                 opened.sidecar(part).read(np.arange(COUNT))
         (lmdb / name).write_bytes(kept)
     assert digests(lmdb) == whole and verify(lmdb).problems == ()
+    flip(lmdb / "sidecar.t.jsonl", 3)
+    flip(next(lmdb.glob("*.index.arrow")), 900)
+    assert "try: packer repair" in run("verify", lmdb).err and "packer detach" in run("verify", lmdb).err
+    detach(lmdb, "t")  # which leaves the others
+    assert open_pack(lmdb).sidecars.keys() == {"v"}
 
 
 def test_a_list_that_somebody_made_up(lmdb: Path, copied: MakePack, tmp_path: Path) -> None:
@@ -382,7 +504,10 @@ def test_pushed_and_pulled_along(lmdb: Path, tmp_path: Path) -> None:
 
 
 def test_packs_of_packs_have_none(lmdb: Path, tmp_path: Path) -> None:
-    note = "sidecars are not copied: packer attach adds them to the new pack"
+    note = (
+        "sidecars are not copied: packer attach PACK WHERE --as NAME --extra-rows skip adds one to a new pack, "
+        "if WHERE has keys, paths or file names"
+    )
     shutil.copytree(lmdb, tmp_path / "plain")
     attach(lmdb, saved(tmp_path / "v.npy", rows()), "v")
     assert note in good("convert", lmdb, tmp_path / "converted").out
@@ -390,3 +515,36 @@ def test_packs_of_packs_have_none(lmdb: Path, tmp_path: Path) -> None:
     convert(tmp_path / "plain", tmp_path / "other")
     assert note in merge([lmdb, tmp_path / "other"], tmp_path / "merged").notes
     assert note in split(lmdb, "a=0.5,b=0.5", tmp_path).notes
+    assert "note: sidecars are not extracted: v" in good("extract", lmdb, tmp_path / "files").out
+    said = good("diff", lmdb, tmp_path / "plain").out
+    assert "sidecars differ, which does not count: v" in said and "equal" in said
+    attach(tmp_path / "plain", tmp_path / "v.npy", "v")
+    assert "sidecar" not in good("diff", lmdb, tmp_path / "plain").out
+
+
+@pytest.mark.parametrize("form", [".csv", ".npz", ".txt", "captions"])
+def test_what_was_attached_is_attached_to_the_packs_of_a_split(lmdb: Path, tmp_path: Path, form: str) -> None:
+    """Its rows are those of all of them: they fit one of them with --extra-rows skip."""
+    paths, where = open_pack(lmdb).paths, tmp_path / "folder"
+    cells = [f"of {path}" for path in paths]
+    if form == ".txt":
+        write_files(where, {path.replace(".png", ".txt"): f"of {path}".encode() for path in paths})
+    elif form == "captions":
+        where = write_table(tmp_path / "t.csv", {"image": paths * 2, "caption": cells * 2})
+    else:
+        where = write_table(tmp_path / f"t{form}", {"path": paths, "caption": cells})
+    attach(lmdb, where, "c")
+    for part in split(lmdb, "a=0.75,b=0.25", tmp_path).parts:
+        said = refused(1, "attach", part.path, where, "--as", "c")
+        assert "for no record" in said and "leave them out: --extra-rows skip" in said
+        said = good("attach", part.path, where, "--as", "c", "--extra-rows", "skip").out
+        assert f"note: {(COUNT - part.records) * (2 if form == 'captions' else 1)} rows for no record left out" in said
+        opened = open_pack(part.path)
+        wanted = [f"of {path}" for path in opened.paths]
+        found = [opened.part(i, "c") for i in range(len(opened))]
+        assert found == ([[one, one] for one in wanted] if form == "captions" else wanted)
+        assert verify(part.path).problems == ()
+    with pytest.raises(BadInput, match="has nothing for 24 records"):
+        attach(lmdb, write_table(tmp_path / "t.csv", {"path": ["x"], "n": [1]}), "n", extra_rows="skip")
+    with pytest.raises(UsageError, match="extra_rows: must be fail or skip, got 'x'"):
+        attach(lmdb, where, "n", extra_rows="x")

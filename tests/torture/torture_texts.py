@@ -22,7 +22,8 @@ from packer.model.rle import MOST_DIGITS, decode, encode_shape, lengths_of, writ
 from packer.packing.build_options import BuildOptions
 from packer.packing.input_table import read_selection
 from packer.packing.recorded import as_config, options_from, read_config
-from packer.repack.attached_rows import AttachRequest, read_attached
+from packer.repack.attached_rows import read_attached
+from packer.repack.attached_tables import AttachRequest
 from packer.sources.coco_objects import (
     CocoObject,
     Rules,
