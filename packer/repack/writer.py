@@ -111,7 +111,7 @@ class PackWriter:
         )
         self._paths: set[bytes] = set()
         self._waiting: list[Record] = []
-        self._waiting_bytes = self._count = self._unlabelled = 0
+        self._waiting_bytes = self._count = self._unlabelled = self._values = 0
         self._kinds: set[tuple[str, int]] = set()
         self._fields: set[str] = set()
         self._shards: list[ShardEntry] = []
@@ -184,6 +184,9 @@ class PackWriter:
         raw = RawAnnotation(where, None if label is None else self._class(label, where), **values)
         annotation = self._resolver.annotation([raw], header, name)
         checked_texts(annotation, name)
+        if annotation.value is not None and len(annotation.value) != (self._values or len(annotation.value)):
+            problem = f"has {plural(len(annotation.value), 'value')}, but the records before it {self._values}"
+            raise BadLabel(where, problem, "give each record as many")
         stored = [self._part(part, value, header, where) for part, value in (parts or {}).items()]
         if mask is not None:
             stored.append(self._mask(mask, shape[:2], where))
@@ -304,6 +307,8 @@ class PackWriter:
         if isinstance(field.kind, Lists) and not field.kind.alike:
             return tuple(_rows(one, (None, field.kind.item.width), where, field.name) for one in value)
         shape = (None, None, field.kind.item.width) if isinstance(field.kind, Lists) else (None, field.kind.width)
+        if not field.kind.width:
+            shape, value = (None,), [value] if np.ndim(value) == 0 else value
         return _rows(value, shape, where, field.name)
 
     def _class(self, label: int | str, where: str) -> str:
@@ -324,6 +329,7 @@ class PackWriter:
             self._paths.add(record.path)
         annotation = record.annotation
         self._fields.update(listed_fields(annotation))
+        self._values = self._values or len(annotation.value if annotation.value is not None else ())
         self._unlabelled += annotation.label is None and annotation.boxes is None
         self._kinds.add((record.dtype, record.channels))
         self._waiting.append(record)
@@ -488,6 +494,8 @@ def _rows(values: Any, shape: tuple[int | None, ...], where: str, name: str) -> 
     if array.ndim != len(shape) or any(a not in (None, b) for a, b in zip(shape, array.shape, strict=True)):
         wanted = ", ".join("n" if side is None else str(side) for side in shape)
         raise BadLabel(where, f"has {name} of shape {array.shape}, not ({wanted})", "give one row for each")
+    if not (np.abs(array) <= np.finfo(np.float32).max).all():
+        raise BadLabel(where, f"has {name} with a number that float32 does not hold", "correct it, or leave it out")
     return _deep(array.tolist())
 
 
