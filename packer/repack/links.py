@@ -348,7 +348,9 @@ def _check_fields(sources: Sequence[Source], fields: Sequence[str]) -> list[str]
         for source in sources if name in fields else ():
             number = _points(source, name)
             if number is not None and known is not None and number != known[0]:
-                problem = f"has {plural(number, name.removesuffix('s'))} each, but {printable(known[1].path)} {known[0]}"
+                problem = (
+                    f"has {plural(number, name.removesuffix('s'))} each, but {printable(known[1].path)} {known[0]}"
+                )
                 raise UsageError(source.path, problem, "leave one of the packs out")
             known = known or (None if number is None else (number, source))
     return notes

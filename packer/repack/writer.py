@@ -306,10 +306,11 @@ class PackWriter:
             return tuple(self._class(one, where) for one in value)
         if isinstance(field.kind, Lists) and not field.kind.alike:
             return tuple(_rows(one, (None, field.kind.item.width), where, field.name) for one in value)
-        shape = (None, None, field.kind.item.width) if isinstance(field.kind, Lists) else (None, field.kind.width)
+        if isinstance(field.kind, Lists):
+            return _rows(value, (None, None, field.kind.item.width), where, field.name)
         if not field.kind.width:
-            shape, value = (None,), [value] if np.ndim(value) == 0 else value
-        return _rows(value, shape, where, field.name)
+            return _rows([value] if np.ndim(value) == 0 else value, (None,), where, field.name)
+        return _rows(value, (None, field.kind.width), where, field.name)
 
     def _class(self, label: int | str, where: str) -> str:
         """Return the name of a class."""
