@@ -84,7 +84,7 @@ class RecordIOContainer(FileFormat):
 
 
 def _ir_header(record: Record) -> bytes:
-    """Return the IRHeader and its vector: boxes as `im2rec` writes them for detection, else tags or values, else nothing."""
+    """Return the IRHeader and its vector: boxes as `im2rec` writes them for detection, else tags or values."""
     a = record.annotation
     vector: Any = ()
     if a.boxes is not None:
