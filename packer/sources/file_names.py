@@ -148,5 +148,5 @@ def expression_of(tree: Tree, wanted: Callable[[bytes], bool]) -> str | None:
     betweens = {match["between"] for match in found}
     classes = "|".join(sorted(name.decode() for name in names))
     classes = classes if len(names) <= LISTED else "[A-Za-z]+(?:[ _-][A-Za-z]+)*"
-    between = re.escape(betweens.pop().decode()) if len(betweens) == 1 else "[-_. (]*"
+    between = re.escape(betweens.pop().decode()).replace("\\ ", " ") if len(betweens) == 1 else "[-_. (]*"
     return rf"name:(?P<class>{classes}){between}\d"
