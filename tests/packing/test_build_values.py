@@ -1,4 +1,4 @@
-"""Numeric targets from the list to the batch: each container, dicts, missing values, stats, view, and the list again."""
+"""Numeric targets from the list to the batch: each container, dicts, missing values, stats, view; written as a list."""
 
 from __future__ import annotations
 
