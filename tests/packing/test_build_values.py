@@ -79,7 +79,7 @@ def test_an_image_without_a_value_has_nan(tmp_path: Path) -> None:
         for value in (None, 0.5, [2]):
             writer.write(np.zeros((4, 4), np.uint8), value=value)
         for wrong, says in (
-            ([1, 2], "has 2 values, but the records before it 1"),
+            ([1, 2], r"has value of shape \(2,\), not \(1\)"),
             (np.nan, "float32"),
             (1e39, "float32"),
         ):
