@@ -14,7 +14,7 @@ from packer.errors import PackerError, printable, size_text
 from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.repack.index_columns import equal_files
-from packer.stats.columns import BINS, MEDIUM, SMALL, class_counts, digests, value_columns
+from packer.stats.columns import BINS, MEDIUM, SMALL, class_counts, digests, value_stats
 from packer.stats.pixels import channel_stats, mask_stats
 from packer.view.catalog import Catalog
 from packer.view.facts import numbers
@@ -49,7 +49,10 @@ def chart_facts(pack: Pack, catalog: Catalog) -> dict[str, Any]:
         facts.update(_boxes(catalog))
     if "box_labels" in fields and (together := _together(codes, len(pack.manifest.classes))) is not None:
         facts["together"] = together
-    facts["values"] = [{"name": name, **_histogram(values)} for name, values in value_columns(pack).items()]
+    facts["values"] = [
+        {"name": one.name, "edges": one.edges, "counts": one.counts, "median": one.spread.median}
+        for one in value_stats(pack)
+    ]
     if "landmarks" in fields:
         facts["landmarks"] = _whole_histogram(catalog.ragged("landmarks").lengths)
         if (shape := _mean_shape(catalog)) is not None:
