@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 
-from packer.errors import UsageError, option, plural
+from packer.errors import UsageError, option, plural, printable
 from packer.model.annotation import Point
 from packer.sources.paths import IMAGE_EXTENSIONS, as_text, extension_of, is_number, is_utf8, number, quoted_value
 
@@ -351,7 +351,7 @@ def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | Non
     return head if len(set(head) - {"_"}) > 1 else None
 
 
-def with_values(head: Sequence[str], words: Sequence[str], rows: Rows, file: str) -> list[str]:
+def with_values(head: Sequence[str], header: Sequence[str], rows: Rows, file: str) -> list[str]:
     """Return the names of columns with those of numbers told apart: classes, or values.
 
     Fractions are values. Whole numbers are classes if the word above them says so, if they are few, or if they begin
@@ -362,17 +362,17 @@ def with_values(head: Sequence[str], words: Sequence[str], rows: Rows, file: str
     """
     places = [i for i, name in enumerate(head) if name in ("label", "value")]
     cells = [row[i] for row in rows for i in places if row[i]]
-    if not cells or not _are_numbers(cells):
+    if not cells or not ("value" in head or all(map(is_number, cells))):
         return list(head)
     values = ["value" if i in places else name for i, name in enumerate(head)]
     if any(is_number(cell) and not float(cell).is_integer() for cell in cells):
         return values
-    word = words[places[0]] if words else ""
+    word = words_of(header)[places[0]] if header else ""
     low, high = (end(float(cell) for cell in cells if is_number(cell)) for end in (min, max))
     are_ids = word in CLASS_WORDS or len({*cells}) < MANY_NUMBERS or 0 <= low <= max(1, high * LOWEST_ID)
     if "value" not in head and are_ids:
         return list(head)
-    where = f"the column {word}" if word else "the column of numbers"
+    where = f"the column {printable(header[places[0]])}" if header else "it"
     labels = ["label" if i == places[0] else "_" if i in places else name for i, name in enumerate(head)]
     says = [f'{option("columns")}="{LineColumns(tuple(names)).text}"' for names in (labels, values)]
     problem = f"{where} has whole numbers, which may be classes or values"

@@ -329,7 +329,7 @@ def guess(shape: FirstLines, opening: Opening, name: str) -> tuple[LineColumns, 
     if head is None:
         problem = f"the meaning of its columns is not clear: {printable(', '.join(header))}"
         raise unclear(name, problem, example(rows, shape.place, boxes=False))
-    head = with_values(head, words_of(header), rows, name)
+    head = with_values(head, header, rows, name)
     skipped = [word for word, column in zip(header, head, strict=False) if column == "_" and word]
     return parse_columns(" ".join(head)), skipped
 

@@ -363,6 +363,8 @@ def test_values(source_of):
         ("diagnosis", [0, 1, 4, 2], "path label"),
         ("", [7, 2], "path label"),
         ("rating", ["PG", "R", "13"], "path label"),
+        ("label", [0.5, 1.5, "cat"], "path label"),
+        ("age", [0.5, 1.5, "nan"], "path value"),
     ],
 )
 def test_numbers_are_values_or_classes_or_asked_for(source_of, column, cells, read):
@@ -370,7 +372,7 @@ def test_numbers_are_values_or_classes_or_asked_for(source_of, column, cells, re
     if read != "asks":
         assert source_of(text)._columns.text == read
         return
-    says = f"the column {column or 'of numbers'} has whole numbers, which may be classes or values"
+    says = f"{f'the column {column}' if column else 'it'} has whole numbers, which may be classes or values"
     with pytest.raises(UsageError, match=says) as caught:
         source_of(text)
     for columns in re.findall(r'columns="([^"]*)"', str(caught.value)):
