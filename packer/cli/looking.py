@@ -152,6 +152,10 @@ def lines(found: PackStats) -> Iterator[str]:
     if found.keypoints is not None:
         values = ", ".join(f"{value:g} ({many:,})" for value, many in found.keypoints.visibility[:SHOWN_GROUPS])
         yield f"visibility {values} of keypoints; COCO writes 0 not labelled, 1 hidden, 2 visible"
+    for one in found.values:
+        missing = f"; {plural(one.without, 'image')} without" if one.without else ""
+        quantiles = ", ".join(f"{name} {_number(number)}" for name, number in one.quantiles.items())
+        yield f"{one.name:<10} {quantiles}{missing}"
     for channels in found.channels:
         images = f"{plural(channels.images, 'image')} of {plural(channels.channels, f'{channels.dtype} channel')}"
         yield f"pixels     {images}, {plural(channels.pixels, 'pixel')} of equal weight, scaled to 0..1:"
@@ -227,6 +231,7 @@ def _rows(found: PackStats) -> Iterator[tuple[str, ...]]:
         yield _row("landmarks per image", found.landmarks)
     if found.keypoints is not None:
         yield _row("keypoints per box", found.keypoints.per_box)
+    yield from (_row(one.name, one.spread) for one in found.values)
 
 
 def _row(name: str, spread: Spread) -> tuple[str, ...]:

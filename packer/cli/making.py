@@ -81,6 +81,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "fields": list(inputs.fields),
         "boxes": inputs.count("boxes"),
         "landmarks": inputs.count("landmarks"),
+        "values": inputs.count("value"),
         "notes": inputs.all_notes,
         "warnings": plan.warnings,
     }

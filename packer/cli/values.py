@@ -74,7 +74,7 @@ class LabelKind(Type):
         if colon:
             return files(file, f"{name}:")
         kinds = [kind for kind in label_kinds() if kind.startswith(name.lower())]
-        return [CompletionItem(kind.partition("[")[0].replace("FILE", "")) for kind in kinds]
+        return [CompletionItem(kind.partition("[")[0].replace("FILE", "").replace("REGEX", "")) for kind in kinds]
 
 
 class PackPath(click.Path):

@@ -192,7 +192,7 @@ def _of_images(field: Field, rows: Ragged, there: Any) -> Iterator[tuple[str, An
         yield field.name, values
     else:
         yield field.name, flat
-        yield f"{field.name[:-1]}_offsets", rows.offsets.astype(np.int64)
+        yield f"{field.name.removesuffix('s')}_offsets", rows.offsets.astype(np.int64)
 
 
 _COPY_BYTES = 4 << 20

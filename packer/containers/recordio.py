@@ -84,7 +84,7 @@ class RecordIOContainer(FileFormat):
 
 
 def _ir_header(record: Record) -> bytes:
-    """Return the IRHeader and its vector: boxes as `im2rec` writes them for detection, else tags, else nothing."""
+    """Return the IRHeader and its vector: boxes as `im2rec` writes them for detection, else tags or values."""
     a = record.annotation
     vector: Any = ()
     if a.boxes is not None:
@@ -92,8 +92,8 @@ def _ir_header(record: Record) -> bytes:
         ids = np.full(len(a.boxes), -1) if a.box_labels is None else a.box_labels
         objects = np.column_stack([ids.astype(np.float32), a.boxes / sides])
         vector = (2, 5, *objects.ravel().tolist())  # 2 numbers before the objects, 5 numbers an object
-    elif a.tags is not None:
-        vector = a.tags.tolist()
+    elif (numbers := a.value if a.tags is None else a.tags) is not None:
+        vector = numbers.tolist()
     label = -1 if a.label is None else a.label
     return HEADER.pack(len(vector), label, int(record.key), 0) + struct.pack(f"<{len(vector)}f", *vector)
 

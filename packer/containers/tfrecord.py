@@ -110,7 +110,7 @@ def _box_features(record: Record) -> dict[bytes, bytes]:
 def _image_features(name: str, value: Any) -> dict[bytes, bytes]:
     """Return the features of points (k, 2), or of numbers (k,)."""
     if value.ndim == 1:
-        return {name.encode(): _integers(value.tolist())}
+        return {name.encode(): _floats(value) if value.dtype.kind == "f" else _integers(value.tolist())}
     return {f"{name}/{axis}".encode(): _floats(value[:, i]) for i, axis in enumerate("xy")}
 
 

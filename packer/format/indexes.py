@@ -64,7 +64,7 @@ def value_problems(table: Any, manifest: Manifest) -> Iterator[tuple[int, str]]:
             yield 0, f"has items without a value in {name}, or another record has"
         elif (found := _first(~there & (rows.lengths > 0))) is not None:
             yield found, f"has {name} that are marked as missing"
-        elif field.moves and values.size and not np.isfinite([values.min(), values.max()]).all():
+        elif values.dtype.kind == "f" and values.size and not np.isfinite([values.min(), values.max()]).all():
             wrong = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
             yield _row_of_point(rows, int(wrong.argmax())), f"has {name} with a number that is not finite"
         elif field in OF_BOXES and (found := _first(there & (rows.lengths != lists["boxes"].lengths))) is not None:

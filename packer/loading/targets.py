@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import UsageError, add_note, printable
+from packer.errors import UsageError, add_note, plural, printable
 from packer.format.pack import Pack
 from packer.format.sidecars import Sidecar, sidecars_of
 from packer.images.opencv import Interpolation
@@ -31,11 +31,14 @@ from packer.samplers.ranks import as_number, check_int
 from packer.stores.waiting import check_ended
 
 Target = Any
-"""int if the pack has only class labels of images, float32 (k,) if only tags, else dict[str, Tensor | list | int]."""
+"""int if the pack has only class labels of images, float32 (k,) if only tags or values, else dict[str, Tensor | list |
+int]."""
 
 FACE = "(1, 0, 2, 4, 3) for eyes, nose and mouth corners"
-STACKABLE = frozenset(("label", "tags", "landmarks", "extras"))
+STACKABLE = frozenset(("label", "tags", "landmarks", "value", "extras"))
 """Fields that an image has once, in one shape: landmarks if each image has as many."""
+VECTORS = ("tags", "value")
+"""Fields with as many numbers for each image of a pack, which are a float32 array if there is nothing else."""
 _warned: set[str] = set()
 
 
@@ -84,7 +87,7 @@ class Targets(Sequence[Target]):
         parts = check_parts(pack, options.parts)
         left_out = () if INSTANCES.target in parts else (INSTANCES.name,)
         self._fields = tuple(name for name in pack.manifest.fields if name not in left_out)
-        self._read = [name for name in self._fields if name != "tags"]
+        self._read = [name for name in self._fields if name not in VECTORS]
         self._label_offset = check_int("label_offset", options.label_offset, 0)
         specs = {spec.name: spec for spec in pack.manifest.part_specs}
         read = partial(PartReader, pack, verify=options.verify, interpolation=options.interpolation)
@@ -97,13 +100,13 @@ class Targets(Sequence[Target]):
         self._has_instances = INSTANCES.name in self._fields
         self.are_labels = tuple(self._fields) == ("label",) and not self._parts
         """Whether the targets are class ids: the pack has only labels of whole images."""
-        self._has_tags = "tags" in self._fields
+        self._vectors = {name: _numbers_each(pack, name) for name in VECTORS if name in self._fields}
         self.are_masks = len(self._parts) == 1 and self._parts[0].spec.kind == "mask" and not self._fields
         """Whether the targets are masks: the pack has no other labels."""
         self._widen = options.widen or not self.are_masks  # the device widens only these
-        are_tags = tuple(self._fields) == ("tags",) and not self._parts
-        self.is_array = self.are_labels or are_tags or self.are_masks
-        """Whether `of` returns an array: class ids, tags, or masks."""
+        are_vectors = len(self._fields) == len(self._vectors) == 1 and not self._parts
+        self.is_array = self.are_labels or are_vectors or self.are_masks
+        """Whether `of` returns an array: class ids, tags, values, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
         self.has_parts = bool(self._parts) or self._has_instances
         if self._label_offset and not self.has_boxes:
@@ -133,9 +136,9 @@ class Targets(Sequence[Target]):
 
         Returns:
             boxes float32 (n, 4), xyxy in pixels; labels int64 (n,), of the boxes; label int, of the image, -1 if it has
-            none; tags float32 (k,), 1 for each of the pack's tags that the image has, else 0; landmarks float32 (k,
-            2); polygons list of n float32 (m, 2); masks uint8 (n, height, width), 1 where each object is; keypoints
-            float32 (n, k, 3);
+            none; tags float32 (k,), 1 for each of the pack's tags that the image has, else 0; value float32 (k,), NaN
+            if the image has none; landmarks float32 (k, 2); polygons list of n float32 (m, 2); masks uint8 (n, height,
+            width), 1 where each object is; keypoints float32 (n, k, 3);
             difficult, truncated, occluded int64 (n,); other box fields as lists of n; extras dict; image_id int, the
             number of the record. All images of a pack have the same keys. The tensors of a batch are views of one
             tensor per field: clone one to keep it without the others.
@@ -161,12 +164,12 @@ class Targets(Sequence[Target]):
                 return ids
             self._parts[0].read(records, params, out)
             return out
-        tags = _tags(self._pack, records) if self._has_tags else None
-        if tags is not None and self.is_array:
-            return tags
+        vectors = {name: _vectors(self._pack, name, count, records) for name, count in self._vectors.items()}
+        if self.is_array:
+            return next(iter(vectors.values()))
         found = read_annotations(self._pack, records, self._read, self._points.get("keypoints", 0))
-        if tags is not None:
-            found.columns["tags"] = Column(tags.ravel(), np.full(len(tags), tags.shape[1]))
+        for name, values in vectors.items():
+            found.columns[name] = Column(values.ravel(), np.full(len(values), values.shape[1]))
         if self._label_offset:
             labels = found.columns["labels"]
             found.columns["labels"] = replace(labels, values=labels.values + self._label_offset)
@@ -280,20 +283,24 @@ def check_flip_index(flip_index: Sequence[int], points: dict[str, int]) -> Int64
     return found
 
 
-def _tags(pack: Pack, records: Int64) -> NDArray[np.float32]:
-    """Return the tags of `records`, float32 (n, k); an image without tags has none of them."""
-    (rows,) = pack.reader.rows(["tags"], records)
-    found = np.zeros((len(rows), len(pack.manifest.tags)), np.float32)
-    for record, flags, row in zip(records.tolist(), found, rows, strict=True):
-        if len(row) == len(flags):
-            flags[:] = row
+def _vectors(pack: Pack, name: str, count: int, records: Int64) -> NDArray[np.float32]:
+    """Return the tags or values of `records`, float32 (n, count); an image without them has no tag, and NaN."""
+    (rows,) = pack.reader.rows([name], records)
+    found = np.full((len(rows), count), BY_NAME[name].fill, np.float32)
+    for record, numbers, row in zip(records.tolist(), found, rows, strict=True):
+        if len(row) == count:
+            numbers[:] = row
         elif len(row):
-            raise pack.reader.damage_error(record, f"has {len(row)} tags, not {len(flags)}")
+            raise pack.reader.damage_error(record, f"has {plural(len(row), name.removesuffix('s'))}, not {count}")
     return found
 
 
+def _numbers_each(pack: Pack, name: str) -> int:
+    return len(pack.manifest.tags) if name == "tags" else _points_each(pack, name)
+
+
 def _points_each(pack: Pack, name: str) -> int:
-    """Return the landmarks of the first image, or the keypoints of the first object, that has any."""
+    """Return how many points or values the first image has, or keypoints the first object, that has any."""
     for rows in pack.reader.shard_columns(name):
         points: Any = rows.flat() if BY_NAME[name].per_box else rows
         assert isinstance(points, Ragged)

@@ -112,6 +112,8 @@ class RawAnnotation:
     """Polygon of each box's object; same length as `boxes`; empty for an object without one."""
     keypoints: tuple[tuple[tuple[float, float, float], ...], ...] | None = None
     """(x, y, visibility) of each box's object; the same number for each; same length as `boxes`."""
+    value: tuple[float, ...] | None = None
+    """Numbers of the whole image, such as an age or an angle; a flip does not change them."""
     rles: tuple[Any, ...] | None = None
     """Mask of each box's object: polygons, of which it is the union; run lengths as COCO has them, ``{"size": [height,
     width], "counts": TEXT}``; or () for an object without one. Same length as `boxes`."""
@@ -152,6 +154,8 @@ class Annotation:
     rles: tuple[UInt8, ...] | None = None
     """n masks: uint8 (m,), the ASCII of COCO's compressed counts at the size of the image; (0,) for an object without
     a mask. `packer.model.rle` reads them."""
+    value: Float32 | None = None
+    """float32 (k,), numbers of the whole image, such as an age or an angle; a flip does not change them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ with a box, what two packs are compared by: all of it is asked of the rows. A ne
 from __future__ import annotations
 
 import json
+import math
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -277,7 +278,7 @@ class Field:
     """Whether it has left and right points, which change places in a mirrored image (`Manifest.flip_index`)."""
     renamed: str = ""
     """Its name in the target of a sample, if that is another: torchvision's ``labels``."""
-    fill: int | None = None
+    fill: float | None = None
     """What stands in an array for an image, or a box, that lacks it; None: nothing can."""
     whole: bool = False
     """Whether an image without it counts as one without objects, so that packs with and without it do not mix."""
@@ -318,6 +319,7 @@ FIELDS = (
     Field("extras", Members(), says=False),
     Field("tags", Rows("uint8"), fill=0, whole=True, since=3),
     Field("rles", AsciiTexts(), per_box=True, renamed="masks", says=False, since=5),
+    Field("value", Rows("float32"), fill=math.nan, since=6),
 )
 """In the order of the columns of an index."""
 FIELD_NAMES = tuple(field.name for field in FIELDS)

@@ -369,7 +369,7 @@ def _columns_are_those_of_lists(options: BuildOptions) -> None:
     given, lists = len(options.columns), sum(spec.startswith("list:") for spec in options.labels)
     if given and given not in (1, lists):
         raise UsageError(option("columns"), f"is given {given} times for {lists} lists", "give one for each list")
-    if given and not lists and options.labels != ("auto",):
+    if given and not lists and not any(spec.startswith(("auto", "parquet")) for spec in options.labels):
         problem = "is for lists, but the labels include no list"
         raise UsageError(option("columns"), problem, "add --labels=list:FILE")
 

@@ -300,9 +300,9 @@ class Inputs:
         return base_schema(bool(self.archives), self.in_store)
 
     @property
-    def objects(self) -> tuple[int, int]:
-        """Numbers of boxes and of landmarks in the images to pack."""
-        return self.count("boxes"), self.count("landmarks")
+    def objects(self) -> tuple[int, int, int]:
+        """Numbers of boxes, of landmarks and of values in the images to pack."""
+        return self.count("boxes"), self.count("landmarks"), self.count("value")
 
     def count(self, name: str) -> int:
         """Return the number of items of a field in the images to pack."""

@@ -205,9 +205,10 @@ OPTIONS = (
     ),
     Option(
         "labels", LABELS, SHAPES, ALWAYS,
-        "Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], parquet[:COLUMN], list:FILE, pts, dlib[:FILE], "
-        "masks[:WHERE], instances[:WHERE], cvat[:FILE], labelme, createml[:FILE], vott[:FILE], widerface[:FILE], "
-        "datumaro[:FORMAT]. May be repeated: the annotations of an image are merged.  [default: auto]",
+        "Kind of labels: auto, none, folder, voc, yolo, coco[:FILE], parquet[:COLUMN], list:FILE, name:REGEX, pts, "
+        "dlib[:FILE], masks[:WHERE], instances[:WHERE], cvat[:FILE], labelme, createml[:FILE], vott[:FILE], "
+        "widerface[:FILE], datumaro[:FORMAT]. May be repeated: the annotations of an image are merged.  "
+        "[default: auto]",
         takes="labels", first=True,
     ),
     Option(

@@ -322,6 +322,7 @@ class Plan:
             (inputs.count("boxes"), "box"),
             (inputs.count("landmarks"), "landmark"),
             (len(inputs.tags), "tag"),
+            (inputs.count("value"), "value"),
             *((inputs.count_of(name), name) for name in inputs.parts),
         )
         there = ", ".join(plural(count, noun) for count, noun in counts if count)

@@ -12,6 +12,7 @@ from packer.format.lists import selection_file
 from packer.format.manifest import Manifest, read_manifest
 from packer.packing.build_options import DEFAULT_CONTAINER, DEFAULTS, KINDS, BuildOptions, default_encoding
 from packer.packing.option_table import OPTIONS, TABLE, label_of
+from packer.sources import NO_FILES
 from packer.sources.paths import as_bytes, quoted_value
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo_config import parse_yaml
@@ -204,7 +205,7 @@ def _labels(manifest: Manifest, pack: str, source: str | None) -> list[str]:
     files = manifest.options.get("label_files") or ["FILE" if kind == "list" else "" for kind in kinds]
     specs = []
     for kind, file in zip(kinds, files, strict=True):
-        if source is not None and file and kind != "datumaro":  # which has a format instead
+        if source is not None and file and kind not in NO_FILES:
             if not file.startswith(BELOW_SOURCE):
                 made_with = option("labels", f"{kind}:{printable(file)}")
                 every = (option("labels", f"{k}:FILE" if f else k) for k, f in zip(kinds, files, strict=True))

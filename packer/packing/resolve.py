@@ -205,6 +205,24 @@ class ClassIds:
         return tuple(order), np.array([order[name] for name in self._ids], np.int64)
 
 
+class NumberedClasses(ClassIds):
+    """Classes that are numbers: they are their ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._most = -1
+
+    def id_of(self, name: str, origin: str) -> int:
+        """Return the number."""
+        self._most = max(self._most, int(name))
+        return int(name)
+
+    @property
+    def names_of_all(self) -> tuple[str, ...]:
+        """The numbers up to the highest one, as text."""
+        return tuple(map(str, range(self._most + 1)))
+
+
 def similar_names(classes: Sequence[str]) -> list[str]:
     """Return one note if names of classes differ only in case or blanks; else none."""
     alike: dict[str, list[str]] = {}

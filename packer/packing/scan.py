@@ -25,7 +25,16 @@ from packer.packing.make_record import UNREAD, Headers, rejected, rejected_of_pa
 from packer.packing.option_table import TABLE
 from packer.packing.partition import Partition, PartitionJob, make_partition, names_of, read_names, read_partition
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
-from packer.sources import check_options, check_sources, joined, open_parts, open_source, recognize, with_masks
+from packer.sources import (
+    NO_FILES,
+    check_options,
+    check_sources,
+    joined,
+    open_parts,
+    open_source,
+    recognize,
+    with_masks,
+)
 from packer.sources.auto import left_unread, what_was_read
 from packer.sources.mask_files import MaskSource
 from packer.sources.part_files import mask_asked
@@ -188,8 +197,11 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
     check_options(specs, base)
     sources_of = joined(specs)
     inputs.labels = tuple(spec.partition(":")[0] for spec in specs)
-    files = [spec.partition(":")[2] for spec in specs]
-    inputs.label_files = tuple(_path_as_recorded(tree, file) for file in files) if any(files) else ()
+    files = [
+        file if kind in NO_FILES else _path_as_recorded(tree, file)
+        for kind, _, file in (spec.partition(":") for spec in specs)
+    ]
+    inputs.label_files = tuple(files) if any(files) else ()
     columns: Iterator[str | None] = iter(options.columns)
     sources: list[BaseSource] = []
     for spec, more_files in sources_of:

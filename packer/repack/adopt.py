@@ -200,7 +200,7 @@ def adopt(
         inputs.rows = sum(map(len, tables))
         if too_many(checked, inputs.bad, inputs.asked):
             raise too_many_bad_error(checked, inputs, inputs.asked, False, progress, [option("json")])
-        if asked.roles.get("label") and not any({"label", "boxes", "tags"} & r.fields for r in results):
+        if asked.roles.get("label") and not any({"label", "boxes", "tags", "value"} & r.fields for r in results):
             given = printable(asked.roles["label"])
             raise UsageError(
                 option("columns"), f'no image has a label in "{given}"', "name another field, or leave it out"

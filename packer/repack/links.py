@@ -343,19 +343,21 @@ def _check_fields(sources: Sequence[Source], fields: Sequence[str]) -> list[str]
             raise UsageError(without[0].path, problem, step)
         if without and name in BY_NAME and (BY_NAME[name].says or BY_NAME[name].moves):
             notes.append(f"{name}: not in {', '.join(printable(source.name) for source in without)}")
-    for name in FLIPS:
+    for name in (*FLIPS, "value"):
         known: tuple[int, Source] | None = None
         for source in sources if name in fields else ():
             number = _points(source, name)
             if number is not None and known is not None and number != known[0]:
-                problem = f"has {plural(number, name[:-1])} each, but {printable(known[1].path)} {known[0]}"
+                problem = (
+                    f"has {plural(number, name.removesuffix('s'))} each, but {printable(known[1].path)} {known[0]}"
+                )
                 raise UsageError(source.path, problem, "leave one of the packs out")
             known = known or (None if number is None else (number, source))
     return notes
 
 
 def _points(source: Source, name: str) -> int | None:
-    """Return the number of points of each image, or of each object; None if there are several."""
+    """Return the number of points or values of each image, or of each object; None if there are several."""
     if name not in source.manifest.fields:
         return None
     found = set[int]()

@@ -31,7 +31,7 @@ from packer.packing.build_options import DEFAULT_CONTAINER, DEFAULT_MAX_PIXELS, 
 from packer.packing.partition import checked_texts
 from packer.packing.plan import MOST_RECORDS, shard_name
 from packer.packing.publish import Output, check_folder
-from packer.packing.resolve import ClassIds, Resolver, similar_names
+from packer.packing.resolve import ClassIds, NumberedClasses, Resolver, similar_names
 from packer.packing.resume import library_versions
 from packer.packing.write_shard import ConvertedInput, NewShard, files_of, name_files
 from packer.repack.index_columns import recount
@@ -99,7 +99,7 @@ class PackWriter:
             raise UsageError(option("shard-size"), f"must be at least 1, got {shard_bytes}")
         self._quality, self._shard_bytes = quality, shard_bytes
         self._classes = None if classes is None else _names(classes)
-        self._ids = _NumberedClasses() if self._classes is None else ClassIds(self._classes)
+        self._ids = NumberedClasses() if self._classes is None else ClassIds(self._classes)
         self._resolver = Resolver(self._ids, "fail")
         kinds = check_kinds(parts or {}).items()
         self._parts = {n: PartRecipe(PartSpec(n, kind), "", mode="unchanged", quality=quality) for n, kind in kinds}
@@ -112,6 +112,8 @@ class PackWriter:
         self._paths: set[bytes] = set()
         self._waiting: list[Record] = []
         self._waiting_bytes = self._count = self._unlabelled = 0
+        self._numbers: int | None = None
+        """In the value of each record."""
         self._kinds: set[tuple[str, int]] = set()
         self._fields: set[str] = set()
         self._shards: list[ShardEntry] = []
@@ -303,8 +305,11 @@ class PackWriter:
             return tuple(self._class(one, where) for one in value)
         if isinstance(field.kind, Lists) and not field.kind.alike:
             return tuple(_rows(one, (None, field.kind.item.width), where, field.name) for one in value)
-        shape = (None, None, field.kind.item.width) if isinstance(field.kind, Lists) else (None, field.kind.width)
-        return _rows(value, shape, where, field.name)
+        if isinstance(field.kind, Lists):
+            return _rows(value, (None, None, field.kind.item.width), where, field.name)
+        if not field.kind.width:
+            return _rows(np.atleast_1d(value), (self._numbers,), where, field.name)
+        return _rows(value, (None, field.kind.width), where, field.name)
 
     def _class(self, label: int | str, where: str) -> str:
         """Return the name of a class."""
@@ -324,6 +329,8 @@ class PackWriter:
             self._paths.add(record.path)
         annotation = record.annotation
         self._fields.update(listed_fields(annotation))
+        if annotation.value is not None:
+            self._numbers = len(annotation.value)
         self._unlabelled += annotation.label is None and annotation.boxes is None
         self._kinds.add((record.dtype, record.channels))
         self._waiting.append(record)
@@ -358,7 +365,7 @@ class PackWriter:
 
     @property
     def _names_so_far(self) -> tuple[str, ...]:
-        return self._ids.names_of_all if isinstance(self._ids, _NumberedClasses) else self._classes or ()
+        return self._ids.names_of_all if isinstance(self._ids, NumberedClasses) else self._classes or ()
 
     def _manifest(self, output: Output) -> Manifest:
         notes = list(similar_names(self._names_so_far))
@@ -387,23 +394,6 @@ class PackWriter:
         )
         paths = (files_of(output.folder, shard.container.name)[1] for shard in self._shards)
         return recount(manifest, self._shards, map(read_index, paths))
-
-
-class _NumberedClasses(ClassIds):
-    """Classes that are numbers: they are their ids."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._most = -1
-
-    def id_of(self, name: str, origin: str) -> int:
-        """Return the number."""
-        self._most = max(self._most, int(name))
-        return int(name)
-
-    @property
-    def names_of_all(self) -> tuple[str, ...]:
-        return tuple(map(str, range(self._most + 1)))
 
 
 def check_ignored(value: Any) -> int:
@@ -488,6 +478,8 @@ def _rows(values: Any, shape: tuple[int | None, ...], where: str, name: str) -> 
     if array.ndim != len(shape) or any(a not in (None, b) for a, b in zip(shape, array.shape, strict=True)):
         wanted = ", ".join("n" if side is None else str(side) for side in shape)
         raise BadLabel(where, f"has {name} of shape {array.shape}, not ({wanted})", "give one row for each")
+    if not (np.abs(array) <= np.finfo(np.float32).max).all():
+        raise BadLabel(where, f"has {name} with a number that float32 does not hold", "correct it, or leave it out")
     return _deep(array.tolist())
 
 

@@ -27,6 +27,7 @@ SOURCES = {
     "dlib": "packer.sources.landmarks:DlibSource",
     "parquet": "packer.sources.parquet_source:ParquetSource",
     "list": "packer.sources.list_source:ListSource",
+    "name": "packer.sources.file_names:NameSource",
     "cvat": "packer.sources.cvat:CvatSource",
     "labelme": "packer.sources.small_formats:LabelMeSource",
     "createml": "packer.sources.small_formats:CreateMlSource",
@@ -39,11 +40,13 @@ _REGISTRY = Registry(SOURCES, "packer.sources")
 """Entry points of this group add sources: a name, and the `SourceType`."""
 
 CHOICES = (
-    "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "pts", "dlib[:FILE]",
-    "masks[:WHERE]", "instances[:WHERE]", "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]",
+    "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "name:REGEX", "pts",
+    "dlib[:FILE]", "masks[:WHERE]", "instances[:WHERE]", "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]",
     "widerface[:FILE]", "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
+NO_FILES = frozenset(("datumaro", "parquet", "name"))
+"""Sources for which a format, a column or an expression follows the colon."""
 
 
 def label_kinds() -> tuple[str, ...]:
@@ -88,7 +91,8 @@ def open_source(spec: str, tree: Tree, options: SourceOptions) -> BaseSource:
     if opener is None or (takes_file != "optional" and bool(colon) != takes_file) or (colon and not file):
         problem = f"must be one of {', '.join(label_kinds())}; got {printable(spec)}"
         if name in names:
-            step = f"write --labels={name}:FILE" if takes_file else f"write --labels={name}"
+            wanted = next((choice for choice in CHOICES if choice.startswith(f"{name}:")), f"{name}:FILE")
+            step = f"write --labels={wanted if takes_file else name}"
         else:
             step = suggestion(option("labels"), name, ("auto", *names))
         raise UsageError(option("labels"), problem, step)

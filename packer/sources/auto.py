@@ -205,7 +205,7 @@ def _is_table_of(tree: Tree, path: bytes, stems: set[bytes]) -> bool:
 
 MOST_PARTS = 16
 """Number of folders at the top of a source that are searched for class folders."""
-NOUNS = ("image", "class", "box", "landmark")
+NOUNS = ("image", "class", "box", "landmark", "value")
 
 
 def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> Choice:
@@ -271,10 +271,10 @@ def what_was_read(counts: Sequence[int], unread: str | None) -> str:
     """Return what was read and what was not, to complete the note that says what was chosen.
 
     Args:
-        counts: The numbers of images, classes, boxes and landmarks.
+        counts: The numbers of images, classes, boxes and landmarks, and of values, which are named if there are any.
         unread: What `left_unread` says.
     """
-    text = ", ".join(plural(count, noun) for count, noun in zip(counts, NOUNS, strict=True))
+    text = ", ".join(plural(count, noun) for count, noun in zip(counts, NOUNS, strict=True) if count or noun != "value")
     return f"; {text}" if unread is None else f"; {text}; {unread}"
 
 

@@ -11,6 +11,7 @@ from itertools import chain, combinations
 
 from packer.errors import NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import RawAnnotation
+from packer.sources.file_names import expression_of
 from packer.sources.parquet_file import parquet_files
 from packer.sources.paths import (
     IMAGE_FOLDERS,
@@ -174,6 +175,9 @@ class NoneSource(BaseSource):
         self.notes: list[str] = []
         self.label_files: frozenset[bytes] = frozenset()
         self._prefixes = split_folders(tree, options.split)
+        if options.by_auto and (spec := expression_of(tree, self.in_split)) is not None:
+            choices = f'{option("labels")}="{spec}", or {option("labels", "none")} (no labels)'
+            raise UsageError(tree.root, "the names of its images seem to be classes", f"choose one: {choices}")
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:

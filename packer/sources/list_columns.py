@@ -8,6 +8,7 @@ path cx cy w h _ _                        one box by its center, and two columns
 path tag*40                               40 columns of 0 and 1: the classes that the image has
 path label split                          the part of the dataset to which the image belongs
 path mask                                 a picture with the class of each pixel
+path value*2                              two numbers of the image, such as angles: targets of a regression
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 
-from packer.errors import UsageError, option, plural
+from packer.errors import UsageError, option, plural, printable
 from packer.model.annotation import Point
 from packer.sources.paths import IMAGE_EXTENSIONS, as_text, extension_of, is_number, is_utf8, number, quoted_value
 
@@ -28,8 +29,8 @@ BOX_FORMS = (("xmin", "ymin", "xmax", "ymax"), ("cx", "cy", "w", "h"), ("xmin", 
 NUMBERS = frozenset({"x", "y"}.union(*BOX_FORMS))
 FLAGS = ("difficult", "truncated", "occluded", "iscrowd")
 """Whole numbers of each box."""
-NAMES = NUMBERS | {"path", "label", "class", "tag", "split", "text", "mask", "width", "height", "_", *FLAGS}
-LABELS = NUMBERS | {"label", "class", "tag", "text"}
+NAMES = NUMBERS | {"path", "label", "class", "tag", "value", "split", "text", "mask", "width", "height", "_", *FLAGS}
+LABELS = NUMBERS | {"label", "class", "tag", "value", "text"}
 """Those that say something of an image by themselves."""
 MOST_COLUMNS = 10_000
 EXAMPLE = 'write it like --columns="path (x y)*5 label"'
@@ -51,6 +52,7 @@ class ListRow:
     landmarks: tuple[Point, ...] | None
     box_fields: dict[str, tuple[int, ...]]
     tags: tuple[bool, ...] | None
+    value: tuple[float, ...] | None
     text: str | None
     image_size: tuple[int, int] | None
 
@@ -116,11 +118,12 @@ class LineColumns:
             xs, ys = ([number(cells[i]) for i in places.get(name, ())] for name in "xy")
             landmarks = tuple(zip(xs, ys, strict=True))
         tags = tuple(_tag(cells[i], self.negative) for i in places["tag"]) if "tag" in places else None
+        value = tuple(_value(cells[i]) for i in places["value"]) if "value" in places else None
         text = _text(cells[places["text"][0]]) if "text" in places else None
         size = None
         if "width" in places:
             size = _whole(cells[places["width"][0]], "width"), _whole(cells[places["height"][0]], "height")
-        return ListRow(label, boxes, classes, landmarks, fields, tags, text, size)
+        return ListRow(label, boxes, classes, landmarks, fields, tags, value, text, size)
 
     @property
     def box_form(self) -> tuple[str, ...] | None:
@@ -174,7 +177,7 @@ def parse_columns(text: str) -> LineColumns:
 def _check_names(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in NAMES:
-            choices = "path label class xmin ymin xmax ymax cx cy w h x y tag split text mask width height _"
+            choices = "path label class xmin ymin xmax ymax cx cy w h x y tag value split text mask width height _"
             raise _wrong(f"{quoted_value(name)} is not a column name", f"the names are: {choices}")
 
 
@@ -187,8 +190,9 @@ def _check(columns: LineColumns) -> None:
     for name in ("split", "text", "mask", "width", "height"):
         if head[name] > 1 or tail[name]:
             raise _wrong(f"{name} appears at most once")
-    if tail["tag"]:
-        raise _wrong("the number of tag columns must be given", 'write it like --columns="path tag*40"')
+    for name in ("tag", "value"):
+        if tail[name]:
+            raise _wrong(f"the number of {name} columns must be given", f'write it like --columns="path {name}*40"')
     if head["width"] != head["height"]:
         raise _wrong("width and height are the size of the image and go together", "a box's size is: w h")
     form = columns.box_form
@@ -244,6 +248,12 @@ def _tag(cell: bytes, negative: bool | None) -> bool:
     return value
 
 
+def _value(cell: bytes) -> float:
+    if not cell:
+        raise ValueError("its value is empty")
+    return number(cell)
+
+
 def _whole(cell: bytes, column: str) -> int:
     value = number(cell)
     if not value.is_integer():
@@ -277,6 +287,8 @@ _MEANINGS = {
     "text": "text caption prompt",
     "mask": "mask masks maskpath maskfile maskfilename maskname labelpath labelfile labelimage annotation annotations"
     " annotationpath seg segpath segmap segmentation segmentationpath segmentationmask gt gtpath groundtruth target",
+    "value": "value values age ages angle angles steering steeringangle yaw pitch roll calories kcal price weight bmi"
+    " score rating quality mos regression",
     "difficult": "difficult isdifficult",
     "truncated": "truncated istruncated",
     "occluded": "occluded isoccluded",
@@ -284,6 +296,9 @@ _MEANINGS = {
 }
 MEANING = {word: name for name, words in _MEANINGS.items() for word in words.split()}
 """Word of a header, in lower case and without other characters than letters and digits -> name of the column."""
+CLASS_WORDS = {*_MEANINGS["label"].split()} - {"target"}
+LOWEST_ID, MANY_NUMBERS = 0.05, 16
+"""The lowest class id in some lines is not above this share of the highest one; of fewer numbers, it may be."""
 BOXES_EXAMPLE = option("columns", '"path (xmin ymin xmax ymax class)*"')
 PARTITION = re.compile(r"partition|split", re.IGNORECASE)
 
@@ -307,7 +322,8 @@ def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | Non
         path_at: Index of the column of the path.
     """
     head = [_meaning(word, [row[i] for row in rows]) for i, word in enumerate(words)]
-    head = ["_" if name == "path" or head.index(name) < i else name for i, name in enumerate(head)]
+    values = [i for i, name in enumerate(head) if name == "value" and _are_numbers([row[i] for row in rows])]
+    head = ["_" if name in ("path", "value") or head.index(name) < i else name for i, name in enumerate(head)]
     head[path_at] = "path"
     form = next((form for form in BOX_FORMS if set(form) <= set(head)), None)
     if form is not None:
@@ -328,9 +344,39 @@ def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | Non
                 head[i] = "xy"[number % 2]
         elif "label" not in head and (tags := _tags(points, rows)):
             head = ["tag" if i in tags else name for i, name in enumerate(head)]
-        elif len(head) == 2 and "_" in head and not _has_fractions([row[1 - path_at] for row in rows]):
+        elif values and "label" not in head and all(i in values or _are_numbers([r[i] for r in rows]) for i in points):
+            head = ["value" if i in values else name for i, name in enumerate(head)]
+        elif len(head) == 2 and "_" in head:
             head[1 - path_at] = "label"
     return head if len(set(head) - {"_"}) > 1 else None
+
+
+def with_values(head: Sequence[str], header: Sequence[str], rows: Rows, file: str) -> list[str]:
+    """Return the names of columns with those of numbers told apart: classes, or values.
+
+    Fractions are values. Whole numbers are classes if the word above them says so, if they are few, or if they begin
+    near 0, as ids do.
+
+    Raises:
+        UsageError: Whole numbers of `file` may be either.
+    """
+    places = [i for i, name in enumerate(head) if name in ("label", "value")]
+    cells = [row[i] for row in rows for i in places if row[i]]
+    if not cells or not ("value" in head or all(map(is_number, cells))):
+        return list(head)
+    values = ["value" if i in places else name for i, name in enumerate(head)]
+    if any(is_number(cell) and not float(cell).is_integer() for cell in cells):
+        return values
+    word = words_of(header)[places[0]] if header else ""
+    low, high = (end(float(cell) for cell in cells if is_number(cell)) for end in (min, max))
+    are_ids = word in CLASS_WORDS or len({*cells}) < MANY_NUMBERS or 0 <= low <= max(1, high * LOWEST_ID)
+    if "value" not in head and are_ids:
+        return list(head)
+    where = f"the column {printable(header[places[0]])}" if header else "it"
+    labels = ["label" if i == places[0] else "_" if i in places else name for i, name in enumerate(head)]
+    says = [f'{option("columns")}="{LineColumns(tuple(names)).text}"' for names in (labels, values)]
+    problem = f"{where} has whole numbers, which may be classes or values"
+    raise UsageError(file, problem, f"write {says[0]} for classes, {says[1]} for values, the targets of a regression")
 
 
 def _meaning(word: str, cells: Sequence[bytes]) -> str:
@@ -410,8 +456,8 @@ def _tags(places: Sequence[int], rows: Rows) -> set[int]:
     return flags
 
 
-def _has_fractions(cells: Sequence[bytes]) -> bool:
-    return any(is_number(cell) and not float(cell).is_integer() for cell in cells)
+def _are_numbers(cells: Sequence[bytes]) -> bool:
+    return 2 * sum(map(is_number, cells)) > len(cells)
 
 
 def _is_box(row: Sequence[bytes]) -> bool:

@@ -24,6 +24,7 @@ from packer.sources.list_columns import (
     example,
     parse_columns,
     unclear,
+    with_values,
     words_of,
 )
 from packer.sources.list_lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, rows_of
@@ -328,6 +329,7 @@ def guess(shape: FirstLines, opening: Opening, name: str) -> tuple[LineColumns, 
     if head is None:
         problem = f"the meaning of its columns is not clear: {printable(', '.join(header))}"
         raise unclear(name, problem, example(rows, shape.place, boxes=False))
+    head = with_values(head, header, rows, name)
     skipped = [word for word, column in zip(header, head, strict=False) if column == "_" and word]
     return parse_columns(" ".join(head)), skipped
 

@@ -187,6 +187,7 @@ class ListSource(BaseSource):
             box_labels=box_labels,
             landmarks=row.landmarks,
             tags=row.tags,
+            value=row.value,
             box_fields=row.box_fields,
             extras={} if row.text is None else {"text": row.text},
             relative=self._layout.relative,
@@ -252,7 +253,7 @@ class ListSource(BaseSource):
         if not self._columns.has_box and len(rows) > 1:
             raise BadLabel(image, f"appears in several lines: {self._where(lines)}", "keep one")
         for index, row in zip(sorted(texts.values()), rows, strict=True):
-            for name in ("label", "landmarks", "tags", "text", "image_size"):
+            for name in ("label", "landmarks", "tags", "value", "text", "image_size"):
                 if getattr(row, name) != getattr(first, name):
                     problem = f"gives another {name.replace('_', ' ')} than line {lines[0] + 1}"
                     raise BadLabel(self._where([index]), problem, "fix one of them")

@@ -35,7 +35,7 @@ def masks_in_parquet(tree: Tree, specs: Sequence[str], where: str | None) -> lis
             has_labels = True
             with suppress(UsageError):  # which the source raises again
                 meaning = layout_of(file, label)
-                has_labels = any(part is not None for part in (meaning.label, meaning.tags, meaning.objects))
+                has_labels = bool(meaning.label or meaning.tags or meaning.objects or meaning.values)
         for column in columns:
             prefix = folder + mask_prefix(column)
             masks = tuple(image for image in tree.images if image.startswith(prefix))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from packer.sources.parquet_file import (
     parquet_files,
     stem_folder,
 )
+from packer.sources.parquet_values import is_float, is_list, is_scalar, numbers_of, plain, value_columns
 from packer.sources.paths import LARGEST, MOST_CLASSES, FolderSplit, folder_of, folder_splits, some_paths
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 
@@ -34,7 +34,7 @@ LABELS = ("label", "labels", "class", "class_name", "category", "target")
 """Names of columns of classes, the likeliest first."""
 BOXES = ("bbox", "bboxes", "boxes", "box")
 OF_OBJECTS = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id", "name")
-SIZE = ("width", "height")
+SIZE, VALUE = ("width", "height"), "value"
 ROWS_AT_ONCE = 1024
 
 
@@ -59,6 +59,8 @@ class ParquetMeaning:
     label: Classes | None
     tags: Classes | None
     objects: ObjectColumns | None
+    values: tuple[str, ...]
+    """The columns of the numbers of an image."""
     extras: tuple[str, ...]
     size: tuple[str, ...]
     extra_names: Mapping[str, tuple[str, ...]]
@@ -69,7 +71,7 @@ class ParquetMeaning:
     def columns(self) -> tuple[str, ...]:
         """The columns to read."""
         found = [part.column for part in (self.label, self.tags, self.objects) if part is not None]
-        return (*found, *self.extras, *self.size)
+        return (*found, *self.values, *self.extras, *self.size)
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -107,17 +109,13 @@ class ParquetMeaning:
         return plain(value)
 
 
-def plain(value: Any) -> Json:
-    """Return a value as JSON has it."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def layout_of(file: ParquetFile, label: str | None) -> ParquetMeaning:
+def layout_of(file: ParquetFile, label: str | None, are_values: bool = False) -> ParquetMeaning:
     """Return what the columns of a file mean.
 
     Args:
         file: The file.
-        label: The column of classes, if the user says it.
+        label: The column of classes, or of values, if the user says it.
+        are_values: Whether whole numbers in `label` are values.
 
     Raises:
         UsageError: There are images in several columns, several columns may be the classes, or none is a label.
@@ -131,11 +129,14 @@ def layout_of(file: ParquetFile, label: str | None) -> ParquetMeaning:
     columns = [column for column in file.schema if column.name not in pictures]
     objects = next((found for column in columns if (found := _objects(column, file.features.get(column.name)))), None)
     classes = {column.name: class_names(file.features.get(column.name)) for column in columns}
-    tags = [column.name for column in columns if _is_list(column.type) and classes[column.name]]
-    chosen = _label(file, columns, classes, label, objects)
-    scalars = [column.name for column in columns if _is_scalar(column.type)]
+    tags = [column.name for column in columns if is_list(column.type) and classes[column.name]]
+    values = value_columns(columns, label, are_values)
+    chosen = None if label in values else _label(file, columns, classes, label, objects)
+    if label is None and (chosen or tags or objects):
+        values = ()
+    scalars = [column.name for column in columns if is_scalar(column.type)]
     size = SIZE if all(name in scalars and pa.types.is_integer(file.schema.field(name).type) for name in SIZE) else ()
-    taken = {*size, *tags[:1], *([objects.column] if objects else []), *([chosen.column] if chosen else [])}
+    taken = {*size, *values, *tags[:1], *([objects.column] if objects else []), *([chosen.column] if chosen else [])}
     extras = tuple(name for name in scalars if name not in taken)
     left = [name for name in file.schema.names if name not in {*pictures, *taken, *extras}]
     left += [f"{objects.column}.{name}" for name in objects.left] if objects else []
@@ -147,15 +148,20 @@ def layout_of(file: ParquetFile, label: str | None) -> ParquetMeaning:
         label=chosen,
         tags=Classes(tags[0], classes[tags[0]]) if tags else None,
         objects=objects,
+        values=values,
         extras=extras,
         size=size,
         extra_names=names,
-        notes=tuple(_notes(chosen, tags[:1], extras, left)),
+        notes=tuple(_notes(chosen, tags[:1], values, extras, left)),
     )
 
 
-def _notes(label: Classes | None, tags: list[str], extras: tuple[str, ...], left: list[str]) -> list[str]:
+def _notes(
+    label: Classes | None, tags: list[str], values: Sequence[str], extras: tuple[str, ...], left: list[str]
+) -> list[str]:
     notes = []
+    if values:
+        notes.append(f"values are those of {', '.join(map(printable, values))}")
     if label is not None:
         notes.append(f'classes are those of the column "{printable(label.column)}"')
     if tags:
@@ -176,7 +182,7 @@ def _label(
     objects: ObjectColumns | None,
 ) -> Classes | None:
     """Return the column of classes of the image. Raise UsageError if that is not clear."""
-    fits = [column.name for column in columns if _is_scalar(column.type)]
+    fits = [column.name for column in columns if is_scalar(column.type)]
     if asked is not None:
         if asked not in fits:
             choices = ", ".join(map(printable, fits)) or "none"
@@ -187,7 +193,7 @@ def _label(
     if objects is not None and objects.category is not None:
         found = [name for name in found if classes[name] == objects.category.names]  # there is one list of classes
     elif not found:
-        found = [name for name in fits if name.lower() in LABELS]
+        found = [name for name in fits if name.lower() in LABELS and not is_float(file.schema.field(name).type)]
     likely = [name for name in found if name.lower() in LABELS]
     if len(found) > 1 and len(likely) != 1:
         names = ", ".join(map(printable, found))
@@ -199,7 +205,7 @@ def _label(
 
 def _objects(column: Any, feature: Any) -> ObjectColumns | None:
     """Return the parts of a column of objects; None if it has no boxes."""
-    kind = column.type.value_type if _is_list(column.type) else column.type
+    kind = column.type.value_type if is_list(column.type) else column.type
     if not pa.types.is_struct(kind):
         return None
     members = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
@@ -209,24 +215,14 @@ def _objects(column: Any, feature: Any) -> ObjectColumns | None:
     features = members_of(feature)
     named = [name for name in members if class_names(features.get(name))]
     category = (named or [name for name in OF_OBJECTS if name in members] or [None])[0]
-    lists = not _is_list(column.type)
+    lists = not is_list(column.type)
     others = [
         name for name, type_of in members.items()
-        if name not in (box, category) and _is_scalar(type_of.value_type if lists and _is_list(type_of) else type_of)
+        if name not in (box, category) and is_scalar(type_of.value_type if lists and is_list(type_of) else type_of)
     ]  # fmt: skip
     classes = None if category is None else Classes(category, class_names(features.get(category)))
     left = tuple(name for name in members if name not in (box, category, *others))
     return ObjectColumns(column.name, box, classes, tuple(others), left)
-
-
-def _is_list(kind: Any) -> bool:
-    return any(test(kind) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
-
-
-def _is_scalar(kind: Any) -> bool:
-    types = pa.types
-    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
-    return any(test(kind) for test in tests)
 
 
 Numbers = NDArray[np.float64]
@@ -399,7 +395,7 @@ class ParquetSource(BaseSource):
         layouts: list[ParquetMeaning] = []
         for path in paths:
             with ParquetFile.of(tree, path) as file:
-                layouts.append(layout_of(file, options.file))
+                layouts.append(layout_of(file, options.file, options.columns == VALUE))
                 if layouts[-1] != layouts[0]:
                     problem = f"has other columns or classes than {printable(paths[0])}"
                     raise UsageError(file.name, problem, "pack them one by one")
@@ -413,7 +409,8 @@ class ParquetSource(BaseSource):
         if self.classes is None and 0 <= numbers < MOST_CLASSES:
             self.classes = tuple(map(str, range(numbers + 1)))
         self.tags: tuple[str, ...] | None = self._layout.tag_names
-        self._boxes = self._box_format(votes, options.columns)
+        words = None if self._layout.values and options.columns == VALUE else options.columns
+        self._boxes = self._box_format(votes, words)
         self._open: tuple[bytes, Any] | None = None
         self._chunk: tuple[bytes, int, list[dict[str, Any]]] = (b"", -1, [])
 
@@ -458,6 +455,7 @@ class ParquetSource(BaseSource):
             origin=origin,
             label=label,
             tags=layout.tags_of(values, origin),
+            value=numbers_of(layout.values, values, origin),
             extras={name: layout.plain(name, values[name]) for name in layout.extras},
             image_size=size if len(size) == 2 and all(size) else None,
             **objects,

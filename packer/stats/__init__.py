@@ -19,6 +19,7 @@ from packer.stats.columns import (
     Leaks,
     SizeStats,
     Spread,
+    ValueStats,
     box_stats,
     class_counts,
     duplicates,
@@ -27,6 +28,7 @@ from packer.stats.columns import (
     other_ids,
     points_stats,
     size_stats,
+    value_stats,
 )
 from packer.stats.pixels import (
     ChannelStats,
@@ -50,7 +52,7 @@ __all__ = [
     "PackStats",
     "PartStats",
 ]
-__all__ += ["SizeStats", "Spread", "pack_stats"]
+__all__ += ["SizeStats", "Spread", "ValueStats", "pack_stats"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class PackStats:
     duplicates: Duplicates
     leaks: Leaks | None
     """Records whose source files are also in the pack `against`; None without one."""
+    values: tuple[ValueStats, ...] = ()
+    """Of each number that images have as their value."""
     masks: tuple[MaskStats, ...] = ()
     """Of each kind of mask; empty without `pixels`."""
     parts: tuple[PartStats, ...] = ()
@@ -116,6 +120,7 @@ def pack_stats(
         padded=pack.manifest.options.get("resize") is not None and pack.manifest.options.get("fit") == "pad",
         duplicates=duplicates(pack),
         leaks=None if other is None else leaks(pack, other),
+        values=value_stats(pack),
         masks=mask_stats(pack, progress) if pixels else (),
         instances=instance_stats(pack),
         parts=part_stats(pack, progress) if pixels else (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from packer.format.pack import Pack
 from packer.model.fields import BY_NAME, CLASS_IDS
 from packer.repack.index_columns import equal_files
+from packer.stats.pixels import SHARES
 
 SMALL, MEDIUM = 32**2, 96**2
 """Areas in pixels below which a box is small, or medium: https://cocodataset.org/#detection-eval"""
-MOST_COMMON = 5
+MOST_COMMON, BINS = 5, 30
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,46 @@ class KeypointStats:
     """Keypoints of a box, of boxes that have any."""
     visibility: tuple[tuple[float, int], ...]
     """(value, number of keypoints), with the values of the source; COCO: 0 not labelled, 1 hidden, 2 visible."""
+
+
+@dataclass(frozen=True)
+class ValueStats:
+    """Statistics of one of the numbers that images have as their value."""
+
+    name: str
+    """value, or value 0, value 1, ... if an image has several."""
+    without: int
+    """Images that have none."""
+    spread: Spread
+    quantiles: Mapping[str, float]
+    """p10, p25, p50, p75 and p90; {} if there are none."""
+    edges: tuple[float, ...]
+    """Of a histogram."""
+    counts: tuple[int, ...]
+    """Its bars, one less than its edges."""
+
+
+def value_columns(pack: Pack) -> dict[str, NDArray[np.float64]]:
+    """Return the numbers that images have as their value, each (n,) with NaN for an image without; {} if none has."""
+    if "value" not in pack.manifest.fields:
+        return {}
+    rows: Any = pack.column("value")
+    most = int(rows.lengths.max(initial=0))
+    found = np.full((len(rows), most), np.nan)
+    found[np.arange(most) < rows.lengths[:, None]] = rows.flat()
+    return {"value" if most == 1 else f"value {number}": values for number, values in enumerate(found.T)}
+
+
+def value_stats(pack: Pack) -> tuple[ValueStats, ...]:
+    """Return the statistics of the values of images, one for each number."""
+    found = []
+    for name, column in value_columns(pack).items():
+        values = column[~np.isnan(column)]
+        counts, edges = np.histogram(values, BINS)
+        quantiles = {f"p{100 * s:g}": float(np.quantile(values, s)) for s in SHARES if len(values)}
+        without, bars = len(column) - len(values), tuple(counts.tolist())
+        found.append(ValueStats(name, without, Spread.of(values), quantiles, tuple(edges.tolist()), bars))
+    return tuple(found)
 
 
 def size_stats(pack: Pack) -> SizeStats:

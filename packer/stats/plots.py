@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.errors import AnyPath, StorageError, UsageError, option, plural, printable
 from packer.format.pack import Pack, open_pack
-from packer.stats import ClassCounts, PackStats
+from packer.stats import ClassCounts, PackStats, ValueStats
 from packer.stats.columns import MEDIUM, SMALL
 from packer.system.atomic import replacing
 from packer.system.machine import install_command
@@ -132,6 +132,15 @@ def draw_per_image(axes: Any, lengths: NDArray[Any], of: str) -> None:
     _axis(axes)
     axes.set_ylabel("images")
     _title(axes, f"{of} per image: {note}, at most {highest:,}")
+
+
+def draw_values(axes: Any, values: ValueStats) -> None:
+    """Draw the histogram of a number that images have."""
+    edges = np.array(values.edges)
+    axes.bar(edges[:-1], values.counts, width=np.diff(edges), align="edge", color=BLUE)
+    _axis(axes)
+    axes.set_ylabel("images")
+    _title(axes, f"{values.name}: {values.spread.lowest:g} to {values.spread.highest:g}, mean {values.spread.mean:.4g}")
 
 
 def whole_bins(values: NDArray[Any]) -> list[tuple[int, int]]:
@@ -355,7 +364,7 @@ def _headline(stats: PackStats) -> str:
         facts = [f"{facts[0]}, {'all ' if stats.records > 1 else ''}{width} x {height} px"]
     if stats.boxes is not None:
         facts.append(plural(stats.boxes.boxes, "box"))
-    if not stats.classes and stats.boxes is None and stats.landmarks is None:
+    if not stats.classes and stats.boxes is None and stats.landmarks is None and not stats.values:
         facts.append("no labels")
     return f"{stats.path.rstrip('/').rpartition('/')[2]}: {'; '.join(facts)}"
 
@@ -416,6 +425,7 @@ def _other_panels(stats: PackStats, pack: Pack) -> Iterator[Drawing]:
         yield partial(draw_landmarks, shapes=shapes / sizes[:, None], aspect=_aspect(sizes))
         if len(np.unique(lengths)) > 1:
             yield partial(draw_per_image, lengths=lengths, of="landmarks")
+    yield from (partial(draw_values, values=one) for one in stats.values)
     if stats.sizes.distinct > 1:  # one size is said in words
         yield partial(draw_image_sizes, width=width, height=height)
 

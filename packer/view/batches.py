@@ -76,7 +76,9 @@ def batch_facts(pack: Pack, asked: BatchQuery, tile: Callable[[int], dict[str, A
             "width": pixels.shape[2],
             "height": pixels.shape[1],
             "picture": data_uri(np.ascontiguousarray(image)),
-            **target_facts(target, pack.manifest.part_specs),
+            **target_facts(
+                {"value": target} if pack.manifest.fields == ("value",) else target, pack.manifest.part_specs
+            ),
             "before": tile(record),
         }
         for record, image, target in zip(records.tolist(), pixels, targets, strict=True)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.content import NO_CLASS, FlatColumns
 from packer.format.pack import Pack
+from packer.stats.columns import value_columns
 
 Records = NDArray[np.int64]
 
@@ -104,11 +105,12 @@ SORTS = {
     "largest-box": ("box", True), "smallest-box": ("box", False),
     "widest-box": ("box_aspect", True), "tallest-box": ("box_aspect", False),
     "most-boxes": ("boxes", True), "fewest-boxes": ("boxes", False),
+    "largest-value": ("value", True), "smallest-value": ("value", False),
     "largest-image": ("image", True), "smallest-image": ("image", False),
     "widest-image": ("image_aspect", True), "tallest-image": ("image_aspect", False),
 }  # fmt: skip
 """What comes first -> by what it is sorted, and whether that descends."""
-RANGES = ("boxes", "box", "width", "height", "aspect")
+RANGES = ("boxes", "box", "width", "height", "aspect", "value")
 _OF_BOXES = ("box", "box_aspect")
 _CACHED_ORDERS = 4
 
@@ -128,7 +130,8 @@ class Query:
         classes: Records of these classes, or with boxes of them; NO_CLASS: those without a class; empty: all records.
         all_classes: Whether a record must have all of `classes`; otherwise, one is enough.
         ranges: (name of RANGES, lowest value, highest value): number of boxes, area of the largest box in percent of
-            the image, width and height in pixels, width / height. A record without boxes has no largest box.
+            the image, width and height in pixels, width / height, the first value. A record without boxes has no
+            largest box.
         sets: Names of sets as `Catalog.add_sets` explains; a record must be in all of them.
         text: Part of the key or of the source's path, ignoring case.
         sort: What comes first, a name of SORTS. Boxes count if they are of `classes`; an image is where
@@ -223,8 +226,7 @@ class Catalog(CatalogColumns):
         if name in _OF_BOXES:
             by = self._first_boxes(query)[found]
         else:
-            values = {"image": self.image_areas, "boxes": self.box_counts, "image_aspect": self.image_aspects}
-            by = np.asarray(values[name])[found].astype(np.float64)
+            by = np.asarray(self._values(name))[found].astype(np.float64)
         return np.asarray(found[_order(by, descending)])
 
     def crops(self, query: Query) -> tuple[Records, Records]:
@@ -282,14 +284,22 @@ class Catalog(CatalogColumns):
         return self._first_boxes(Query(sort="largest-box"))
 
     def _values(self, name: str) -> NDArray[Any]:
-        """Return the values of a name of RANGES, (n,); NaN, which is in no range, if a record has none."""
+        """Return the values of a name of RANGES or SORTS, (n,); NaN, which is in no range, if a record has none."""
         if name == "boxes":
             return self.box_counts
         if name == "box":
             return np.asarray(self._largest_boxes / np.maximum(self.image_areas, 1) * 100.0)
-        if name == "aspect":
+        if name in ("aspect", "image_aspect"):
             return self.image_aspects
+        if name == "value":
+            return self._first_values
+        if name == "image":
+            return self.image_areas
         return self.widths if name == "width" else self.heights
+
+    @cached_property
+    def _first_values(self) -> NDArray[np.float64]:
+        return next(iter(value_columns(self.pack).values()), np.full(len(self.pack), np.nan))
 
 
 def _order(by: NDArray[np.float64], descending: bool) -> NDArray[np.intp]:

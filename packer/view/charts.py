@@ -14,12 +14,11 @@ from packer.errors import PackerError, printable, size_text
 from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.repack.index_columns import equal_files
-from packer.stats.columns import MEDIUM, SMALL, class_counts, digests
+from packer.stats.columns import BINS, MEDIUM, SMALL, class_counts, digests, value_stats
 from packer.stats.pixels import channel_stats, mask_stats
 from packer.view.catalog import Catalog
 from packer.view.facts import numbers
 
-_BINS = 30
 _CELLS = 32
 """Cells of a density in each direction."""
 _MOST_CLASSES = 1000
@@ -50,6 +49,10 @@ def chart_facts(pack: Pack, catalog: Catalog) -> dict[str, Any]:
         facts.update(_boxes(catalog))
     if "box_labels" in fields and (together := _together(codes, len(pack.manifest.classes))) is not None:
         facts["together"] = together
+    facts["values"] = [
+        {"name": one.name, "edges": one.edges, "counts": one.counts, "median": one.spread.median}
+        for one in value_stats(pack)
+    ]
     if "landmarks" in fields:
         facts["landmarks"] = _whole_histogram(catalog.ragged("landmarks").lengths)
         if (shape := _mean_shape(catalog)) is not None:
@@ -152,7 +155,7 @@ def _histogram(values: NDArray[Any], log: bool = False) -> dict[str, Any]:
     low, high = float(values.min()), float(values.max())
     if high - low < 1e-6:
         low, high = low - 0.5, high + 0.5
-    counts, edges = np.histogram(values, _BINS, (low, high))
+    counts, edges = np.histogram(values, BINS, (low, high))
     edges = np.exp2(edges) if log else edges
     median = float(np.exp2(np.median(values)) if log else np.median(values))
     return {"edges": numbers(edges), "counts": counts.tolist(), "median": round(median, 2), "log": log}
@@ -161,7 +164,7 @@ def _histogram(values: NDArray[Any], log: bool = False) -> dict[str, Any]:
 def _whole_histogram(values: NDArray[Any]) -> dict[str, Any]:
     """Return a histogram of integers: a bar for 0, then one for each number, or for several if there are many."""
     highest = int(values.max()) if len(values) else 0
-    step = -(-highest // _BINS) or 1
+    step = -(-highest // BINS) or 1
     edges = np.array([0, *range(1, highest + step + 1, step)])
     counts, _ = np.histogram(values, edges - 0.5)
     median = float(np.median(values)) if highest else 0.0

@@ -117,6 +117,7 @@ def _figure(pack: Pack, pictures: Pictures, names: Sequence[str], record: int) -
     dot = '<span class="dot" style="background:{}"></span>'
     named = [(i, _name(names, i)) for i in ids] or of_mask
     keys = "".join(dot.format(color_of(i)) + escape(name) for i, name in named[:8])
+    keys += facts.get("value", "")
     keys += "".join(f"<br>{escape(text)}" for part in facts.get("parts", ()) for text in part.get("texts", ()))
     return f"<figure>{_drawing(facts)}<figcaption>{keys}<br><small>{source}</small></figcaption></figure>\n"
 

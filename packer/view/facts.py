@@ -17,7 +17,7 @@ from packer.format.lists import read_list
 from packer.format.manifest import of_parts
 from packer.format.pack import Pack
 from packer.model.annotation import Annotation, PartSpec
-from packer.model.fields import LISTS, OBJECTS, TEXTS, Field, only_boxes
+from packer.model.fields import BY_NAME, LISTS, OBJECTS, TEXTS, Field, only_boxes
 from packer.model.geometry import Geometry, move
 from packer.stats.problems import DataProblem, Example, Problems, find_problems
 from packer.view.catalog import RecordSet
@@ -36,6 +36,7 @@ from packer.view.pictures import LARGEST_SIDE, Pictures, data_uri, problem_of
 
 DRAWN = tuple(field for field in LISTS if field.moves or field.classes)
 """What is drawn in an image: places, and the classes of boxes."""
+VALUE = BY_NAME["value"]
 MOST_POINTS = 400
 """Maximum number of points drawn of a polygon."""
 MOST_REJECTED = 2000
@@ -141,6 +142,8 @@ def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], Regio
 def drawn_facts(annotation: Annotation) -> dict[str, Any]:
     """Return the parts of an annotation that are drawn, in pixels of its image."""
     facts: dict[str, Any] = {"label": annotation.label}
+    if annotation.value is not None:
+        facts["value"] = ", ".join(f"{number:.6g}" for number in annotation.value.tolist())
     if annotation.boxes is not None:
         facts["box_count"] = len(annotation.boxes)
     there = [(field, getattr(annotation, field.name)) for field in DRAWN]
@@ -235,7 +238,9 @@ def target_facts(target: Any, specs: Sequence[PartSpec]) -> dict[str, Any]:
         facts = {"label": None if shape or int(target) < 0 else int(target)}
         return {**facts, **target_parts({spec.name: target for spec in specs}, specs)} if len(shape) == 2 else facts
     label = target.get("label")
-    values: dict[str, Any] = {f.name: _array(target[f.target]) for f in DRAWN if target.get(f.target) is not None}
+    values: dict[str, Any] = {
+        f.name: _array(target[f.target]) for f in (*DRAWN, VALUE) if target.get(f.target) is not None
+    }
     facts = drawn_facts(Annotation(label=None if label is None or label < 0 else int(label), **values))
     return {**facts, **target_parts(target, specs)}
 

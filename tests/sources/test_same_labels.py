@@ -110,6 +110,7 @@ SETS: dict[str, tuple[str, Any]] = {
     "dlib": ("dlib:lists/train.xml", lambda: draw.photos("train/", draw.FACES) | {"lists/train.xml": draw.dlib()}),
     "list": ("list:lists/points.csv", lambda: draw.photos("train/", draw.FACES) | {
         "lists/points.csv": "".join(f"{name}.jpg {points}\n" for name, points in POINTS.items())}),
+    "name": (r"name:(?P<split>train|val)/(?P<class>[a-z]+)/", lambda: draw.classes("train/") | draw.classes("val/")),
     "cvat": ("cvat:lists/a.xml", lambda: draw.photos("images/") | {"lists/a.xml": draw.cvat()}),
     "labelme": ("labelme", lambda: draw.photos("images/") | {
         f"jsons/{name}.json": draw.labelme(name, f"..\\images\\{name}.jpg") for name in draw.BOXES}),

@@ -47,6 +47,7 @@ LAYOUTS = {
         '<image file="b.jpg"><box left="1"/></image><image file="x.jpg"/></images></dataset>',
     },
     "list": {"g.jpg": "", "u.jpg": "", "b.jpg": "", "l.txt": "g.jpg 1 2\nb.jpg 1 ?\nx.jpg 1 2\n"},
+    "name": {"1.5_g.jpg": "", "u.jpg": "", "x_b.jpg": ""},
     "cvat": {
         "g.jpg": "", "u.jpg": "", "b.jpg": "", "a.xml": "<annotations><version>1.1</version>"
         + "".join(f'<image name="{name}.jpg"><box label="c" xtl="1" ytl="1" xbr="{edge}" ybr="2"/></image>'
@@ -80,6 +81,8 @@ def opened(request, make_tree):
     spec = request.param
     if spec == "list":
         spec += f":{os.fsdecode(tree.root)}/l.txt"
+    if spec == "name":
+        spec += ":(?P<value>.+)_(?P<what>.)"
     columns = "path x y" if request.param == "list" else None
     return request.param, tree, open_source(spec, tree, SourceOptions(columns=columns))
 
@@ -115,7 +118,7 @@ def test_an_image_without_label_is_told_from_one_with_a_bad_one(opened):
 
 def test_a_label_without_image_is_left_over(opened):
     name, _, source = opened
-    assert len(list(source.unmatched_labels())) == (name not in ("none", "folder"))
+    assert len(list(source.unmatched_labels())) == (name not in ("none", "folder", "name"))
 
 
 def test_notes_are_text_and_classes_are_unique(opened):

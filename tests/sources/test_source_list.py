@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -325,3 +326,65 @@ def test_missing_images_behind_a_symlink_lead_out(make_tree, tmp_path):
     assert [finder.escapes(p) for p in (b"in/1.jpg", b"in/3.jpg", b"out/1.jpg", b"out/2.jpg", b"in/2.jpg")] == [
         *(False, False, True, True, True)
     ]
+
+
+def many(column: str, values: Iterable[object]) -> str:
+    """A list of images a.jpg to z.jpg with a column below a word; without the word, without a header."""
+    head = [f"file,{column}"] if column else []
+    return "\n".join([*head, *(f"{chr(97 + i)}.jpg,{value}" for i, value in enumerate(values))])
+
+
+def test_values(source_of):
+    source = source_of("a.jpg,x,1.5,-2\nb.jpg,y,,3\nd/c d.jpg,z,nan,3\n", "path label value*2")
+    first = source.annotate(b"a.jpg")
+    assert first.value == (1.5, -2) and first.label == "x" and first.landmarks is None
+    said = {b"b.jpg": "list.txt:2: its value is empty", b"d/c d.jpg": 'list.txt:3: "nan" is not a number'}
+    for image, says in said.items():
+        with pytest.raises(BadLabel, match=says):
+            source.annotate(image)
+    with pytest.raises(UsageError, match="the number of value columns must be given"):
+        source_of("a.jpg 1\n", "path value*")
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "read"),
+    [
+        ("angle", [0.5, -1, 2], "path value"),
+        ("label", [0.5, -1, 2], "path value"),
+        ("foo", [0.5, -1, 2], "path value"),
+        ("", [0.5, -1, 2], "path value"),
+        ("age", range(20, 40), "asks"),
+        ("age", [0, 1, 0], "asks"),
+        ("target", range(300, 320), "asks"),
+        ("", range(300, 320), "asks"),
+        ("diagnosis", range(-10, 10), "asks"),
+        ("label", range(300, 320), "path label"),
+        ("target", range(20), "path label"),
+        ("diagnosis", [0, 1, 4, 2], "path label"),
+        ("", [7, 2], "path label"),
+        ("rating", ["PG", "R", "13"], "path label"),
+        ("label", [0.5, 1.5, "cat"], "path label"),
+        ("age", [0.5, 1.5, "nan"], "path value"),
+    ],
+)
+def test_numbers_are_values_or_classes_or_asked_for(source_of, column, cells, read):
+    text = many(column, cells)
+    if read != "asks":
+        assert source_of(text)._columns.text == read
+        return
+    says = f"{f'the column {column}' if column else 'it'} has whole numbers, which may be classes or values"
+    with pytest.raises(UsageError, match=says) as caught:
+        source_of(text)
+    for columns in re.findall(r'columns="([^"]*)"', str(caught.value)):
+        raw = source_of(text, columns).annotate(b"a.jpg")
+        assert (raw.label, raw.value) == ((None, (float(cells[0]),)) if "value" in columns else (str(cells[0]), None))
+
+
+def test_columns_beside_values(source_of):
+    """Further values are read, other numbers are skipped and named; beside a class, a value is skipped as before."""
+    source = source_of("file,yaw,pitch,speed\na.jpg,0.5,1,30.25\nb.jpg,0.25,-1,31\n")
+    assert source._columns.text == "path value*2 _" and any("skipped: speed" in note for note in source.notes)
+    source = source_of("file,label,age\na.jpg,cat,30\nb.jpg,dog,31\n")
+    assert source._columns.text == "path label _" and any("skipped: age" in note for note in source.notes)
+    with pytest.raises(UsageError, match="the meaning of its columns is not clear: file, sex, age"):
+        source_of("file,sex,age\na.jpg,m,30.5\nb.jpg,f,31\n")

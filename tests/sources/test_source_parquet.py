@@ -320,3 +320,31 @@ def test_a_row_without_an_image_is_an_empty_file(tmp_path: Path) -> None:
             sizes.append(file.size)
     assert sizes == [len(image_file(0)), 0, len(image_file(2))]
     assert source.annotate(tree.images[2]).label == "c"
+
+
+def test_fractions_are_values(tmp_path: Path) -> None:
+    """Of a column that is called so, if nothing else is a label; or of one that is asked for, also of whole numbers."""
+    rows = [{"image": cell(i), "age": i + 0.5, "pose": [i, 1, 2.5], "year": 1990 + i, "pet": "cat"} for i in range(3)]
+    write(tmp_path / "src" / "a.parquet", rows, None, age=pa.float32(), pose=pa.list_(pa.float32(), 3))
+    tree, source = opened(tmp_path / "src", "auto")
+    found = [source.annotate(image) for image in tree.images]
+    assert [one.value for one in found] == [(0.5,), (1.5,), (2.5,)] and "values are those of age" in source.notes
+    assert found[1].extras == {"year": 1991, "pet": "cat"} and found[1].label is None
+    for spec, options, value, label in (
+        ("parquet:pose", {}, (1, 1, 2.5), None),
+        ("parquet:year", {"columns": "value"}, (1991,), None),
+        ("parquet:year", {}, None, "1991"),
+        ("parquet:pet", {}, None, "cat"),
+    ):
+        raw = open_source(spec, tree, SourceOptions(**options)).annotate(tree.images[1])
+        assert (raw.value, raw.label) == (value, label), spec
+
+
+def test_a_row_without_a_value_has_no_label(tmp_path: Path) -> None:
+    rows = [{"image": cell(i), "label": value} for i, value in enumerate((0.5, None, float("nan")))]
+    write(tmp_path / "src" / "a.parquet", rows, None, label=pa.float64())
+    tree, source = opened(tmp_path / "src", "auto")
+    assert source.annotate(tree.images[0]).value == (0.5,)
+    for image, says in ((tree.images[1], '"label"; add'), (tree.images[2], '"label" but nan')):
+        with pytest.raises(NoLabel, match=f"has no value in {says}"):
+            source.annotate(image)

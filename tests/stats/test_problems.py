@@ -556,3 +556,15 @@ def test_real_masks(real_data: Path, tmp_path: Path) -> None:
         found = regions_by_hand(pack.mask(example.record))
         sizes = [many for _, many, at_border in found if many < 9 and not at_border]
         assert example.detail.startswith(f"{len(sizes)} islands of {sum(sizes)} pixels: ")
+
+
+def test_values(tmp_path: Path) -> None:
+    """Images with equal bytes and other values are conflicts, those with equal values duplicates."""
+    with PackWriter(tmp_path / "p.lmdb") as writer:
+        for shade, value in ((1, 30.5), (1, 31), (2, 40), (2, 40), (3, None), (3, None)):
+            writer.write(np.full((8, 8), shade, np.uint8), value=value)
+    found = problems(open_pack(tmp_path / "p.lmdb"))
+    conflict = found["label-conflict"]
+    assert conflict.records.tolist() == [0, 1] and "1 file has different values" in conflict.text
+    assert conflict.examples[0].detail.startswith("30.5 / 31 (equal to ")
+    assert found["duplicate"].records.tolist() == [2, 3, 4, 5]

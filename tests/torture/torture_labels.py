@@ -175,7 +175,7 @@ def points_of(polygon: Polygon) -> Sequence[Point]:
 
 def check_finite(raw: RawAnnotation) -> None:
     points = [*(raw.landmarks or ()), *chain(*map(points_of, raw.polygons or ()), *(raw.keypoints or ()))]
-    assert all(-4e9 < value < 4e9 for value in chain(*(raw.boxes or ()), *points))
+    assert all(-4e9 < value < 4e9 for value in chain(*(raw.boxes or ()), *points, raw.value or ()))
     for name in (*(raw.box_labels or ()), raw.label or "", raw.origin):
         assert isinstance(name, str)
 

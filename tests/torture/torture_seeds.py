@@ -62,6 +62,8 @@ LIST += [
     b"\x01path (xmin ymin xmax ymax class)*\0a.jpg 10,20,30,40,1 5,6,7,8,0\n",
     b"\x38\0,filename,Cat,Dog\n0,/data/x/a.png,1,0\n1,/data/x/7.png,0,1\n",
     b'\x01path label split\0a.jpg;"a;b";train\n\n"7.jpg" ; c ; val\n',
+    b"\x81path value*2 label\0a.jpg,1.5,-2,x\n7.jpg,,nan,y\n",
+    b"\x38\0file,age,yaw\na.jpg,45,0.5\n7.jpg,2e3,-1\n",
 ]
 VOC = [
     b"\x01" + voc_xml("a.jpg", [("dog", 1, 2, 30, 20)], (30, 40)).encode(),

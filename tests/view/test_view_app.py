@@ -199,6 +199,8 @@ def brute(pack: Pack, query: Query) -> list[int]:
 def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: int, i: int) -> float | None:
     """The number by which a record is sorted, the lowest first; None: at the end."""
     what, _, of = sort.partition("-")
+    if of == "value":
+        return None
     if of == "boxes":
         return -count if what == "most" else count
     if of == "box":

@@ -19,6 +19,7 @@ from packer.model.annotation import RawAnnotation
 from packer.repack.formats import ForeignFile, Format, FormatOptions, Known, Masked, Pairs, Rich, Row, class_of
 from packer.sources.parquet_file import ParquetFile, columns_of_images, features_of
 from packer.sources.parquet_source import FORMATS, ParquetMeaning, Votes, layout_of, objects_of
+from packer.sources.parquet_values import numbers_of
 from packer.sources.places import SourceFile
 
 ROWS_AT_ONCE = 4096
@@ -100,11 +101,12 @@ class LabelColumns:
         raw = RawAnnotation(
             origin=origin,
             tags=layout.tags_of(values, origin),
+            value=numbers_of(layout.values, values, origin),
             extras={name: layout.plain(name, values[name]) for name in layout.extras},
             image_size=size if len(size) == 2 and all(size) and layout.objects is not None else None,
             **objects,
         )
-        plain = raw.tags is None and not raw.extras and layout.objects is None
+        plain = raw.tags is None and raw.value is None and not raw.extras and layout.objects is None
         return known if plain or isinstance(known, Exception) else Rich(known, raw)
 
 

@@ -80,31 +80,32 @@ FILE = "labels.csv"
 
 
 class ListLayout(Layout):
-    """A CSV file whose columns are those that the pack has: label, landmarks, tags, text, boxes with their flags."""
+    """A CSV file whose columns are those that the pack has: label, landmarks, tags, value, text, boxes with flags."""
 
     name = "list"
-    needs = frozenset({"label", "boxes", "landmarks", "tags", "extras"})
+    needs = frozenset({"label", "boxes", "landmarks", "tags", "value", "extras"})
 
     def __init__(self, folder: str, manifest: Manifest) -> None:
         super().__init__(folder, manifest)
         fields = manifest.fields
         self._flags = [name for name in FLAGS if f"box_fields.{name}" in fields]
         self.holds = frozenset({
-            "label", "boxes", "landmarks", "tags", "extras.text", "box_fields.voc_bndbox",
+            "label", "boxes", "landmarks", "tags", "value", "extras.text", "box_fields.voc_bndbox",
             *(f"box_fields.{name}" for name in FLAGS),
         })  # fmt: skip
         self.labels = f"list:FOLDER/{FILE}"
         self._lines: list[list[bytes]] = []
-        self._points = 0
+        self._points = self._values = 0
         self._text = False
         self._fraction = self._beyond = False
 
     def add(self, item: Item) -> None:
         """Keep the line of the image."""
         annotation, fields = item.annotation, self.manifest.fields
-        if "label" in fields and annotation.label is None:
-            self.lost["the class, which it does not have: it is not in the list"] += 1
-            return
+        for name, what in (("label", "class"), ("value", "value")):
+            if name in fields and getattr(annotation, name) is None:
+                self.lost[f"the {what}, which it does not have: it is not in the list"] += 1
+                return
         cells = [item.name]
         cells += [] if annotation.label is None else [as_bytes(self.classes[annotation.label])]
         if "landmarks" in fields:
@@ -117,6 +118,9 @@ class ListLayout(Layout):
         if "tags" in fields:
             tags = [0] * len(self.manifest.tags) if annotation.tags is None else annotation.tags.tolist()
             cells += [b"%d" % tag for tag in tags]
+        if annotation.value is not None:
+            self._values = len(annotation.value)
+            cells += [plain(number).encode("ascii") for number in annotation.value]
         if "extras" in fields:
             text = annotation.extras.get("text", "")
             self._text |= bool(text)
@@ -149,6 +153,9 @@ class ListLayout(Layout):
         if "tags" in fields:
             columns.append(f"tag*{len(self.manifest.tags)}")
             head += self.manifest.tags
+        if self._values:
+            columns.append(f"value*{self._values}".removesuffix("*1"))
+            head += [f"value{number}" for number in range(self._values)]
         if "extras" in fields:
             place = len(head)
             head.append("text")

@@ -14,7 +14,7 @@ from packer.errors import plural, printable
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import LISTS, Field
 from packer.repack.index_columns import EqualFiles, equal_files, items_of
-from packer.stats.columns import digests, other_ids
+from packer.stats.columns import digests, other_ids, value_columns
 from packer.stats.problems.problem import (
     CHECK,
     EXAMPLES,
@@ -246,7 +246,9 @@ def _conflicts(
     columns: ProblemColumns, equal: EqualFiles, kinds: NDArray[np.bool_], places: NDArray[np.bool_]
 ) -> DataProblem:
     groups = np.concatenate([np.flatnonzero(kinds), np.flatnonzero(places & ~kinds)])
-    parts = [plural(int(kinds.sum()), "file has", "files have") + " different classes"] if kinds.any() else []
+    has_values, has_classes = "value" in columns.fields, bool({"label", "tags", "box_labels"} & columns.fields)
+    what = " or ".join(["classes"] * (has_classes or not has_values) + ["values"] * has_values)
+    parts = [plural(int(kinds.sum()), "file has", "files have") + f" different {what}"] if kinds.any() else []
     if (moved := int((places & ~kinds).sum())) > 0:
         parts.append(plural(moved, "file has", "files have") + " equal classes in different places")
     examples = []
@@ -277,6 +279,8 @@ def _label_text(columns: ProblemColumns, record: int) -> str:
     if annotation.tags is not None:
         names = columns.pack.manifest.tags
         parts += [printable(name) for name, has in zip(names, annotation.tags.tolist(), strict=True) if has]
+    if annotation.value is not None:
+        parts += [f"{number:.6g}" for number in annotation.value.tolist()]
     return list_text(parts, 4) or "no label"
 
 
@@ -328,7 +332,7 @@ def _duplicates(columns: ProblemColumns, equal: EqualFiles, chosen: NDArray[np.b
 
 
 def _differences(columns: ProblemColumns, equal: EqualFiles) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return the groups whose records differ in classes, and those that differ in places in the image.
+    """Return the groups whose records differ in classes or values, and those that differ in places in the image.
 
     Records of a pack without a field say nothing about it. The objects of a record are compared in any order, by sums
     over them in which each class has a random weight.
@@ -345,6 +349,10 @@ def _differences(columns: ProblemColumns, equal: EqualFiles) -> tuple[NDArray[np
         row = np.where(tags.lengths > 0, np.cumsum(tags.lengths > 0) - 1, len(flags))[records]  # the last: no tags
         flags = np.concatenate([flags, np.zeros_like(flags[:1])])
         classes[groups[(flags[row] != flags[row[firsts]]).any(axis=1)]] = True
+    for values in value_columns(columns.pack).values():
+        records, firsts, groups = _having(columns, equal, "value")
+        numbers = np.nan_to_num(values[records], nan=np.inf)
+        classes[groups[numbers != numbers[firsts]]] = True
     weights = np.random.default_rng(0).uniform(1, 2, len(columns.classes) + 1)
     if {"boxes", "box_labels"} <= columns.fields:
         records, firsts, groups = _having(columns, equal, "box_labels")

@@ -46,6 +46,7 @@ export class Detail {
     const parts = [];
     if (facts.error) parts.push(element("p", { class: "note" }, facts.error));
     if (facts.label !== null) parts.push(element("h3", {}, "class"), element("div", {}, dot(facts.label), `${nameOf(facts.label)} (${facts.label})`));
+    if (facts.value) parts.push(element("h3", {}, "value"), element("div", {}, facts.value));
     if (facts.boxes) parts.push(element("h3", {}, `boxes: ${facts.box_count}`), ...this.boxes(facts));
     if (facts.landmarks?.length) parts.push(element("h3", {}, `landmarks: ${facts.landmarks.length}`), table(facts.landmarks.map((point, n) => [n + 1, point.join(", ")])));
     for (const [n, points] of (facts.keypoints ?? []).entries()) parts.push(...keypoints(points, facts.keypoints.length > 1 ? n + 1 : ""));

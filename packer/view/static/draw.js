@@ -223,7 +223,7 @@ export function picture(facts, options) {
   return frame;
 }
 
-// The classes; where there is none, the text or the name of the file.
+// The classes; where there is none, the value, the text or the name of the file.
 export function caption(facts) {
   const made = element("div", { class: "caption" });
   const ids = facts.label === null || facts.label === undefined ? [] : [facts.label];
@@ -231,6 +231,6 @@ export function caption(facts) {
   ids.sort((a, b) => drawn.focus.has(b) - drawn.focus.has(a));
   for (const id of ids.slice(0, 4)) made.append(dot(id), nameOf(id));
   if (ids.length > 4) made.append(` +${ids.length - 4}`);
-  if (!ids.length) made.append(textsOf(facts)[0]?.[1] ?? facts.file ?? facts.source?.split("/").pop() ?? facts.key ?? "");
+  if (!ids.length) made.append(facts.value ?? textsOf(facts)[0]?.[1] ?? facts.file ?? facts.source?.split("/").pop() ?? facts.key ?? "");
   return made;
 }

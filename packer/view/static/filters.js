@@ -5,7 +5,7 @@ import { bind, declare, get, onchange, pack, reset, set } from "./state.js";
 const $ = (id) => document.getElementById(id);
 // ranges "from..to", by the server's name
 const RANGES = {
-  boxes: "boxes", box: "largest box, % of image", width: "width, px", height: "height, px", aspect: "width / height",
+  boxes: "boxes", box: "largest box, % of image", width: "width, px", height: "height, px", aspect: "width / height", value: "value",
 };
 const FILTERS = ["text", "class", "match", "set", ...Object.keys(RANGES)];
 declare({ text: "", class: [], match: "any", set: [], sort: "packed", crops: false });
@@ -110,11 +110,12 @@ export function setUp(changed) {
   pack.packs?.forEach(({ name }, n) => $("pack").append(element("option", { value: `pack:${n}` }, name)));
   $("pack").parentElement.hidden = !(pack.packs?.length > 1);
   $("pack").addEventListener("change", () => set({ set: [...get("set").filter((name) => !name.startsWith("pack:")), $("pack").value].filter(Boolean) }));
-  const boxes = pack.fields.includes("boxes");
+  const boxes = pack.fields.includes("boxes"), values = pack.fields.includes("value");
   for (const one of document.querySelectorAll(".boxes-only")) one.hidden = !boxes;
+  for (const one of document.querySelectorAll(".values-only")) one.hidden = !values;
   for (const one of document.querySelectorAll(".sizes-only")) one.hidden = Boolean(pack.shape); // all images have one size
   for (const [name, title] of Object.entries(RANGES)) {
-    if (name.startsWith("box") ? boxes : !pack.shape) $("range-of").append(element("option", { value: name }, title));
+    if (name.startsWith("box") ? boxes : name === "value" ? values : !pack.shape) $("range-of").append(element("option", { value: name }, title));
   }
   rangeOf = $("range-of").value || "width";
   $("range-of").parentElement.hidden = !$("range-of").options.length;
