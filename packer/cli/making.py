@@ -79,6 +79,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "classes": list(inputs.classes),
         "labels": list(inputs.labels),
         "fields": list(inputs.fields),
+        "class_changes": [asdict(change) for change in inputs.class_changes],
         "boxes": inputs.count("boxes"),
         "landmarks": inputs.count("landmarks"),
         "values": inputs.count("value"),
@@ -152,6 +153,7 @@ def summary_facts(summary: BuildSummary) -> dict[str, Any]:
         "counts": dict(manifest.counts),
         "classes": list(manifest.classes),
         "rejected": as_json(read_list(summary.path, "rejected", manifest)),
+        "class_changes": [asdict(change) for change in summary.class_changes],
         "notes": list(manifest.notes),
         **({} if summary.jpeg_index is None else {"jpeg_index": jpeg_index_facts(summary.jpeg_index, manifest)}),
     }

@@ -223,6 +223,21 @@ OPTIONS = (
         expected=("a file with a name per line, or a pack", "write the names to a file, and name that"),
     ),
     Option(
+        "map", LABELS, SHAPES, CHANGED,
+        'New names of classes, of which several may become one: "car,bus,truck=vehicle"; or a file with such lines, or '
+        "YAML of OLD: NEW. May be repeated.", metavar="OLD,OLD=NEW|FILE",
+    ),
+    Option(
+        "drop_class", LABELS, SHAPES, CHANGED,
+        "Leave out the objects, and the images, of these classes, as --map calls them. For an image without any other "
+        "object, see --missing-labels. May be repeated.", metavar="NAME,NAME",
+    ),
+    Option(
+        "only_class", LABELS, SHAPES, CHANGED, "Leave out those of all other classes. May be repeated.",
+        metavar="NAME,NAME",
+    ),
+    Option("single_class", LABELS, SHAPES, CHANGED, "Give all classes this name.", metavar="NAME"),
+    Option(
         "boxes", LABELS, SHAPES, ALWAYS,
         "Boxes outside the image or without area: fail rejects the image, clip cuts them at the edge "
         "(and drops those without area), drop drops them.", choices=("fail", "clip", "drop"),
