@@ -24,9 +24,9 @@ from packer.sources.paths import MOST_CLASSES, as_bytes, as_text
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo_config import parse_yaml
 
-CLASS_OPTIONS = ("map", "drop_class", "only_class", "single_class")
 FORMS = "write OLD,OLD=NEW, or name a file with such lines, or a YAML file of OLD: NEW"
 NOTHING_LEFT = "only objects of dropped classes"
+NOTHING_LEFT_STEP = "pack it as an image without objects with --missing-labels=empty, or leave it out with skip"
 SHOWN = 5
 _PER_BOX = (*(f.name for f in FIELDS if f.per_box and f.kind.is_numeric), "box_lines", "box_texts")
 _SAYS = tuple(field.name for field in FIELDS if field.says and field.name != "boxes")
@@ -119,6 +119,21 @@ class ClassMap:
         mapped = {self.pairs.get(name, name) for name in names}
         return not {*self.pairs}.isdisjoint(names) or not (self.drop | self.only).isdisjoint(mapped)
 
+    def applies_to_masks(self, classes: Collection[str], are_alone: bool) -> bool:
+        """Return whether classes of masks get new names: those beside other labels only if one of them is named.
+
+        Raises:
+            UsageError: The options cannot mean pixels.
+        """
+        if are_alone and not classes:
+            step = "write the names to class_names.txt beside the masks, or give --mask-values=map:FILE"
+            raise UsageError(self.option, "is for names, but the masks have no names of classes", step)
+        applies = are_alone or self.names_any(classes)
+        if applies and self.single is not None:
+            step = f"merge classes by name: {option('map', 'cat,dog=animal')}"
+            raise UsageError(option("single-class"), "would give the background of masks that name, too", step)
+        return applies
+
     def check(self, known: Collection[str]) -> None:
         """Raise UsageError if an option names a class that is not among those that labels have."""
         mapped = {self.pairs.get(name, name) for name in known}
@@ -126,10 +141,10 @@ class ClassMap:
             ("map", self.pairs, known), ("drop-class", self.drop, mapped), ("only-class", self.only, mapped),
         ):  # fmt: skip
             for name in sorted({*wanted}.difference(there)):
-                near = get_close_matches(name, there, 3) or sorted(there)
-                have = ", ".join(map(printable, near[:SHOWN])) + ", ..." * (len(near) > SHOWN)
-                problem = f"names the class {printable(name)}, which no label has"
-                raise UsageError(option(given), problem, f"did you mean one of these: {have}" if have else "")
+                near, every = get_close_matches(name, there, 3), sorted(there)
+                have = ", ".join(map(printable, every[:SHOWN])) + ", ..." * (len(every) > SHOWN)
+                step = f"did you mean {' or '.join(map(printable, near))}?" if near else f"labels have {have or 'none'}"
+                raise UsageError(option(given), f"names the class {printable(name)}, which no label has", step)
 
     def raw(self, raw: RawAnnotation) -> RawAnnotation:
         """Return an annotation with the new names of its classes, and without the objects of those that are dropped."""
@@ -163,17 +178,21 @@ class ClassMap:
             if raw.label is not None:
                 counts[self.name_of(raw.label)] += 1
                 if mapped.label is None:
-                    return [], None, f"class {printable(self.name_of(raw.label))} is dropped"
+                    return [], None, dropped_reason(self.name_of(raw.label))
         emptied = any(raw.boxes and not mapped.boxes for raw, mapped in zip(raws, new, strict=True))
         if not emptied or any(raw.boxes or any(getattr(raw, n) is not None for n in _SAYS) for raw in new):
             return new, None, ""
-        step = "pack it as an image without objects with --missing-labels=empty, or leave it out with skip"
-        return new, NoLabel(path, f"has {NOTHING_LEFT}", step), ""
+        return new, NoLabel(path, f"has {NOTHING_LEFT}", NOTHING_LEFT_STEP), ""
 
     def changes(self, counts: Mapping[str, int]) -> tuple[ClassChange, ...]:
         """Return what becomes of the classes that change, of which `counts` has the numbers of labels."""
         new = ((name, self.new_name(name), count) for name, count in sorted(counts.items()))
         return tuple(ClassChange(*change) for change in new if change[0] != change[1])
+
+
+def dropped_reason(name: str) -> str:
+    """Return why an image of a dropped class is left out."""
+    return f"class {printable(name)} is dropped"
 
 
 def changes_notes(changes: Iterable[ClassChange]) -> list[str]:

@@ -395,6 +395,8 @@ OPTIONS = (
     Option("like", RUN, FREE, NEVER, "Take every option that is not given from PACK.", takes="pack"),
 )  # fmt: skip
 """In the order of the help."""
+CLASS_OPTIONS = ("map", "drop_class", "only_class", "single_class")
+"""Those of which `packer.packing.class_map` makes one mapping."""
 TABLE = {row.name: row for row in OPTIONS}
 """Name -> option."""
 

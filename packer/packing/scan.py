@@ -148,16 +148,7 @@ def read_inputs(
         elsewhere = replace(jobs, paths=others, numbers=range(-(-len(others) // length)))
         met = table.classes if class_map is None else dict.fromkeys(table.class_counts)
         names.update(met | _names_in(elsewhere, [*siblings, *sources], run))
-    declared = [source.classes for source in (*sources, *siblings) if source.classes is not None]
-    of_all_splits: Iterable[str] = names
-    if class_map is not None:
-        known = Counter({**dict.fromkeys(names, 0), **table.class_counts})
-        declared = _with_new_names(class_map, known, [*sources, *siblings], inputs, options.like is not None)
-        of_all_splits = class_map.new_names(names)
-    classes = ClassIds(fixed)
-    for name in table.classes if fixed is not None else (*table.classes, *of_all_splits):
-        classes.id_of(name, "")
-    table.finish(classes.final(declared)[0])
+    table.finish(_final_classes(jobs, names, [*sources, *siblings], inputs))
     for source in sources:
         inputs.notes += source.notes
         inputs.flip_index = inputs.flip_index or source.flip_index
@@ -172,30 +163,37 @@ def read_inputs(
     return inputs
 
 
-def _with_new_names(
-    class_map: ClassMap, known: Counter[str], sources: Sequence[BaseSource], inputs: Inputs, is_like: bool
-) -> list[tuple[str, ...]]:
-    """Return the class lists of the sources with the new names, and note what became of the classes.
+def _final_classes(jobs: Jobs, names: Iterable[str], sources: Sequence[BaseSource], inputs: Inputs) -> tuple[str, ...]:
+    """Return the names of the classes in the order of their ids, and note what became of those that were renamed.
 
     Args:
-        class_map: The new names.
-        known: The number of labels of each class that was met.
-        sources: The sources.
-        inputs: Receives what became of the classes.
-        is_like: Whether the options are those of a pack with more classes, perhaps, than this source has.
+        jobs: The jobs that have read the labels.
+        names: The classes of all splits, as the labels call them.
+        sources: The sources, and those of other splits.
+        inputs: Receives what became of classes.
 
     Raises:
         UsageError: An option names a class that no label has.
     """
-    lists = [source.classes for source in sources if source.classes is not None and not isinstance(source, MaskSource)]
-    masks = [source for source in sources if isinstance(source, MaskSource)]
-    for names in (*lists, *(source.old_classes for source in masks)):
-        known.update(dict.fromkeys(names, 0))
-    if not is_like:
-        class_map.check({*known, *class_map.listed})
-    inputs.class_changes = class_map.changes(known)
-    inputs.notes += changes_notes(inputs.class_changes)
-    return [*map(class_map.new_names, lists), *(source.classes for source in masks if source.classes is not None)]
+    class_map, met = jobs.class_map, jobs.table.classes
+    lists = [source.classes for source in sources if source.classes is not None]
+    if class_map is not None:
+        masks = [source for source in sources if isinstance(source, MaskSource)]
+        others = [source for source in sources if source.classes is not None and source not in masks]
+        lists = [source.classes or () for source in others]
+        known = Counter(jobs.table.class_counts)
+        for of_one in (names, *lists, *(source.old_classes for source in masks)):
+            known.update(dict.fromkeys(map(class_map.name_of, of_one), 0))
+        if jobs.options.like is None:  # of which this source need not have all
+            class_map.check({*known, *class_map.listed})
+        inputs.class_changes = class_map.changes(known)
+        inputs.notes += changes_notes(inputs.class_changes)
+        lists = [*map(class_map.new_names, lists), *(source.classes for source in masks if source.classes is not None)]
+        names = class_map.new_names(names)
+    classes = ClassIds(jobs.classes)
+    for name in met if jobs.classes is not None else (*met, *names):
+        classes.id_of(name, "")
+    return classes.final(lists)[0]
 
 
 def _names_in(jobs: Jobs, sources: Sequence[BaseSource], run: Run) -> dict[str, None]:
@@ -256,8 +254,12 @@ def _open_sources(
         _add_masks(masks, sources, options, inputs, class_map)
     sources += parts
     for part in parts:
-        if isinstance(part, MaskSource) and class_map is not None:
-            _rename_masks(part, class_map, False)
+        if (
+            class_map is not None
+            and isinstance(part, MaskSource)
+            and class_map.applies_to_masks(part.values.classes, False)
+        ):
+            part.rename(class_map.new_name)
     if inputs.label_files:  # one for each kind of labels
         inputs.label_files += ("",) * (len(inputs.labels) - len(inputs.label_files))
     inputs.mask_values = {name: one.values for one in sources if isinstance(one, MaskSource) for name in one.parts}
@@ -282,30 +284,14 @@ def _add_masks(
         of = f"masks are those in {where}" if masks.layout.lists else as_options(option("mask", where))
         inputs.notes.insert(1 if sources else 0, f"{of}: {count:,} masks fit images")
     are_alone = masks.are_alone and "instances" not in inputs.labels
-    if class_map is not None:
-        _rename_masks(masks, class_map, are_alone)
+    if class_map is not None and class_map.applies_to_masks(masks.values.classes, are_alone):
+        masks.rename(class_map.new_name)
     if are_alone:
         masks.take_classes(None if options.classes is None else read_classes(options.classes))
     if not masks.values.classes and options.mask_values is None:
         masks.notes.append(NO_NAMES)
     inputs.labels = (*inputs.labels, "masks")
     sources.append(masks)
-
-
-def _rename_masks(masks: MaskSource, class_map: ClassMap, are_alone: bool) -> None:
-    """Give the classes of masks their new names; those beside other labels only if one of them is named.
-
-    Raises:
-        UsageError: The options cannot mean pixels.
-    """
-    if are_alone and not masks.values.classes:
-        step = "write the names to class_names.txt beside the masks, or give --mask-values=map:FILE"
-        raise UsageError(class_map.option, "is for names, but the masks have no names of classes", step)
-    if are_alone or class_map.names_any(masks.values.classes):
-        if class_map.single is not None:
-            step = f"merge classes by name: {option('map', 'cat,dog=animal')}"
-            raise UsageError(option("single-class"), "would give the background of masks that name, too", step)
-        masks.rename(class_map.new_name)
 
 
 def _path_as_recorded(tree: Tree, file: str) -> str:
