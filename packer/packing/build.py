@@ -417,8 +417,7 @@ def _make_plan_of(
     """
 
     def in_a_worker(job: MeasureJob) -> list[tuple[int, int]]:
-        ((_, sizes),) = pool.run(measure, [job])
-        return list(sizes)
+        return [size for _, sizes in pool.run(measure, [job]) for size in sizes]
 
     def scratch(name: str) -> str:
         make_own_folder(reading.scratch)
@@ -496,7 +495,6 @@ def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[
         raise bad_inputs.too_many_bad_error(options, inputs, asked, not options.fail_fast, progress)
     if before:
         unchanged = sum(result.unchanged for result in results.values())
-        changed = len(before) - unchanged
-        again = f", {changed} packed again: their inputs or files have changed" if changed > 0 else ""
-        progress.note(f"note: {plural(unchanged, 'finished shard')} kept{again}")
+        again = f", {len(before) - unchanged} packed again: their inputs or files have changed"
+        progress.note(f"note: {plural(unchanged, 'finished shard')} kept{again * (unchanged < len(before))}")
     return [results[number] for number in sorted(results)]
