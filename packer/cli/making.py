@@ -373,7 +373,7 @@ def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> No
       packer convert imgs.lmdb imgs.hdf5
       packer convert imgs.lmdb small.lmdb --resize 128 --encode jpeg
       packer convert imgs.lmdb part.tfrecord --include chosen.txt
-      packer convert coco.lmdb cars.lmdb --map "bus,truck=car" --only-class car --missing-labels skip
+      packer convert imgs.lmdb cars.lmdb --map "bus,truck=car" --only-class car
     """
     from packer.repack.convert import convert as convert_pack
 
