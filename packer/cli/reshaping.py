@@ -48,7 +48,7 @@ def merge(packs: tuple[str, ...], progress: ProgressBar, **given: Any) -> Told:
       packer build ./new -o new.lmdb
       packer merge old.lmdb new.lmdb -o all.lmdb
       packer merge a.lmdb b.lmdb -o all.lmdb --duplicates drop
-      packer merge a.lmdb b.lmdb -o cars.lmdb --map "bus,truck=car" --only-class car
+      packer merge a.lmdb b.lmdb -o all.lmdb --map "bus,truck=car"
     """
     from packer.repack.merge import merge as merge_packs
 
