@@ -226,6 +226,7 @@ OPTIONS = (
         "map", LABELS, SHAPES, CHANGED,
         'New names of classes, of which several may become one: "car,bus,truck=vehicle"; or a file with such lines, or '
         "YAML of OLD: NEW. May be repeated.", metavar="OLD,OLD=NEW|FILE",
+        expected=("a text such as car,bus=vehicle, a file, or a list of them", 'write map="car,bus=vehicle"'),
     ),
     Option(
         "drop_class", LABELS, SHAPES, CHANGED,
