@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, counts_text, echo, echo_error, shortened, telling
-from packer.cli.values import OneOf, OptionsInSections, PackPath, build_option, build_options
+from packer.cli.values import OneOf, OptionsInSections, PackPath, build_option, build_options, class_options
 from packer.errors import EXIT_BAD_DATA, UsageError, option, plural, printable, size_text, time_text
 from packer.packing.build_options import NOT_IN_SPLIT, BuildOptions
 from packer.packing.option_table import BAD_DATA, IMAGE, INPUT, LABELS, OPTIONS, OUTPUT, RUN
@@ -79,6 +79,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "classes": list(inputs.classes),
         "labels": list(inputs.labels),
         "fields": list(inputs.fields),
+        "class_changes": [asdict(change) for change in inputs.class_changes],
         "boxes": inputs.count("boxes"),
         "landmarks": inputs.count("landmarks"),
         "values": inputs.count("value"),
@@ -152,6 +153,7 @@ def summary_facts(summary: BuildSummary) -> dict[str, Any]:
         "counts": dict(manifest.counts),
         "classes": list(manifest.classes),
         "rejected": as_json(read_list(summary.path, "rejected", manifest)),
+        "class_changes": [asdict(change) for change in summary.class_changes],
         "notes": list(manifest.notes),
         **({} if summary.jpeg_index is None else {"jpeg_index": jpeg_index_facts(summary.jpeg_index, manifest)}),
     }
@@ -265,6 +267,10 @@ def _options(context: click.Context, given: dict[str, Any]) -> BuildOptions:
     help="Labels of a file that has none: .npy, or IDX. Once for each of FILES.",
 )
 @build_option("classes", help="Class names in id order, one per line; or a pack.")
+@build_option("map")
+@build_option("drop_class")
+@build_option("only_class")
+@build_option("single_class")
 @build_option(
     "missing_labels", help="An image without a label, if others have one: it is bad, has no objects, or is left out."
 )
@@ -320,6 +326,7 @@ def _facts(report: AdoptReport) -> dict[str, object]:
         "linked_bytes": report.linked_bytes,
         "seconds": round(report.seconds, 3),
         "container": manifest.container,
+        "class_changes": [asdict(change) for change in report.class_changes],
         "counts": dict(manifest.counts),
         "classes": list(manifest.classes),
         "rejected": as_json(read_list(report.path, "rejected", manifest)),
@@ -348,6 +355,7 @@ SHOWN_REJECTED = 20
 @build_option("interpolation", help="Filter of --resize.  [default: area]")
 @build_option("include", help="Take only the records in FILE: one path, name, glob or key per line.")
 @build_option("exclude", help="Leave out the records in FILE, in the same form.")
+@class_options
 @build_option("overwrite")
 @build_option("scratch", help="With a URL as OUT: folder for unfinished shards.  [default: that for temporary files]")
 @build_option("workers")
@@ -365,6 +373,7 @@ def convert(pack: str, out: str, as_json: bool, quiet: bool, **given: Any) -> No
       packer convert imgs.lmdb imgs.hdf5
       packer convert imgs.lmdb small.lmdb --resize 128 --encode jpeg
       packer convert imgs.lmdb part.tfrecord --include chosen.txt
+      packer convert imgs.lmdb cars.lmdb --map "bus,truck=car" --only-class car
     """
     from packer.repack.convert import convert as convert_pack
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, echo, echo_error, shortened, telling
-from packer.cli.values import OneOf, PackPath, build_option
+from packer.cli.values import OneOf, PackPath, build_option, class_options
 from packer.errors import EXIT_BAD_DATA, UsageError, plural, printable, size_text, time_text
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     type=OneOf(("keep", "drop", "fail")),
     help="Records whose image files have the same bytes as an earlier one.",
 )
+@class_options
 @build_option("overwrite")
 @telling()
 def merge(packs: tuple[str, ...], progress: ProgressBar, **given: Any) -> Told:
@@ -47,6 +48,7 @@ def merge(packs: tuple[str, ...], progress: ProgressBar, **given: Any) -> Told:
       packer build ./new -o new.lmdb
       packer merge old.lmdb new.lmdb -o all.lmdb
       packer merge a.lmdb b.lmdb -o all.lmdb --duplicates drop
+      packer merge a.lmdb b.lmdb -o all.lmdb --map "bus,truck=car"
     """
     from packer.repack.merge import merge as merge_packs
 
@@ -83,6 +85,7 @@ def _facts(report: MergeReport) -> dict[str, Any]:
         "shards": report.shards,
         "relabelled": report.relabelled,
         "duplicates": {**asdict(report.duplicates), "dropped": report.dropped},
+        "class_changes": [asdict(change) for change in report.class_changes],
         "made_from": [asdict(origin) for origin in manifest.made_from],
         "notes": list(report.notes),
         "seconds": round(report.seconds, 3),

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from packer.cli.output import LocalPath
 from packer.errors import UsageError, printable
 from packer.packing.build_options import DEFAULTS, KINDS
-from packer.packing.option_table import ARGUMENT, OPTIONS, TABLE
+from packer.packing.option_table import ARGUMENT, CLASS_OPTIONS, OPTIONS, TABLE
 from packer.system.registry import choose
 
 if TYPE_CHECKING:
@@ -134,6 +134,15 @@ def build_option(name: str, **other: Any) -> Callable[[F], F]:
         given |= {"default": default if row.read is None else row.text(default), "show_default": True}
     names = [row.short] if row.short else []
     return click.option(*names, f"--{row.flag}", name, **given)
+
+
+def class_options(function: F) -> F:
+    """Give a command that makes packs of packs the options that change their classes."""
+    help = "A record of which those leave no object: error stops, empty keeps it without objects, skip leaves it out."
+    function = build_option("missing_labels", help=help)(function)
+    for name in reversed(CLASS_OPTIONS):
+        function = build_option(name)(function)
+    return function
 
 
 def build_options(function: F) -> F:

@@ -462,7 +462,7 @@ _INPUTS = frozenset(("found", "packed", "rejected", "skipped"))
 
 
 _NUMBERS = frozenset(("ignore_id", "max_pixels", "pad_value", "quality", "shard_bytes", "shuffle"))
-_LISTS = frozenset(("columns", "label_files", "labels", "part"))
+_LISTS = frozenset(("columns", "drop_class", "label_files", "labels", "map", "only_class", "part"))
 
 
 def _check_option(name: str, value: object) -> None:
@@ -472,7 +472,7 @@ def _check_option(name: str, value: object) -> None:
             _check_option(f"{name}.{inner}", of_repack)
     elif not (
         _are_texts(value)
-        if name in _LISTS
+        if name.removeprefix("repack.") in _LISTS
         else value is None or (type(value) is int and abs(value) < 1 << 63)
         if name in _NUMBERS
         else value is None or isinstance(value, str | bool | int | float)

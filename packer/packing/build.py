@@ -20,6 +20,7 @@ from packer.model.annotation import Progress, advancing
 from packer.model.rle import check_installed as check_pycocotools
 from packer.packing import bad_inputs, partial_builds
 from packer.packing.build_options import KINDS, BuildOptions
+from packer.packing.class_map import ClassChange
 from packer.packing.engines import Engine, open_engine, with_threads
 from packer.packing.journal import ShardResult
 from packer.packing.make_record import MeasureJob, measure
@@ -58,6 +59,7 @@ class BuildSummary:
     """The path as the options give it."""
     elsewhere: int = 0
     """How many of the skipped images are only not in the split of this pack."""
+    class_changes: tuple[ClassChange, ...] = ()
 
     def __repr__(self) -> str:
         counts = self.manifest.counts
@@ -253,20 +255,21 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
     summaries: dict[str | None, BuildSummary] = {}
     for options in (one for one in every if one.split in before):
         progress.note(f"note: {printable(options.output)} is finished")
-        manifest = read_manifest(options.output)
-        summaries[options.split] = BuildSummary(options.output, manifest, 0.0, None, options.output)
+        summaries[options.split] = BuildSummary(
+            options.output, read_manifest(options.output), 0.0, None, options.output
+        )
     with _pack_all(left, progress, reading) as packed:
         partial_builds.check_classes(
             [summary.manifest for summary in summaries.values()], [plan.inputs.classes for _, plan, *_ in packed]
         )
         shared = time.monotonic() - started - sum(seconds for *_, seconds in packed)  # counts for the first pack
         for output, plan, results, own in packed:
-            publishing, inputs = time.monotonic(), plan.inputs
+            publishing, inputs, given = time.monotonic(), plan.inputs, plan.options
             listings = (inputs.rejected, inputs.skipped, inputs.changed)
             manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
             seconds, shared = shared + own + time.monotonic() - publishing, 0.0
-            summaries[plan.options.split] = BuildSummary(
-                output.path, manifest, seconds, output.jpeg_index, plan.options.output, plan.elsewhere
+            summaries[given.split] = BuildSummary(
+                output.path, manifest, seconds, output.jpeg_index, given.output, plan.elsewhere, inputs.class_changes
             )
     return [summaries[options.split] for options in every]
 
@@ -414,14 +417,12 @@ def _make_plan_of(
     """
 
     def in_a_worker(job: MeasureJob) -> list[tuple[int, int]]:
-        ((_, sizes),) = pool.run(measure, [job])
-        return list(sizes)
+        return [size for _, sizes in pool.run(measure, [job]) for size in sizes]
 
     def scratch(name: str) -> str:
-        source = reading.scratch
-        make_own_folder(source)
-        progress.note(f"note: decompressing {printable(name)} once, to {printable(source)}")
-        return os.path.join(source, f"{len(os.listdir(source))}.tar")
+        make_own_folder(reading.scratch)
+        progress.note(f"note: decompressing {printable(name)} once, to {printable(reading.scratch)}")
+        return os.path.join(reading.scratch, f"{len(os.listdir(reading.scratch))}.tar")
 
     def check(jobs: Sequence[bad_inputs.CheckJob]) -> Iterator[tuple[int, dict[int, Rejected]]]:
         progress.stage("decoding", sum(job.stop - job.start for job in jobs))
@@ -494,7 +495,6 @@ def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[
         raise bad_inputs.too_many_bad_error(options, inputs, asked, not options.fail_fast, progress)
     if before:
         unchanged = sum(result.unchanged for result in results.values())
-        changed = len(before) - unchanged
-        again = f", {changed} packed again: their inputs or files have changed" if changed > 0 else ""
-        progress.note(f"note: {plural(unchanged, 'finished shard')} kept{again}")
+        again = f", {len(before) - unchanged} packed again: their inputs or files have changed"
+        progress.note(f"note: {plural(unchanged, 'finished shard')} kept{again * (unchanged < len(before))}")
     return [results[number] for number in sorted(results)]

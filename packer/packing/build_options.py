@@ -85,6 +85,11 @@ class BuildOptions:
         labels: Kinds of labels (docs/labels.md); the annotations of an image are merged.
         columns: The columns of each list, or once for all of them.
         classes: File with the class names in id order, one per line; or a pack, whose classes are used.
+        map: New names of classes, each text ``old,old=new``; or a file of such lines, or of YAML ``old: new``, which is
+            read at once.
+        drop_class: Classes to leave out, as `map` calls them; in each text names with commas between.
+        only_class: The classes to keep, in the same form.
+        single_class: The name of all classes.
         split: Pack only this split; class ids are those of all splits together. ``all`` packs all as one, which
             `build_pack` does anyway.
         include: File that lists the images to pack: one path, glob, key of the pack `like`, or name per line.
@@ -147,6 +152,10 @@ class BuildOptions:
     labels: tuple[str, ...] = ("auto",)
     columns: tuple[str, ...] = ()
     classes: str | None = None
+    map: tuple[str, ...] = ()
+    drop_class: tuple[str, ...] = ()
+    only_class: tuple[str, ...] = ()
+    single_class: str | None = None
     split: str | None = None
     include: str | None = None
     exclude: str | None = None
@@ -199,6 +208,11 @@ class BuildOptions:
             from packer.sources import known_kind
 
             object.__setattr__(self, "labels", tuple(map(known_kind, self.labels)))
+        if self.map or self.drop_class or self.only_class or self.single_class is not None:
+            from packer.packing.class_map import ClassMap, map_texts
+
+            object.__setattr__(self, "map", map_texts(self.map))
+            ClassMap.of(self)  # raises UsageError
         for rule in RULES:
             rule(self)
 

@@ -26,6 +26,7 @@ from packer.images.masks import MaskValues
 from packer.images.parts import FactsFound
 from packer.model.annotation import PartSpec
 from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, OBJECTS, label_arrays
+from packer.packing.class_map import ClassChange
 from packer.packing.make_record import PART_COLUMN, PART_FILE
 from packer.packing.partition import (
     CLASSES,
@@ -222,6 +223,8 @@ class Inputs:
     notes: list[str] = field(default_factory=list)
     chosen: str = ""
     """The labels that ``--labels auto`` has chosen, and why; the first of `notes` says it, too, with all counts."""
+    class_changes: tuple[ClassChange, ...] = ()
+    """What became of the classes that have other names in the pack, or none."""
     tags: tuple[str, ...] = ()
     """Names of the tags, if a source has them."""
     flip_index: tuple[int, ...] | None = None
@@ -341,6 +344,8 @@ class InputTable:
         """Of each partition."""
         self.classes: dict[str, None] = {}
         """The names that were met."""
+        self.class_counts: Counter[str] = Counter()
+        """With a `ClassMap`: the number of labels of each class, as the labels call it."""
         self._columns: set[str] = set()
         self._members: set[str] = set()
 
@@ -353,6 +358,7 @@ class InputTable:
         inputs = self.inputs
         self._rows[number] = found.rows
         self.classes.update(dict.fromkeys(found.classes))
+        self.class_counts.update(found.class_counts)
         self._columns |= found.columns
         self._members |= found.members
         inputs.counts.update(found.counts)

@@ -223,6 +223,22 @@ OPTIONS = (
         expected=("a file with a name per line, or a pack", "write the names to a file, and name that"),
     ),
     Option(
+        "map", LABELS, SHAPES, CHANGED,
+        'New names of classes, of which several may become one: "car,bus,truck=vehicle"; or a file with such lines, or '
+        "YAML of OLD: NEW. May be repeated.", metavar="OLD,OLD=NEW|FILE",
+        expected=("a text such as car,bus=vehicle, a file, or a list of them", 'write map="car,bus=vehicle"'),
+    ),
+    Option(
+        "drop_class", LABELS, SHAPES, CHANGED,
+        "Leave out the objects, and the images, of these classes, as --map calls them. For an image without any other "
+        "object, see --missing-labels. May be repeated.", metavar="NAME,NAME",
+    ),
+    Option(
+        "only_class", LABELS, SHAPES, CHANGED, "Leave out those of all other classes. May be repeated.",
+        metavar="NAME,NAME",
+    ),
+    Option("single_class", LABELS, SHAPES, CHANGED, "Give all classes this name.", metavar="NAME"),
+    Option(
         "boxes", LABELS, SHAPES, ALWAYS,
         "Boxes outside the image or without area: fail rejects the image, clip cuts them at the edge "
         "(and drops those without area), drop drops them.", choices=("fail", "clip", "drop"),
@@ -380,6 +396,8 @@ OPTIONS = (
     Option("like", RUN, FREE, NEVER, "Take every option that is not given from PACK.", takes="pack"),
 )  # fmt: skip
 """In the order of the help."""
+CLASS_OPTIONS = ("map", "drop_class", "only_class", "single_class")
+"""Those of which `packer.packing.class_map` makes one mapping."""
 TABLE = {row.name: row for row in OPTIONS}
 """Name -> option."""
 

@@ -23,6 +23,7 @@ from packer.images.parts import BY_KIND, FactsFound, PartKind, check_size
 from packer.model.annotation import Annotation, PartFile, RawAnnotation
 from packer.model.fields import FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members, texts_of
 from packer.packing.build_options import BuildOptions
+from packer.packing.class_map import NOTHING_LEFT, ClassMap
 from packer.packing.make_record import (
     ETAG_SCHEMA,
     PART_COLUMN,
@@ -72,6 +73,7 @@ class PartitionJob(HeaderJob):
     options: BuildOptions
     classes: tuple[str, ...] | None
     """The names of ``--classes FILE``."""
+    class_map: ClassMap | None
     file: str
     """The file to write; there is none if no image is good."""
     sources: tuple[BaseSource, ...] | None = None
@@ -93,6 +95,8 @@ class Partition:
     """Number of images to pack."""
     classes: list[str] = field(default_factory=list)
     """The names that were met."""
+    class_counts: Counter[str] = field(default_factory=Counter)
+    """With a `ClassMap`: the number of labels of each class, as the labels call it."""
     columns: set[str] = field(default_factory=set)
     """The FIELD_NAMES that an image has, and the columns of parts."""
     part_facts: dict[str, FactsFound] = field(default_factory=dict)
@@ -144,16 +148,11 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
         try:
             if number in headers.bad:
                 raise headers.bad[number]
-            try:
-                raws, missing = [source.annotate(path) for source in sources], set[str]()
-            except NoLabel:
-                if job.options.missing_labels == "error":
-                    raise
-                if job.options.missing_labels == "skip":
-                    more_names |= names_of([path], sources) if of_all_splits else {}
-                    result.skipped.append(Skipped(os.fsdecode(path), "no label"))
-                    continue
-                raws, missing = _labels_there(path, sources)
+            raws, missing, left_out = _labels_of(job, path, sources, result)
+            if left_out:
+                more_names |= names_of([path], sources) if of_all_splits else {}
+                result.skipped.append(Skipped(os.fsdecode(path), left_out))
+                continue
             header = None if code == UNREAD else Header.from_code(code, width, height)
             parts = {
                 name: _checked_part(job, file, header, kinds[name], result.part_facts.setdefault(name, FactsFound()))
@@ -183,7 +182,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
     if suspects:
         columns = _columns(job, suspects, headers, Counter())
         result.suspects = pa.RecordBatch.from_arrays(columns, schema=job.schema)
-    for name in more_names:
+    for name in more_names if job.class_map is None else job.class_map.new_names(more_names):
         classes.id_of(name, "")
     if good or of_all_splits:
         result.classes = [] if job.classes is not None else classes.names
@@ -303,15 +302,35 @@ def checked_texts(annotation: Annotation, path: bytes) -> Texts:
         raise BadLabel(path, f"an annotation that JSON cannot hold: {error}", "fix the label") from None
 
 
-def _labels_there(path: bytes, sources: Sequence[BaseSource]) -> tuple[list[RawAnnotation], set[str]]:
-    """Return the annotations of an image from the sources that have one, and the parts that it lacks; "" is a label."""
-    raws, missing = [], set[str]()
+def _labels_of(
+    job: PartitionJob, path: bytes, sources: Sequence[BaseSource], result: Partition
+) -> tuple[list[RawAnnotation], set[str], str]:
+    """Return the annotations of an image, the parts that it lacks ("" is a label), and why it is left out, or "".
+
+    Raises:
+        BadLabel: A label is invalid, or missing (NoLabel) where each image must have one.
+    """
+    raws: list[RawAnnotation] = []
+    policy, fault, reason, missing = job.options.missing_labels, None, "no label", set[str]()
     for source in sources:
         try:
             raws.append(source.annotate(path))
-        except NoLabel:
+        except NoLabel as error:
+            fault = fault or error
             missing |= {*source.parts} or {""}
-    return raws or [RawAnnotation(origin=as_text(path))], missing
+            if policy != "empty":
+                break
+    if job.class_map is not None:
+        raws, emptied, left_out = job.class_map.of_image(raws, path, result.class_counts)
+        if left_out:
+            return raws, set(), left_out
+        if emptied is not None:
+            reason = NOTHING_LEFT if fault is None else reason
+            fault = fault or emptied
+            missing.add("")
+    if fault is not None and policy == "error":
+        raise fault
+    return raws or [RawAnnotation(origin=as_text(path))], missing, reason if fault and policy == "skip" else ""
 
 
 ROWS_A_BATCH = 1 << 16

@@ -11,7 +11,7 @@ from packer.errors import PackerError, UsageError, option, printable
 from packer.format.lists import selection_file
 from packer.format.manifest import Manifest, read_manifest
 from packer.packing.build_options import DEFAULT_CONTAINER, DEFAULTS, KINDS, BuildOptions, default_encoding
-from packer.packing.option_table import OPTIONS, TABLE, label_of
+from packer.packing.option_table import CLASS_OPTIONS, OPTIONS, TABLE, label_of
 from packer.sources import NO_FILES
 from packer.sources.paths import as_bytes, quoted_value
 from packer.sources.tree import MIB, lines_of, read_file
@@ -155,7 +155,7 @@ def command_of(manifest: Manifest, pack: str) -> str:
     if manifest.made_from:
         words = ["packer", manifest.made_from[0].command, *(origin.name for origin in manifest.made_from)]
         for name, value in manifest.options.get("repack", {}).items():
-            words += [label_of(name)] if value is True else [label_of(name), str(value)]
+            words += _words(name, value)
         if words[1] == "convert":
             return shlex.join([*words[:3], pack, option("format"), manifest.container]) + _conversion_options(
                 manifest, pack
@@ -187,6 +187,12 @@ def command_of(manifest: Manifest, pack: str) -> str:
     return shlex.join([*words, "-o", pack])
 
 
+def _words(name: str, value: Any) -> list[str]:
+    """Return an option, with each of its values, as words of a command."""
+    values = value if isinstance(value, list) else [value]
+    return [word for one in values for word in ([label_of(name)] if one is True else [label_of(name), str(one)])]
+
+
 def _conversion_options(manifest: Manifest, pack: str) -> str:
     """Return the options of a conversion, with a comment: a pack does not say which of them are those of its source."""
     options = manifest.options
@@ -196,6 +202,8 @@ def _conversion_options(manifest: Manifest, pack: str) -> str:
     words = [word for name in names for word in (label_of(name), str(options[name]))]
     for name in (n for n in ("include", "exclude") if n in options):
         words += [option(name), os.path.join(pack, _file(manifest, name))]
+    for name, value in options.get("repack", {}).items():
+        words += _words(name, value) if name in (*CLASS_OPTIONS, "missing_labels") else []
     return f" {shlex.join(words)}  # or so: {manifest.made_from[0].name} may have had some of these" if words else ""
 
 

@@ -7,7 +7,8 @@ can share the table as a mapped file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple, cast, overload
@@ -20,6 +21,7 @@ from packer.format.manifest import MANIFEST_NAME, Rejected, names_a_pack
 from packer.images.image_headers import OnAnimation
 from packer.model.annotation import Progress
 from packer.packing.build_options import BuildOptions, not_in_split
+from packer.packing.class_map import ClassMap, changes_notes
 from packer.packing.input_table import Inputs, InputTable, read_selection
 from packer.packing.make_record import UNREAD, Headers, rejected, rejected_of_path
 from packer.packing.option_table import TABLE
@@ -131,23 +133,22 @@ def read_inputs(
             also = f", but videos: {quoted_value(video)}"
             step = f"extract frames as images first: ffmpeg -i {quoted_value(video)} FRAMES/%06d.jpg"
         raise UsageError(options.source, f"no images found{also}", step)
-    tree, sources, siblings = _open_sources(tree, options, inputs)
     fixed = None if options.classes is None else read_classes(options.classes)
+    class_map = ClassMap.of(options, fixed)
+    tree, sources, siblings = _open_sources(tree, options, inputs, class_map)
     inputs.work_in(folder)
     table = InputTable(inputs)
     paths, others = _choose_images(tree, sources, options, inputs, bool(siblings))
     inputs.images, inputs.taken = len(tree.images), len(paths)
     length = max(IMAGES_A_JOB, min(MOST_IMAGES_A_JOB, len(paths) // JOBS))
-    jobs = Jobs(paths, length, tree.root, tree.members, options, fixed, table, sources, range(-(-len(paths) // length)))
+    every = range(-(-len(paths) // length))
+    jobs = Jobs(paths, length, tree.root, tree.members, options, fixed, class_map, table, sources, every)
     _read_all(jobs, table, run, progress or Progress())
-    if fixed is None and options.one_split is not None and not names:
+    if (fixed is None or class_map is not None) and options.one_split is not None and not names:
         elsewhere = replace(jobs, paths=others, numbers=range(-(-len(others) // length)))
-        names.update(table.classes | _names_in(elsewhere, [*siblings, *sources], run))
-    classes = ClassIds(fixed)
-    for name in table.classes if fixed is not None else table.classes | names:
-        classes.id_of(name, "")
-    declared = (source.classes for source in (*sources, *siblings) if source.classes is not None)
-    table.finish(classes.final(declared)[0])
+        met = table.classes if class_map is None else dict.fromkeys(table.class_counts)
+        names.update(met | _names_in(elsewhere, [*siblings, *sources], run))
+    table.finish(_final_classes(jobs, names, [*sources, *siblings], inputs))
     for source in sources:
         inputs.notes += source.notes
         inputs.flip_index = inputs.flip_index or source.flip_index
@@ -160,6 +161,39 @@ def read_inputs(
             inputs.chosen += f"; {unread}"
         inputs.notes[0] += what_was_read((inputs.rows, len(inputs.classes), *inputs.objects), unread)
     return inputs
+
+
+def _final_classes(jobs: Jobs, names: Iterable[str], sources: Sequence[BaseSource], inputs: Inputs) -> tuple[str, ...]:
+    """Return the names of the classes in the order of their ids, and note what became of those that were renamed.
+
+    Args:
+        jobs: The jobs that have read the labels.
+        names: The classes of all splits, as the labels call them.
+        sources: The sources, and those of other splits.
+        inputs: Receives what became of classes.
+
+    Raises:
+        UsageError: An option names a class that no label has.
+    """
+    class_map, met = jobs.class_map, jobs.table.classes
+    lists = [source.classes for source in sources if source.classes is not None]
+    if class_map is not None:
+        masks = [source for source in sources if isinstance(source, MaskSource)]
+        others = [source for source in sources if source.classes is not None and source not in masks]
+        lists = [source.classes or () for source in others]
+        known = Counter(jobs.table.class_counts)
+        for of_one in (names, *lists, *(source.old_classes for source in masks)):
+            known.update(dict.fromkeys(map(class_map.name_of, of_one), 0))
+        if jobs.options.like is None:  # of which this source need not have all
+            class_map.check({*known, *class_map.listed})
+        inputs.class_changes = class_map.changes(known)
+        inputs.notes += changes_notes(inputs.class_changes)
+        lists = [*map(class_map.new_names, lists), *(source.classes for source in masks if source.classes is not None)]
+        names = class_map.new_names(names)
+    classes = ClassIds(jobs.classes)
+    for name in met if jobs.classes is not None else (*met, *names):
+        classes.id_of(name, "")
+    return classes.final(lists)[0]
 
 
 def _names_in(jobs: Jobs, sources: Sequence[BaseSource], run: Run) -> dict[str, None]:
@@ -179,7 +213,9 @@ def _names_in(jobs: Jobs, sources: Sequence[BaseSource], run: Run) -> dict[str, 
     return found
 
 
-def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tree, list[BaseSource], list[BaseSource]]:
+def _open_sources(
+    tree: Tree, options: BuildOptions, inputs: Inputs, class_map: ClassMap | None
+) -> tuple[Tree, list[BaseSource], list[BaseSource]]:
     """Return the tree without its masks, the sources, and those of other splits whose classes count."""
     base = SourceOptions(
         options.one_split, options.one_columns, None, options.labels == ("auto",),
@@ -215,8 +251,15 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
         inputs.labels = (*inputs.labels, "instances")
         sources.append(instances)
     if masks is not None:
-        _add_masks(masks, sources, options, inputs)
+        _add_masks(masks, sources, options, inputs, class_map)
     sources += parts
+    for part in parts:
+        if (
+            class_map is not None
+            and isinstance(part, MaskSource)
+            and class_map.applies_to_masks(part.values.classes, False)
+        ):
+            part.rename(class_map.new_name)
     if inputs.label_files:  # one for each kind of labels
         inputs.label_files += ("",) * (len(inputs.labels) - len(inputs.label_files))
     inputs.mask_values = {name: one.values for one in sources if isinstance(one, MaskSource) for name in one.parts}
@@ -232,13 +275,18 @@ def _open_sources(tree: Tree, options: BuildOptions, inputs: Inputs) -> tuple[Tr
     return tree, sources, [open_source(spec, tree, of_all) for spec in others]
 
 
-def _add_masks(masks: MaskSource, sources: list[BaseSource], options: BuildOptions, inputs: Inputs) -> None:
+def _add_masks(
+    masks: MaskSource, sources: list[BaseSource], options: BuildOptions, inputs: Inputs, class_map: ClassMap | None
+) -> None:
     """Add masks to the other sources; alone, their classes are those of the pack."""
     where, count = printable(masks.layout.where), len(masks.layout.matches.label_of)
     if options.labels == ("auto",):
         of = f"masks are those in {where}" if masks.layout.lists else as_options(option("mask", where))
         inputs.notes.insert(1 if sources else 0, f"{of}: {count:,} masks fit images")
-    if masks.are_alone and "instances" not in inputs.labels:
+    are_alone = masks.are_alone and "instances" not in inputs.labels
+    if class_map is not None and class_map.applies_to_masks(masks.values.classes, are_alone):
+        masks.rename(class_map.new_name)
+    if are_alone:
         masks.take_classes(None if options.classes is None else read_classes(options.classes))
     if not masks.values.classes and options.mask_values is None:
         masks.notes.append(NO_NAMES)
@@ -266,6 +314,7 @@ class Jobs(Sequence[PartitionJob]):
     members: MemberPlaces | None
     options: BuildOptions
     classes: Sequence[str] | None
+    class_map: ClassMap | None
     table: InputTable
     sources: Sequence[BaseSource]
     numbers: range
@@ -294,6 +343,7 @@ class Jobs(Sequence[PartitionJob]):
             etags=tuple(members.etags[row] for row in rows) if members is not None and members.etags else None,
             options=options,
             classes=None if self.classes is None else tuple(self.classes),
+            class_map=self.class_map,
             file=self.table.file_of(number),
             sources=self._sources_of(paths),
         )

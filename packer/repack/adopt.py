@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 from packer.errors import AnyPath, UsageError, WorkerDied, option, plural, printable
 from packer.format.manifest import INDEX_SUFFIX, names_a_pack
 from packer.model.annotation import Progress, advancing
+from packer.packing.option_table import CLASS_OPTIONS
 from packer.repack.formats import FormatOptions, check_roles, recognize
 from packer.system import usable_cores
 
 if TYPE_CHECKING:
     from packer.format.manifest import Manifest
     from packer.packing.build_options import BuildOptions
+    from packer.packing.class_map import ClassChange
     from packer.packing.input_table import Inputs
     from packer.repack.adopt_file import FileJob, FileResult
 
@@ -30,6 +32,7 @@ READ_ONE_HERE_BYTES = 1 << 30
 """The same for one file, which a worker would not read any faster."""
 OF_A_BUILD = (
     "classes",
+    *CLASS_OPTIONS,
     "missing_labels",
     "boxes",
     "max_bad",
@@ -56,6 +59,10 @@ class AdoptOptions:
         ignore_id: The value of the pixels of masks that are of no class. None: 255, unless it is a class.
         labels: Files with the labels of files that have none, one for each.
         classes: File with the class names in id order, one per line; or a pack.
+        map: New names of classes, each text ``old,old=new``; or a file of such lines, or of YAML ``old: new``.
+        drop_class: Classes to leave out, as `map` calls them; in each text names with commas between.
+        only_class: The classes to keep, in the same form.
+        single_class: The name of all classes.
         missing_labels: An image without a label: error (it is bad), empty (it has no objects) or skip.
         boxes: Boxes outside the image or without area: fail, clip or drop.
         max_bad: Maximum number (``5``) or share (``0.5%``) of bad images to leave out.
@@ -75,6 +82,10 @@ class AdoptOptions:
     ignore_id: int | None = None
     labels: tuple[str, ...] = ()
     classes: str | None = None
+    map: Sequence[str] = ()
+    drop_class: Sequence[str] = ()
+    only_class: Sequence[str] = ()
+    single_class: str | None = None
     missing_labels: str = "error"
     boxes: str = "fail"
     max_bad: str = "0"
@@ -120,7 +131,10 @@ class AdoptOptions:
         columns = [f"{role}={name}" for role, name in self.roles.items()]
         given = {} if self.classes is None else {"classes": "given"}
         of_masks = {} if self.ignore_id is None else {"ignore_id": self.ignore_id}
-        return {"columns": columns, **{name: getattr(self, name) for name in names}, **given, **of_masks}
+        from packer.repack.pack_classes import recorded_classes
+
+        recorded = {"columns": columns, **{name: getattr(self, name) for name in names}, **given, **of_masks}
+        return recorded_classes(self.checked, recorded)
 
 
 def _by_role(columns: Mapping[str, str] | Sequence[str] | str) -> dict[str, str]:
@@ -149,6 +163,8 @@ class AdoptReport:
     linked_bytes: int
     """Size of the files that it refers to."""
     seconds: float
+    class_changes: tuple[ClassChange, ...] = ()
+    """What became of classes that were renamed or dropped."""
 
 
 def adopt(
@@ -174,8 +190,9 @@ def adopt(
         StorageError: The pack cannot be written.
     """
     from packer.packing.bad_inputs import too_many, too_many_bad_error
+    from packer.packing.class_map import changes_notes
     from packer.packing.publish import Output, check_folder
-    from packer.repack.adopt_pack import classes_of, final_tables, manifest_of, parts_in, with_shards
+    from packer.repack.adopt_pack import classes_of, final_tables, manifest_of, new_classes, parts_in, with_shards
     from packer.system.atomic import make_own_folder
 
     started = time.monotonic()
@@ -195,8 +212,11 @@ def adopt(
         results = _read_all_files(asked, jobs, progress)
         inputs = _inputs(results, skipped)
         classes, ids = classes_of(results, jobs, asked.classes is not None)
+        new = new_classes(checked, classes, results)
+        classes = classes if new is None else new.names
         parts = parts_in(results, jobs, classes, asked.ignore_id)
-        tables = list(final_tables(results, jobs, ids, inputs, asked.missing_labels))
+        tables = list(final_tables(results, jobs, ids, inputs, asked.missing_labels, new))
+        inputs.notes += [] if new is None else changes_notes(new.changes)
         inputs.rows = sum(map(len, tables))
         if too_many(checked, inputs.bad, inputs.asked):
             raise too_many_bad_error(checked, inputs, inputs.asked, False, progress, [option("json")])
@@ -214,7 +234,8 @@ def adopt(
     own = sum(file.bytes for file in manifest.files if file.name not in manifest.linked)
     own += os.path.getsize(os.path.join(output.path, "pack.json"))
     linked = sum(result.bytes for result in results)
-    return AdoptReport(output.path, manifest, own, linked, time.monotonic() - started)
+    changes = () if new is None else new.changes
+    return AdoptReport(output.path, manifest, own, linked, time.monotonic() - started, changes)
 
 
 def _jobs(asked: AdoptOptions, paths: list[str], kind: str, folder: str) -> list[FileJob]:

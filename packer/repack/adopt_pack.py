@@ -22,6 +22,8 @@ from packer.images.masks import MaskValues
 from packer.model.annotation import PartSpec
 from packer.model.annotation_columns import column, present
 from packer.model.fields import CLASS_IDS, FIELDS, OBJECTS
+from packer.packing.build_options import BuildOptions
+from packer.packing.class_map import NOTHING_LEFT, NOTHING_LEFT_STEP, ClassMap
 from packer.packing.input_table import Inputs
 from packer.packing.make_record import rejected
 from packer.packing.partition import mark_missing_labels, no_objects, renumbered
@@ -31,6 +33,7 @@ from packer.packing.resume import library_versions
 from packer.repack.adopt_file import FileJob, FileResult
 from packer.repack.formats import NO_MASKS
 from packer.repack.index_columns import recount
+from packer.repack.pack_classes import PackClasses
 from packer.sources.mask_files import MASK
 from packer.sources.mask_values import with_ignored
 from packer.sources.paths import MOST_CLASSES, as_text
@@ -167,6 +170,24 @@ def classes_of(
     return classes, [np.array([order[name] for name in result.names], np.int64) for result in results]
 
 
+def new_classes(options: BuildOptions, classes: tuple[str, ...], results: Sequence[FileResult]) -> PackClasses | None:
+    """Return the classes that the options ask for; None if these stay.
+
+    Raises:
+        UsageError: An option names a class that no label has, or there are numbers or masks instead of names.
+    """
+    if (class_map := ClassMap.of(options)) is None:
+        return None
+    if options.classes is not None:
+        problem = "is for the names in the files, but --classes says what their numbers mean"
+        raise UsageError(class_map.option, problem, "leave out one of them")
+    if any(result.masks for result in results) and not any(result.fields for result in results):
+        step = "adopt the files without it, and convert the pack with it"
+        raise UsageError(class_map.option, "changes no masks in files of other tools", step)
+    class_map.check(classes)
+    return PackClasses(class_map, classes, {})
+
+
 def _titled(results: Sequence[FileResult], jobs: Sequence[FileJob], count: int) -> tuple[str, ...]:
     """Return the names of `count` numbered classes: those in the files, else their numbers."""
     titles: dict[int, str] = {}
@@ -185,7 +206,12 @@ def _titled(results: Sequence[FileResult], jobs: Sequence[FileJob], count: int) 
 
 
 def final_tables(
-    results: Sequence[FileResult], jobs: Sequence[FileJob], ids: Sequence[Any], inputs: Inputs, missing: str
+    results: Sequence[FileResult],
+    jobs: Sequence[FileJob],
+    ids: Sequence[Any],
+    inputs: Inputs,
+    missing: str,
+    new: PackClasses | None = None,
 ) -> Iterator[Any]:
     """Yield the table of each file with the final class ids, without the images that lack a label if others have one.
 
@@ -195,15 +221,21 @@ def final_tables(
         ids: For each file, the final id of each of its classes.
         inputs: Receives the images that are left out.
         missing: What becomes of an image without a label: error, empty or skip.
+        new: The classes that those are to have in place of these ids.
     """
     labels = [f.name for f in FIELDS if f.says and any(f.name in result.fields for result in results)]
     has_masks = any(result.masks for result in results)
     for job, of_file in zip(jobs, ids, strict=True):
         table = _with_final_ids(job.table, of_file)
+        if new is not None and len(table):
+            found, stay = new.taken(table, "empty", inputs.skipped)  # of other policies, the images are bad inputs
+            table = mark_missing_labels(pa.Table.from_batches([found.batch()]).filter(pa.array(stay)).combine_chunks())
+            if (emptied := found.emptied[stay]).any():
+                table = _without_labels(table, ~emptied, missing, inputs, True, NOTHING_LEFT)
         if labels and len(table) and not (there := _labeled(table, labels)).all():
             table = _without_labels(table, there, missing, inputs, "boxes" in labels)
         if has_masks and len(table) and not (there := np.asarray(column(table, f"{MASK}_size")) >= 0).all():
-            table = _without_labels(table, there, missing, inputs, False, "mask")
+            table = _without_labels(table, there, missing, inputs, False, "no mask")
         yield table if has_masks else table.drop_columns([f"{MASK}_{name}" for name in PART_COLUMNS])
 
 
@@ -227,7 +259,7 @@ def _labeled(table: Any, fields: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def _without_labels(
-    table: Any, there: NDArray[np.bool_], policy: str, inputs: Inputs, boxes: bool, what: str = "label"
+    table: Any, there: NDArray[np.bool_], policy: str, inputs: Inputs, boxes: bool, fault: str = "no label"
 ) -> Any:
     """Return the table without the images that have no label (or with no objects in them), which are listed."""
     missing = ~there
@@ -243,8 +275,9 @@ def _without_labels(
     for row in np.flatnonzero(missing).tolist():
         path = bytes(paths[row])
         if policy == "skip":
-            inputs.skipped.add(Skipped(as_text(path), f"no {what}"))
+            inputs.skipped.add(Skipped(as_text(path), fault))
         else:
-            error = NoLabel("", f"has no {what}", "add it, or pass --missing-labels=skip")
+            step = NOTHING_LEFT_STEP if fault == NOTHING_LEFT else "add it, or pass --missing-labels=skip"
+            error = NoLabel("", f"has {fault}", step)
             inputs.rejected.add(rejected(path, error))
     return mark_missing_labels(table.filter(pa.array(there)).combine_chunks())

@@ -31,6 +31,7 @@ from packer.model.annotation import OF_PIXELS, Progress, advancing
 from packer.model.fields import FIELD_NAMES, INSTANCES
 from packer.model.rle import check_installed
 from packer.packing.build_options import BuildOptions, check_extension
+from packer.packing.class_map import ClassChange, changes_notes
 from packer.packing.engines import with_threads
 from packer.packing.input_table import Selection, read_selection
 from packer.packing.journal import ShardResult
@@ -46,7 +47,8 @@ from packer.packing.publish import Output
 from packer.packing.resume import kept_work_note, library_versions, options_that_shape_bytes, resume_or_restart
 from packer.packing.store_output import output_of
 from packer.repack.copy_shard import CopyJob, Remake, copy_shard, measure_rows
-from packer.repack.index_columns import recount
+from packer.repack.index_columns import recount, select_rows
+from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
 from packer.system import usable_cores
 from packer.system.pool import Pool
 
@@ -108,6 +110,31 @@ def _with_earlier(found: Selection, pack: str, manifest: Manifest, paths: list[b
         return found.content
     earlier = read_selection(os.path.join(pack, entry.name), paths)
     return Selection(found.file, lines=[*earlier.lines, *found.lines]).content
+
+
+def _new_classes(
+    options: BuildOptions, old: Manifest, indexes: Indexes, selected: Selected, skipped: Listing[Skipped]
+) -> PackClasses | None:
+    """Return the classes that the options ask for, and take the records without any other from `selected`.
+
+    Raises:
+        UsageError: The options name a class that the pack has not, or leave no record, or one without objects.
+    """
+    if (class_map := class_map_of(options, [old])) is None:
+        return None
+    classes = PackClasses.of(class_map, old)
+    for number, rows in enumerate(selected.rows):
+        table = indexes[number]
+        if rows is not None:
+            (batch,) = table.to_batches()
+            table = pa.Table.from_batches([select_rows(batch, np.array(rows, np.int64))])
+        _, stay = classes.taken(table, options.missing_labels, skipped)
+        numbers = np.arange(len(table)) if rows is None else np.array(rows, np.int64)
+        selected.rows[number] = rows if stay.all() else tuple(numbers[stay].tolist())
+    if not any(rows is None or rows for rows in selected.rows):
+        raise UsageError(class_map.option, "leaves no record", "name other classes")
+    selected.notes += changes_notes(classes.changes)
+    return classes
 
 
 class CopyPlan:
@@ -223,10 +250,12 @@ class ConvertReport:
     bytes: int
     """Size of all shards."""
     skipped: int
-    """Records of the pack that `include` and `exclude` leave out."""
+    """Records of the pack that are left out: by `include` and `exclude`, or with their class."""
     rejected: tuple[Rejected, ...]
     """Records whose image could not be decoded, or not be stored in the encoding."""
     seconds: float
+    class_changes: tuple[ClassChange, ...] = ()
+    """What became of classes that were renamed or dropped."""
 
 
 def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **given: Any) -> ConvertReport:
@@ -240,7 +269,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         out: Path of the new pack.
         progress: Receives the records that were written, and notes.
         given: Options of `BuildOptions`: format (by default by the extension of `out`, else that of the pack), encode,
-            quality, resize, fit, pad_value, interpolation, include, exclude, overwrite, workers, decode_timeout.
+            quality, resize, fit, pad_value, interpolation, include, exclude, overwrite, workers, decode_timeout; map,
+            drop_class, only_class, single_class, and missing_labels for records that these leave without objects.
 
     Returns:
         What was written.
@@ -263,8 +293,11 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     listings, selections = lists_of(folder, old)
     selected = select(options, old, indexes)
     selections.update(selected.files)
+    before = len(listings["skipped"])
     for row in selected.skipped:
         listings["skipped"].add(row)
+    classes = _new_classes(options, old, indexes, selected, listings["skipped"])
+    left_out = len(listings["skipped"]) - before
     try:
         workers = options.workers or usable_cores()
         preloaded = PRELOADED if remake is None else f"{PRELOADED} {DECODING}"
@@ -275,8 +308,11 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             for note in notes:
                 progress.note(f"note: {printable(note)}")
             pool.start(min(workers, usable_cores(), len(old.shards)))  # workers load their libraries meanwhile
-            plan = CopyPlan(old, indexes, options, remake)
+            plan = CopyPlan(old if classes is None else classes.in_manifest(old), indexes, options, remake)
             jobs = plan.jobs(selected.rows, output.folder)
+            if classes is not None:
+                ids = tuple(classes.ids.tolist())
+                jobs = [replace(job, class_ids=ids, mask_ids=classes.mask_ids) for job in jobs]
             if plan.new_keys:
                 progress.note("note: records get new keys: those of the pack are not numbers in increasing order")
             plan.check_space(jobs, lambda job: next(sizes for _, sizes in pool.run(measure_rows, [job])))
@@ -285,6 +321,9 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             for one in rejected:
                 listings["rejected"].add(one)
             made = _manifest(old, options, remake, selected)
+            if classes is not None:
+                notes = (*made.notes, *changes_notes(classes.changes))
+                made = replace(classes.in_manifest(made), options=recorded_classes(options, made.options), notes=notes)
             made = _count_records(made, results, output.folder, listings)
             manifest = output.publish(made, listings.values(), selections)
     except BaseException as error:
@@ -294,7 +333,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     size = manifest.shard_bytes
     return ConvertReport(
         output.path, manifest.container, manifest.encoding, manifest.records, len(manifest.shards), size,
-        len(selected.skipped), tuple(rejected), time.monotonic() - started,
+        left_out, tuple(rejected), time.monotonic() - started, () if classes is None else classes.changes,
     )  # fmt: skip
 
 

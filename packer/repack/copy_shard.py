@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from crc32c import crc32c
 
 from packer.errors import BadImage, BadInput, DamagedPack, printable
@@ -25,6 +26,7 @@ from packer.model.annotation_columns import Annotations, column, present
 from packer.model.fields import FIELD_NAMES
 from packer.packing.journal import ShardResult, is_intact
 from packer.packing.write_shard import CHUNK_BYTES, CHUNK_RECORDS, ConvertedInput, NewShard, ahead
+from packer.repack.pack_classes import NewClasses
 from packer.system.child import Decoding, Report, unmarked
 
 if TYPE_CHECKING:  # a copy of bytes does not need the libraries of images, which take a while to load
@@ -104,6 +106,10 @@ class CopyJob(NewShard):
     """How parts with pixels are stored, if that is not as they are."""
     mode: str = "rgb"
     """The color mode of the pack."""
+    class_ids: tuple[int, ...] = ()
+    """New id of each class of the pack, -1 of dropped ones. Empty: ids stay."""
+    mask_ids: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """(value, new value) of the pixels of masks, by their names."""
 
     def made(self, decoding: Decoding) -> Generator[list[ConvertedInput], None, None]:
         """Yield the new records."""
@@ -123,6 +129,7 @@ class CopyJob(NewShard):
             self.name, self.container, self.spec, self.entry, self.rows, self.first_key, self.remake,
         )  # fmt: skip
         asked += (self.encode_parts,) if self.encode_parts else ()
+        asked += (self.class_ids, self.mask_ids) if self.class_ids or self.mask_ids else ()
         return hashlib.sha256(repr(asked).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -166,6 +173,8 @@ class _Source:
         self._job, self._decoding = job, decoding
         indexes = Indexes(IndexFiles(job.pack, [job.entry]))
         table = indexes[0]
+        if job.class_ids:
+            table = pa.Table.from_batches([NewClasses(table, np.array(job.class_ids)).batch()])
         # lists of Python numbers: numpy scalars would take longer than copying a small image
         self._offsets = indexes.offsets(0).tolist()
         names = ("size", "crc32c", "height", "width", "channels", "dtype", "encoding")
@@ -221,7 +230,7 @@ class _Source:
                 return ConvertedInput(None, rejected(record.path, error), record.source_xxh3)
             after = record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
-        elif job.encode_parts and record.parts:
+        elif (job.encode_parts or job.mask_ids) and record.parts:
             record = replace(record, parts=tuple(self._part(part, record) for part in record.parts))
         if job.first_key is not None:
             record = replace(record, key=f"{job.first_key + number:08d}")
@@ -233,12 +242,18 @@ class _Source:
         remake = self._job.remake
         resize = None if remake is None else remake.resize
         encode = self._job.encode_parts.get(part.name, part.encoding)
-        if spec.kind not in OF_PIXELS or (resize is None and encode in (part.encoding, "copy")):
+        ids = self._job.mask_ids.get(part.name, ())
+        if spec.kind not in OF_PIXELS or (resize is None and encode in (part.encoding, "copy") and not ids):
             return part
         from packer.images.parts import BY_KIND
 
         kind, shape = BY_KIND[spec.kind], (record.height, record.width)
         value = kind.decode(part.data, part.encoding, shape, spec, self._job.mode)
+        if ids:
+            table = np.arange(1 << 16)
+            before, after = np.array(ids).T
+            table[before] = after
+            value = table[value].astype(value.dtype)
         if resize is not None:
             value = kind.resized(value, resize, spec)
         return Part(part.name, kind.encode(value, encode, 90 if remake is None else remake.quality), encode)

@@ -82,15 +82,15 @@ def relabelled(table: Any, mapping: Int64) -> Any:
     flat = pa.array(map_ids(np.asarray(lists.flat()), mapping), pa.int64())
     offsets = pa.array(np.asarray(lists.offsets - lists.offsets[0], np.int32))
     absent = pa.array(~present(table, "box_labels"))
-    batch = _with(batch, "box_labels", pa.ListArray.from_arrays(offsets, flat, mask=absent))
-    return _with(batch, "label", _labels(map_ids(np.asarray(column(table, "label")), mapping)))
+    batch = with_column(batch, "box_labels", pa.ListArray.from_arrays(offsets, flat, mask=absent))
+    return with_column(batch, "label", _labels(map_ids(np.asarray(column(table, "label")), mapping)))
 
 
 def select_rows(batch: Any, rows: Int64) -> Any:
     """Return some rows of an index (a record batch), in the order of `rows`."""
     table = pa.Table.from_batches([batch])
     labels = np.asarray(column(table, "label"))[rows]
-    return _with(batch.take(pa.array(rows)), "label", _labels(labels))
+    return with_column(batch.take(pa.array(rows)), "label", _labels(labels))
 
 
 def _labels(ids: NDArray[Any]) -> Any:
@@ -98,7 +98,8 @@ def _labels(ids: NDArray[Any]) -> Any:
     return pa.array(np.asarray(ids, np.int32), pa.int32(), mask=np.asarray(ids) < 0)
 
 
-def _with(batch: Any, name: str, values: Any) -> Any:
+def with_column(batch: Any, name: str, values: Any) -> Any:
+    """Return a record batch with other values in the column `name`."""
     place = batch.schema.get_field_index(name)
     arrays = [values if i == place else array for i, array in enumerate(batch.columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)

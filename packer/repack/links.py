@@ -49,6 +49,9 @@ class Source:
     def __init__(self, path: AnyPath) -> None:
         self.path = os.path.abspath(os.fsdecode(path))
         self.manifest: Manifest = read_manifest(self.path)
+        self._digest = self.manifest.digest
+        self.has_new_index = False
+        """Whether `manifest` and `tables` are others than those of the pack (`take`)."""
         try:
             for shard in self.manifest.shards:
                 check_size(self.file_of(shard), shard.container.bytes)
@@ -68,7 +71,11 @@ class Source:
 
     def origin(self, command: str) -> Origin:
         """Return it as what another pack was made from."""
-        return Origin(command, self.name, self.manifest.digest)
+        return Origin(command, self.name, self._digest)
+
+    def take(self, manifest: Manifest, tables: list[Any]) -> None:
+        """Take another manifest, with other classes, and other indexes of the same shards, perhaps with fewer rows."""
+        self.manifest, self.tables, self.has_new_index = manifest, tables, True
 
     @cached_property
     def tables(self) -> list[Any]:
@@ -93,9 +100,14 @@ class Taken:
         """The shard in its pack."""
         return self.source.manifest.shards[self.number]
 
+    @property
+    def records(self) -> int:
+        """How many records there are to take."""
+        return len(self.source.tables[self.number]) if self.source.has_new_index else self.shard.records
+
     def table(self) -> Any:
         """Return its new index as a record batch; None if it is unchanged."""
-        if self.rows is None and self.mapping is None:
+        if self.rows is None and self.mapping is None and not self.source.has_new_index:
             return None
         table = self.source.tables[self.number]
         (batch,) = table.to_batches()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import AnyPath, BadInput, UsageError, option, plural, printable
@@ -20,12 +22,15 @@ from packer.format.sidecar_list import not_carried
 from packer.model.annotation import Int64, Progress, column_of
 from packer.model.annotation_columns import Ragged, column, present
 from packer.model.fields import CLASS_IDS, NUMERIC
-from packer.packing.build_options import check_extension
+from packer.packing.build_options import BuildOptions, check_extension
+from packer.packing.class_map import ClassChange, changes_notes
+from packer.packing.option_table import CLASS_OPTIONS
 from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import read_classes
 from packer.packing.resume import resume_or_restart
-from packer.repack.index_columns import equal_files, map_ids, recount, rows_of
+from packer.repack.index_columns import equal_files, map_ids, recount, rows_of, select_rows
 from packer.repack.links import Linked, Source, Taken, joined_classes, joint_manifest, link_shards
+from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
 
 SHOWN = 5
 
@@ -144,6 +149,8 @@ class MergeReport:
     """Duplicates that are not in the new pack."""
     notes: tuple[str, ...]
     seconds: float
+    class_changes: tuple[ClassChange, ...] = ()
+    """What became of classes that were renamed or dropped."""
 
 
 def merge(
@@ -153,6 +160,7 @@ def merge(
     duplicates: str = "keep",
     overwrite: bool = False,
     progress: Progress | None = None,
+    **given: Any,
 ) -> MergeReport:
     """Merge packs, in this order, into the new pack `out`.
 
@@ -168,6 +176,8 @@ def merge(
             one. drop keeps the first.
         overwrite: Replace an existing pack.
         progress: Receives the stages reading and linking, in shards.
+        given: Options of `BuildOptions` that change classes: map, drop_class, only_class and single_class; and
+            missing_labels, for records that these leave without objects.
 
     Raises:
         UsageError: The packs do not fit together, or `out` exists.
@@ -183,40 +193,87 @@ def merge(
     sources = _sources(packs)
     check_extension(os.fsdecode(out), f"{option('out')}=", sources[0].manifest.container)
     path = os.path.abspath(os.fsdecode(out))
+    options = _class_options(given)
+    listings = _listings(sources)
+    skipped = len(listings["skipped"])
+    changes = _new_classes(sources, options, listings["skipped"])
     names, mappings = joined_classes(sources, None if classes is None else read_classes(os.fsdecode(classes)))
     output = _output(path, sources, overwrite)
     taken = [
         Taken(source, number, None, mapping)
         for source, mapping in zip(sources, mappings, strict=True)
         for number in range(len(source.manifest.shards))
+        if not source.has_new_index or len(source.tables[number])
     ]
     progress.stage("reading", len(taken), "shards")
     for item in taken:
         len(item.source.tables)
         progress.advance(1)
     manifest, notes = joint_manifest(sources, names)
-    notes = [*notes, *not_carried(source.path for source in sources)]
-    if duplicates == "drop":
-        manifest = replace(manifest, options={**manifest.options, "repack": {"duplicates": "drop"}})
+    notes = [*changes_notes(changes), *notes, *not_carried(source.path for source in sources)]
+    manifest = _recorded(manifest, duplicates, options, changes)
     found, later, _ = find_duplicates(taken)
     if found.records and duplicates == "fail":
         raise BadInput(
             path, f"{duplicates_text(found)}, for example {found.examples[0]}", "pass --duplicates=keep or drop"
         )
-    listings = _listings(sources)
+    left_out = len(listings["skipped"]) - skipped
     dropped = _drop(taken, later, listings["skipped"]) if duplicates == "drop" else 0
     asked = {"command": "merge", "packs": [source.path for source in sources]}
     with output:
         for note in resume_or_restart(output, asked, overwrite):
             progress.note(f"note: {note}")
         made = link_shards(output.folder, path, [item for item in taken if item is not None], progress)
-        manifest = _counted_manifest(manifest, sources, made, output.folder, dropped)
+        manifest = _counted_manifest(manifest, sources, made, output.folder, dropped + left_out)
         manifest = replace(manifest, rejected=tuple(islice(listings["rejected"], MOST_IN_MANIFEST)))
         manifest = output.publish(manifest, listings.values())
-    changed = sum(item is not None and item.mapping is not None for item in taken)
+    changed = sum(item is not None and (item.mapping is not None or item.source.has_new_index) for item in taken)
     return MergeReport(
-        path, manifest, dict(made.how), changed, found, dropped, tuple(notes), time.perf_counter() - started
+        path, manifest, dict(made.how), changed, found, dropped, tuple(notes), time.perf_counter() - started, changes
     )
+
+
+def _class_options(given: Mapping[str, Any]) -> BuildOptions:
+    """Return the options that change classes, checked."""
+    if unknown := given.keys() - {*CLASS_OPTIONS, "missing_labels"}:
+        raise TypeError(f"merge got an unknown option {min(unknown)!r}")
+    return BuildOptions("PACKS", **given)
+
+
+def _new_classes(
+    sources: Sequence[Source], options: BuildOptions, skipped: Listing[Skipped]
+) -> tuple[ClassChange, ...]:
+    """Give packs the classes that the options ask for, and return what changed; `skipped` receives what is left out.
+
+    Raises:
+        UsageError: The options name a class that no pack has, or leave no record, or one without objects; or the
+            pixels of masks would have to change.
+    """
+    if (class_map := class_map_of(options, [source.manifest for source in sources])) is None:
+        return ()
+    counts: Counter[str] = Counter()
+    for source in sources:
+        classes, tables = PackClasses.of(class_map, source.manifest), []
+        if classes.mask_ids:
+            step = "convert it with these options first: packer convert"
+            raise UsageError(source.path, "has masks, whose pixels a merge does not change", step)
+        for table in source.tables:
+            found, stay = classes.taken(table, options.missing_labels, skipped)
+            tables.append(pa.Table.from_batches([select_rows(found.batch(), np.flatnonzero(stay))]))
+        counts.update(classes.counts)
+        if (manifest := classes.in_manifest(source.manifest)) != source.manifest:
+            source.take(manifest, tables)
+    if not any(len(table) for source in sources for table in source.tables):
+        raise UsageError(class_map.option, "leaves no record", "name other classes")
+    return class_map.changes(counts)
+
+
+def _recorded(manifest: Manifest, duplicates: str, options: BuildOptions, changes: tuple[ClassChange, ...]) -> Manifest:
+    """Return a manifest that says what becomes of duplicates and classes."""
+    if duplicates == "drop":
+        manifest = replace(manifest, options={**manifest.options, "repack": {"duplicates": "drop"}})
+    recorded, notes = recorded_classes(options, manifest.options), changes_notes(changes)
+    return replace(manifest, options=recorded, notes=(*notes, *manifest.notes))
 
 
 def duplicates_text(found: EqualInputs) -> str:
@@ -261,15 +318,15 @@ def _listings(sources: Sequence[Source]) -> dict[str, Listing[Any]]:
 def _drop(taken: list[Any], later: Int64, skipped: Listing[Skipped]) -> int:
     """Leave duplicates out of the shards, and shards out of which nothing is left; list them as skipped."""
     start = 0
-    bounds = np.searchsorted(later, np.cumsum([0, *(item.shard.records for item in taken)]))
+    bounds = np.searchsorted(later, np.cumsum([0, *(item.records for item in taken)]))
     for number, item in enumerate(list(taken)):
         gone = later[bounds[number] : bounds[number + 1]] - start
-        start += item.shard.records
+        start += item.records
         if len(gone):
             paths = column(item.source.tables[item.number], "path")
             for row in gone.tolist():
                 skipped.add(Skipped(os.fsdecode(bytes(paths[row])), DROPPED))
-            rows = np.delete(np.arange(item.shard.records), gone)
+            rows = np.delete(np.arange(item.records), gone)
             taken[number] = replace(item, rows=rows) if len(rows) else None
     return len(later)
 

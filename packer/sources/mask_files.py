@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from packer.model.annotation import Image, PartSpec
 from packer.sources.by_stem import Matches
 from packer.sources.coco_masks import VOID, Panoptic, panoptic_in
 from packer.sources.folder import MASK_ENDING, MASK_FOLDERS
-from packer.sources.mask_values import Asked, files_of_values, values_in, with_classes, with_ignored
+from packer.sources.mask_values import Asked, files_of_values, renamed, values_in, with_classes, with_ignored
 from packer.sources.part_files import FilesAt, PartSource, facts_of_few, files_at, match_files, plain_part, without
 from packer.sources.paths import FolderSplit, folder_of, quoted_value, some_paths, spread, stem_of
 from packer.sources.source import LOOKS, SourceOptions, Tree
@@ -227,6 +227,8 @@ class MaskSource(PartSource):
         self.of_split = None if found.lists else split or FolderSplit.of(tree, options.split)
         self.values = self._values(tree, Asked(options.mask_values, options.ignore_id, alone))
         self.classes: tuple[str, ...] | None = None
+        self.old_classes: tuple[str, ...] = ()
+        """The names of those that have got others."""
         # masks in a store have ids of 16 bits if a few of them have
         dtypes = [] if self.values.classes else [one.dtype for one in facts_of_few(tree, BY_KIND["mask"], found.masks)]
         self.parts = {name: PartSpec(name, "mask", max(dtypes, default=""), self.values.classes, self.values.ignore)}
@@ -280,6 +282,13 @@ class MaskSource(PartSource):
             self._matches.refused[image] = f"its mask {printable(file.path)} is not in the file of the segments"
             self._matches.step = "complete the file, or remove the mask"
         return values
+
+    def rename(self, new_name: Callable[[str], str | None]) -> None:
+        """Give the classes other names, as `renamed` does. Raise UsageError if the pixels cannot follow."""
+        self.old_classes = self.values.classes
+        self.values = renamed(self.values, new_name)
+        classes, ignore = self.values.classes, self.values.ignore
+        self.parts = {name: replace(spec, classes=classes, ignore=ignore) for name, spec in self.parts.items()}
 
     def take_classes(self, names: Sequence[str] | None) -> None:
         """Give the classes these names, and make them those of the pack, if its images have no other labels.

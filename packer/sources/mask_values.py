@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from packer.errors import BadLabel, UsageError, option, printable
@@ -144,6 +144,34 @@ def with_classes(values: MaskValues, names: tuple[str, ...]) -> MaskValues:
         return replace(values, classes=names)  # ids of a set of the user's own
     problem = f"names other classes than the masks have: {', '.join(map(printable, values.classes[:10]))}"
     raise UsageError(option("classes"), problem, "name all of these, or leave it out")
+
+
+def renamed(values: MaskValues, new_name: Callable[[str], str | None]) -> MaskValues:
+    """Return values whose classes have other names: those of one name become one, and dropped ones (None) are ignored.
+
+    Raises:
+        UsageError: There is no value for pixels that are ignored, or the pictures are black and white.
+    """
+    new = [new_name(name) for name in values.classes]
+    names = tuple(dict.fromkeys(name for name in new if name is not None))
+    if len(names) == len(new):
+        return replace(values, classes=names)
+    if values.binary:
+        problem = "merges or drops one of the two classes of masks in black and white"
+        raise UsageError(option("map"), problem, "leave out the masks, or only rename their classes")
+    ignore = values.ignore
+    if ignore is not None and ignore < len(new):  # it is one of the classes
+        ignore = IGNORED if new[ignore] is None else names.index(new[ignore] or "")
+    of_id: dict[int, int] = {}
+    for number, name in enumerate(new):
+        if name is None and ignore is None:
+            problem = (
+                f"leaves pixels of {printable(values.classes[number])}, but masks have no value for what is ignored"
+            )
+            raise UsageError(option("drop-class"), problem, f"name one: {option('ignore-id', IGNORED)}")
+        of_id[number] = (ignore or 0) if name is None else names.index(name)
+    ids = values.ids or tuple((number, number) for number in of_id)
+    return replace(values, classes=names, ignore=ignore, ids=tuple((value, of_id.get(id, id)) for value, id in ids))
 
 
 def _cityscapes(train_ids: bool, ignored: int) -> MaskValues:

@@ -30,7 +30,7 @@ OTHER: dict[str, Any] = {
     "encode": "png", "missing_labels": "skip", "format": "hdf5", "job": "1/2", "max_bad": "3", "decode_timeout": 9.0,
     "part": ("depth=maps:map",),
     "mask": "masks", "mask_values": "ids", "ignore_id": 3, "engine": "dask", "scratch": ".",
-    "interpolation": "bilinear",
+    "interpolation": "bilinear", "map": ("ant=bee",), "only_class": ("bee",), "single_class": "bee",
 }  # fmt: skip
 """Another value than the default, where `other_value` finds none that goes."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -149,7 +149,8 @@ def test_seconds_survive_a_config(seconds: float | None, tmp_path: Path) -> None
 def test_a_manifest_has_what_the_table_says(tmp_path: Path) -> None:
     source = draw_classes(tmp_path / "src", each=2)
     always = {row.name for row in OPTIONS if row.recorded == "always"}
-    changed = [row for row in OPTIONS if row.recorded == "changed" and row.name != "instance_masks"]  # excludes --rle
+    excluded = ("instance_masks", "drop_class")  # by --rle and --only-class
+    changed = [row for row in OPTIONS if row.recorded == "changed" and row.name not in excluded]
     good("build", source, "-o", tmp_path / "p")
     assert read_manifest(tmp_path / "p").options.keys() == always
     texts = {"include": "*", "exclude": "bee/", "classes": "ant\nbee\ncat"}
