@@ -286,6 +286,8 @@ def _boxes(boxes: BoxStats) -> Iterator[str]:
         yield f"           {plural(boxes.images_without, 'image')} without a box"
     if boxes.empty:
         yield f"           {plural(boxes.empty, 'box')} without area"
+    if boxes.ignored:
+        yield f"           {plural(boxes.ignored, 'ignored region')} among them"
 
 
 def _numbers(values: tuple[float, ...]) -> str:

@@ -15,15 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from packer.format.pack import Pack
-from packer.model.annotation import Int64
+from packer.model.annotation import FLAGS, NOT_OBJECTS, Int64
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS, LISTS, Field, Lists, Members, Number, box_fields_of, object_of
 from packer.model.geometry import clip_polygon
 from packer.samplers.order import Float64
 
-FLAGS = ("difficult", "truncated", "occluded", "iscrowd", "ignore")
-"""Box fields that are always integers, and become int64 tensors (n,)."""
-ORIGINALS = ("voc_bndbox", "category_id", "area", "rle")
+ORIGINALS = ("voc_bndbox", "category_id", "area", "rle", "vbox", "hbox")
 """Values of the source file, some of the image's original size, which are in the record (`Pack.annotation`) but not in
 the target."""
 WHOLE = frozenset(field.name for field in LISTS if not field.per_box)
@@ -147,9 +145,26 @@ class BatchAnnotations:
         for one in LISTS if hide else ():
             if one.name in columns and isinstance(one.kind, Lists) and one.kind.item.width == WITH_VISIBILITY:
                 columns[one.name] = _hide_outside(columns[one.name], width, height)
-        if not keep.all():
-            columns = {n: c if n in WHOLE else c.select(keep, column.counts) for n, c in columns.items()}
+        return replace(self, columns=columns).having(keep, column.counts)
+
+    def having(self, keep: NDArray[np.bool_], boxes: Int64) -> BatchAnnotations:
+        """Return the annotations with only the boxes to keep, bool (m,); `boxes` is their number in each image."""
+        if keep.all():
+            return self
+        columns = {n: c if n in WHOLE else c.select(keep, boxes) for n, c in self.columns.items()}
         return replace(self, columns=columns)
+
+    def treat_ignored(self, how: str) -> BatchAnnotations:
+        """Return the annotations without ignored regions ("drop"), or with a column that says which are such."""
+        boxes = self.columns["boxes"].counts
+        ignored = np.zeros(boxes.sum(), np.bool_)
+        for name in NOT_OBJECTS:
+            if (flags := self.columns.get(name)) is not None:
+                same = flags.counts == boxes  # an image may have boxes, and not this field
+                ignored[np.repeat(same, boxes)] |= flags.values[np.repeat(same, flags.counts)] != 0
+        if how == "drop":
+            return self.having(~ignored, boxes)
+        return replace(self, columns={**self.columns, "ignored": Column(ignored, boxes)})
 
     def as_tensors(self) -> BatchAnnotations:
         """Return the same with tensors in place of arrays, which share their memory."""

@@ -25,7 +25,7 @@ from packer.loading.fill import ImageFiller
 from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Replacer, Workload
-from packer.loading.targets import ImageTransform, JointTransform, TargetOptions, Targets, Transforms
+from packer.loading.targets import ImageTransform, JointTransform, TargetOptions, Targets, Transforms, check_choice
 from packer.loading.to_device import BatchPostprocessor, Mixing, Normalize, Transfer
 from packer.samplers import MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.order import Records
@@ -75,6 +75,7 @@ class Form:
 
     collate: str
     label_offset: int | None
+    ignored: str | None
     parts: Sequence[str] | None
     with_index: bool
     device: torch.device | str
@@ -132,6 +133,7 @@ class Arguments:
             form=replace(
                 self.form,
                 label_offset=data.label_offset if offset is None else offset,
+                ignored=self.form.ignored or data.ignored,
                 parts=data.parts if self.form.parts is None else self.form.parts,
             ),
             reading=replace(self.reading, decoder=self.reading.decoder or data.decoder),
@@ -186,7 +188,7 @@ def assemble(given: Arguments) -> LoaderParts:
     widen = device.type == "cpu" or bool(functions)
     options = TargetOptions(
         augment.min_area, form.label_offset or 0, augment.flip_index, augment.hide_outside, form.parts, widen,
-        reading.verify, filler.interpolation,
+        reading.verify, filler.interpolation, form.ignored or "keep",
     )  # fmt: skip
     targets = Targets(pack, options)
     if augmentation.flip:
@@ -416,11 +418,3 @@ def check_collate(collate: Any, targets: Targets) -> str:
         next_step = 'write collate="list", or leave the parts out with parts=()'
         raise UsageError("collate", f'is "{collate}", which has no place for parts', next_step)
     return str(collate)
-
-
-def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> Any:
-    """Return `value`, one of `choices`."""
-    if value not in choices:
-        listed = " or ".join(f'"{choice}"' for choice in choices if choice is not None)
-        raise UsageError(name, f"must be {listed}, got {value!r}", "write one of them")
-    return value

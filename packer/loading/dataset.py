@@ -68,6 +68,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         transforms: called with both, instead of the other two: ``transforms(image, target)`` or ``transforms(image,
             target, generator)``; returns both.
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
+        ignored: what becomes of ignored regions, boxes with `iscrowd`, `difficult` or `ignore`: "keep" them as any
+            other boxes (default), "drop" them, or "flag" them in the targets: `ignored`, bool (n,).
         seed: seed of the generators. A sampler of packer's that was created for this dataset sets their epoch; with
             others call `set_epoch` before each epoch, or each epoch has the same random numbers.
         classes: names or ids of classes: only the images with one of these labels are samples. Class ids, `classes` and
@@ -93,6 +95,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         *,
         transforms: JointTransform | None = None,
         label_offset: int = 0,
+        ignored: str = "keep",
         seed: int = 0,
         classes: Classes | None = None,
         indices: ArrayLike | None = None,
@@ -105,7 +108,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         self.indices = choose_records(self.pack, indices, classes)
         """Numbers in the pack of the samples' records, integers (n,); None: all, in order."""
         self.transform, self.target_transform, self.transforms = transform, target_transform, transforms
-        self.label_offset = label_offset
+        self.label_offset, self.ignored = label_offset, ignored
         self.parts = None if parts is None else check_parts(self.pack, parts)
         self.seed = check_int("seed", seed, 0, (1 << 64) - 1)
         self._functions = Transforms(transform, target_transform, transforms)
@@ -113,8 +116,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         self._is_dispatched = False
         if self._functions.random:
             self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # persistent workers see it change
-        if label_offset:
-            len(self._targets)  # checks the offset
+        if label_offset or ignored != "keep":
+            len(self._targets)  # checks them
 
     def set_epoch(self, epoch: int) -> None:
         """Set the `epoch`, on which the random numbers of transforms depend, also in persistent workers."""
@@ -226,7 +229,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
 
     @cached_property
     def _targets(self) -> Targets:
-        return Targets(self.pack, TargetOptions(label_offset=self.label_offset, parts=self.parts), self.indices)
+        options = TargetOptions(label_offset=self.label_offset, parts=self.parts, ignored=self.ignored)
+        return Targets(self.pack, options, self.indices)
 
     def _sample(self, i: int, image: torch.Tensor, target: Target) -> LoadedSample:
         functions = self.functions

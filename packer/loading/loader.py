@@ -154,6 +154,8 @@ class PackedLoader:
             what all images have in one shape, and a list for the rest; of boxes "yolo" (`loading.collate.yolo_rows`) or
             "padded" (`loading.collate.padded_boxes`).
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
+        ignored: what becomes of ignored regions, boxes with `iscrowd`, `difficult` or `ignore`: "keep" them as any
+            other boxes (default), "drop" them, or "flag" them in the targets: `ignored`, bool (n,).
         parts: the parts and sidecars (`packer.attach`) to read, by name, besides images and other labels; default: all
             parts. Nothing else of a record is read.
         with_index: yield (images, targets, record numbers int64 (n,)).
@@ -209,6 +211,7 @@ class PackedLoader:
         color_jitter: Sequence[float] | None = None,
         collate: str = "list",
         label_offset: int | None = None,
+        ignored: str | None = None,
         parts: Sequence[str] | None = None,
         with_index: bool = False,
         device: torch.device | str = "cpu",
@@ -234,7 +237,7 @@ class PackedLoader:
             Order(shuffle, sampler, indices, classes, seed, drop_last, samples_per_epoch),
             Augment(crop, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
             Functions(transform, target_transform, transforms),
-            Form(collate, label_offset, parts, with_index, device, mean, std, dtype, memory_format),
+            Form(collate, label_offset, ignored, parts, with_index, device, mean, std, dtype, memory_format),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),
         )
         made = assemble(given)

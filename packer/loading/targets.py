@@ -39,6 +39,7 @@ STACKABLE = frozenset(("label", "tags", "landmarks", "value", "extras"))
 """Fields that an image has once, in one shape: landmarks if each image has as many."""
 VECTORS = ("tags", "value")
 """Fields with as many numbers for each image of a pack, which are a float32 array if there is nothing else."""
+IGNORED_CHOICES = ("keep", "drop", "flag")
 _warned: set[str] = set()
 
 
@@ -54,6 +55,8 @@ class TargetOptions:
         parts: the parts to read; None: all.
         widen: whether masks are int64, as losses take them; else as the pack has them, to be widened on the device.
         verify: verify the checksum of each mask when this process first reads it.
+        ignored: ignored regions stay as they are ("keep"), are left out ("drop"), or are told by `ignored`, bool (n,)
+            ("flag").
     """
 
     min_area: float = 1.0
@@ -65,6 +68,7 @@ class TargetOptions:
     verify: bool = True
     interpolation: Interpolation = "area"
     """The filter of crops of parts that are images."""
+    ignored: str = "keep"
 
 
 class Targets(Sequence[Target]):
@@ -76,7 +80,7 @@ class Targets(Sequence[Target]):
         indices: numbers of the records that `len` and indexing mean; None: all.
 
     Raises:
-        UsageError: if the pack has no boxes for an offset, no points for the index, or no such part.
+        UsageError: if the pack has no boxes for an offset or for flags, no points for the index, or no such part.
     """
 
     def __init__(self, pack: Pack, options: TargetOptions = TargetOptions(), indices: Records | None = None) -> None:
@@ -111,6 +115,9 @@ class Targets(Sequence[Target]):
         self.has_parts = bool(self._parts) or self._has_instances
         if self._label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
+        self._ignored = check_choice("ignored", options.ignored, IGNORED_CHOICES)
+        if self._ignored != "keep" and "boxes" not in self._fields:
+            raise UsageError("ignored", f"is for boxes, but {pack.path} has none", "leave it out")
         self._points: dict[str, int] = {name: _points_each(pack, name) for name in FLIPS if name in self._fields}
         given = pack.manifest.flip_index if options.flip_index is None else options.flip_index
         self._flip_index = None if given is None else check_flip_index(given, self._points)
@@ -170,6 +177,8 @@ class Targets(Sequence[Target]):
         found = read_annotations(self._pack, records, self._read, self._points.get("keypoints", 0))
         for name, values in vectors.items():
             found.columns[name] = Column(values.ravel(), np.full(len(values), values.shape[1]))
+        if self._ignored != "keep":
+            found = found.treat_ignored(self._ignored)
         if self._label_offset:
             labels = found.columns["labels"]
             found.columns["labels"] = replace(labels, values=labels.values + self._label_offset)
@@ -242,6 +251,14 @@ def check_parts(pack: Pack, parts: Sequence[str] | None) -> Sequence[str]:
             has = f"it has {', '.join((*there, *pack.sidecars)) or 'none'}"
             raise UsageError("parts", f"names {printable(name)}, which is not a part of {printable(pack.path)}", has)
     return wanted
+
+
+def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> Any:
+    """Return `value`, one of `choices`."""
+    if value not in choices:
+        listed = " or ".join(f'"{choice}"' for choice in choices if choice is not None)
+        raise UsageError(name, f"must be {listed}, got {value!r}", "write one of them")
+    return value
 
 
 def check_area(min_area: Any) -> float:

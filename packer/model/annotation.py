@@ -157,6 +157,17 @@ class Annotation:
     value: Float32 | None = None
     """float32 (k,), numbers of the whole image, such as an age or an angle; a flip does not change them."""
 
+    @property
+    def ignored(self) -> NDArray[np.bool_]:
+        """bool (n,): which boxes are ignored regions, whatever their set calls them (`NOT_OBJECTS`)."""
+        import numpy as np
+
+        found = np.zeros(0 if self.boxes is None else len(self.boxes), np.bool_)
+        for name in NOT_OBJECTS:
+            if name in self.box_fields:
+                found |= np.array(self.box_fields[name], np.bool_)
+        return found
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
@@ -286,6 +297,12 @@ class Record:
         return int(crc32c(self.data, crc32c(self.key.encode())))
 
 
+FLAGS = ("difficult", "truncated", "occluded", "iscrowd", "ignore")
+"""Box fields that are always integers."""
+NOT_OBJECTS = ("iscrowd", "difficult", "ignore")
+"""Those that mark an ignored region: a detector neither learns it nor is judged by it."""
+IGNORED = "__ignore__"
+"""The class of ignored regions without one, as LabelMe's users call them; its id is the last one."""
 IMAGE = "image"
 """The name of the image among the parts of a record."""
 KINDS = ("bytes", "mask", "map", "image", "array", "text", "json")

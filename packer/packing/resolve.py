@@ -17,7 +17,7 @@ from packer.format.lists import Changed, Listing
 from packer.format.manifest import names_a_pack, read_manifest
 from packer.images.decode import orient
 from packer.images.header import Header
-from packer.model.annotation import Annotation, RawAnnotation
+from packer.model.annotation import IGNORED, Annotation, RawAnnotation
 from packer.model.fields import FIELDS, Field, Scale, with_boxes
 from packer.model.geometry import clip_polygon, move, orientation_geometry
 from packer.model.rle import encode_shape, moved_masks
@@ -187,7 +187,7 @@ class ClassIds:
         """Return all names in their final order, and the final id of each id returned so far.
 
         `declared` are the class lists of sources that have one; they come first, in order. All other names
-        follow, sorted by byte.
+        follow, sorted by byte; `IGNORED` is the last.
         """
         if self._fixed is not None:
             return self._fixed, np.arange(len(self._fixed))
@@ -199,7 +199,9 @@ class ClassIds:
                 raise UsageError(option("labels"), problem, "give one list for both: --classes=FILE")
             for name in names:
                 order.setdefault(name, len(order))
-        rest = sorted((n for n in self._ids if n not in order), key=lambda n: n.encode("utf-8", "surrogateescape"))
+        rest = sorted(
+            (n for n in self._ids if n not in order), key=lambda n: (n == IGNORED, n.encode("utf-8", "surrogateescape"))
+        )
         for name in rest:
             order[name] = len(order)
         return tuple(order), np.array([order[name] for name in self._ids], np.int64)

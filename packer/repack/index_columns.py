@@ -1,7 +1,8 @@
-"""Whole columns of an index: what pack.json says of them, other class ids, fewer rows, equal files."""
+"""Whole columns of an index: what pack.json says of them, other class ids, fewer rows, equal files, ignored regions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,9 +13,13 @@ from numpy.typing import NDArray
 
 from packer.format.index import DTYPES
 from packer.format.manifest import Manifest, ShardEntry
-from packer.model.annotation import Int64
+from packer.format.pack import Pack
+from packer.model.annotation import NOT_OBJECTS, Int64
 from packer.model.annotation_columns import Ragged, column, present
 from packer.model.fields import FIELD_NAMES
+
+MARKED = re.compile(rb'"(?:%b)":\s*\[[^\]]*[1-9t]' % "|".join(NOT_OBJECTS).encode())
+"""In the JSON text of box fields with an ignored region."""
 
 
 def recount(manifest: Manifest, shards: Iterable[ShardEntry], tables: Iterable[Any]) -> Manifest:
@@ -157,3 +162,12 @@ def equal_files(digests: NDArray[np.uint64]) -> EqualFiles:
     groups = np.flatnonzero(lengths > 1)
     groups = groups[np.argsort(some[bounds[groups]], kind="stable")]
     return EqualFiles(some[items_of(bounds, groups)], np.insert(np.cumsum(lengths[groups]), 0, 0))
+
+
+def count_ignored(pack: Pack) -> int:
+    """Return the number of ignored regions in a pack."""
+    if not any(f"box_fields.{name}" in pack.manifest.fields for name in NOT_OBJECTS):
+        return 0
+    rows: Any = pack.column("box_fields")
+    marked = (record for record, text in enumerate(rows) if MARKED.search(text))  # parsing all would take long
+    return sum(int(pack.annotation(record).ignored.sum()) for record in marked)

@@ -33,6 +33,12 @@ SOURCES = {
     "createml": "packer.sources.small_formats:CreateMlSource",
     "vott": "packer.sources.small_formats:VottSource",
     "widerface": "packer.sources.small_formats:WiderFaceSource",
+    "kitti": "packer.sources.text_rows:KittiSource",
+    "visdrone": "packer.sources.text_rows:VisDroneSource",
+    "icdar": "packer.sources.text_rows:IcdarSource",
+    "bdd100k": "packer.sources.json_sets:BddSource",
+    "crowdhuman": "packer.sources.json_sets:CrowdHumanSource",
+    "openimages": "packer.sources.open_images:OpenImagesSource",
     "datumaro": "packer.sources.small_formats:DatumaroSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
@@ -42,7 +48,8 @@ _REGISTRY = Registry(SOURCES, "packer.sources")
 CHOICES = (
     "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "name:REGEX", "pts",
     "dlib[:FILE]", "masks[:WHERE]", "instances[:WHERE]", "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]",
-    "widerface[:FILE]", "datumaro[:FORMAT]",
+    "widerface[:FILE]", "kitti", "visdrone", "icdar", "bdd100k[:FILE]", "crowdhuman[:FILE]", "openimages",
+    "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 NO_FILES = frozenset(("datumaro", "parquet", "name"))

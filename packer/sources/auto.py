@@ -235,6 +235,11 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         fits = chosen or fits
     if any(choice.spec in ("widerface", "pts") for choice in fits):  # their folders are events and parts
         fits = [choice for choice in fits if choice.spec != "folder"]
+    if any(choice.spec == "openimages" for choice in fits):  # it reads the lists of boxes, too
+        from packer.sources.open_images import files_in
+
+        read = files_in(tree)
+        fits = [c for c in fits if c.spec != "folder" and tree.below(as_bytes(c.spec.partition(":")[2])) not in read]
     if len(fits) > 1:
         what = "; ".join(f"{option('labels', printable(choice.spec))} ({choice.why})" for choice in fits)
         step = f"choose one, or pass several that label the same images: {what}"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, option, plural, printable
-from packer.model.annotation import Json, Mask, Point, RawAnnotation
+from packer.model.annotation import FLAGS, IGNORED, Json, Mask, Point, RawAnnotation
 from packer.model.rle import as_shape
 from packer.sources.coco_objects import check_pixels
 from packer.sources.path_finder import FileImages, ImageNames
@@ -117,7 +117,7 @@ class LabelledObjects:
         self.names.append(name or NO_CLASS)
         self.polygons.append(corners)
         self.keypoints.append(points)
-        self.fields.append(fields or {})
+        self.fields.append({**(fields or {}), "ignore": 1} if name == IGNORED else fields or {})
 
     def add_mask(self, name: str | None, bitmap: Bitmap, fields: Mapping[str, Json] | None = None) -> None:
         """Add an object with a mask, if masks are read. Raise ValueError if it has no pixels in the image."""
@@ -152,7 +152,7 @@ class LabelledObjects:
             polygons=tuple(self.polygons) if any(self.polygons) else None,
             rles=self._shapes() if self.shapes else None,
             keypoints=tuple(points or nothing for points in self.keypoints) if count else None,
-            box_fields={name: tuple(fields.get(name) for fields in self.fields) for name in every},
+            box_fields={n: tuple(fields.get(n, 0 if n in FLAGS else None) for fields in self.fields) for n in every},
             extras=self.extras,
             image_size=size,
         )
@@ -299,13 +299,18 @@ class NamedFilesSource(ByNameSource):
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self.instance_masks = options.instance_masks
-        files = files_like(tree, self.ending, *self.words)
+        files = self.files_in(tree) if options.file is None else []
         if options.file is not None:
             path = file_of(tree, self.kind, options.file)
             files = [tree.below(path) or (path if is_url(path) else os.path.relpath(path, tree.root))]
         elif not files:
             raise UsageError(tree.root, f"no file of {self.kind} was found", "choose another kind of --labels")
         super().__init__(tree, options, self.entries(tree, files), files)
+
+    @classmethod
+    def files_in(cls, tree: Tree) -> list[bytes]:
+        """Return the files of this format."""
+        return files_like(tree, cls.ending, *cls.words)
 
     @staticmethod
     def read(tree: Tree, path: bytes) -> Iterable[ImageEntry]:
@@ -319,7 +324,7 @@ class NamedFilesSource(ByNameSource):
     @classmethod
     def recognize(cls, tree: Tree) -> list[Choice]:
         """Return this source if there are such files."""
-        files = files_like(tree, cls.ending, *cls.words)
+        files = cls.files_in(tree)
         return [Choice(cls.kind, f"{some_paths(files)} {cls.are[len(files) > 1]}")] if files else []
 
 

@@ -11,6 +11,8 @@ from packer.errors import UsageError, option
 from packer.sources.by_stem import Matches
 from packer.sources.list_source import ListSource, lists_near
 from packer.sources.mask_files import MaskLayout, are_masks, layouts_of, mark_of
+from packer.sources.open_images import MASKS as OBJECT_MASKS
+from packer.sources.open_images import kind_of
 from packer.sources.parquet_file import ParquetFile, mask_prefix, parquet_files, stem_folder
 from packer.sources.parquet_source import layout_of
 from packer.sources.paths import as_bytes, as_text, file_of, folder_of, some_paths, spread
@@ -58,7 +60,7 @@ def masks_in_lists(tree: Tree, specs: Sequence[str], options: SourceOptions) -> 
         UsageError: A list that the user gives names masks, but none is there.
     """
     if "auto" in specs:
-        near = (joined(tree.root, path) for path in lists_near(tree))
+        near = (joined(tree.root, path) for path in lists_near(tree) if kind_of(tree, path) != OBJECT_MASKS)
         every = (_masks_in(tree, path, options, is_auto=True) for path in near)
     else:
         given: list[bytes] = []

@@ -270,8 +270,6 @@ class WiderFaceSource(NamedFilesSource):
 
 
 FORMATS = {
-    "kitti_detection": ("label_2/",),
-    "open_images": ("-annotations-human-imagelabels.csv",),
     "lfw": ("annotations/pairs.txt",),
     "vgg_face2": ("bb_landmark/loose_bb_",),
     "celeba": ("anno/identity_celeba.txt",),
@@ -281,9 +279,10 @@ FORMATS = {
     "label_me": (),
     "dota": ("labeltxt/",),
     "mot_seq": ("gt/gt.txt",),
-    "icdar_text_localization": (),
 }
 """Name of a Datumaro format -> parts of the lower-case paths of files by which it is recognized."""
+MOVED = {"kitti_detection": "kitti", "icdar_text_localization": "icdar", "open_images": "openimages"}
+"""Those that packer reads itself -> its kind."""
 NO_FIELD = {"polyline": "line", "caption": "caption", "ellipse": "ellipse", "cuboid_3d": "cuboid"}
 
 
@@ -309,10 +308,10 @@ class DatumaroSource(ByNameSource):
             raise UsageError(tree.root, problem, "give it as a folder on this machine")
         name = options.file or _only_format(tree)
         if name not in FORMATS:
-            choices = ", ".join(sorted(FORMATS))
-            raise UsageError(
-                option("labels", f"datumaro:{name}"), "is not a format for Datumaro", f"choose one of {choices}"
-            )
+            step = f"choose one of {', '.join(sorted(FORMATS))}"
+            if name in MOVED:
+                step = f"packer reads it itself: {option('labels', MOVED[name])}"
+            raise UsageError(option("labels", f"datumaro:{name}"), "is not a format for Datumaro", step)
         if importlib.util.find_spec("datumaro") is None:
             step = f"{install_command('datumaro')}, then pass --labels=datumaro:{name}"
             raise NotInstalled("", f"Datumaro, which reads {name}, is not installed", step)

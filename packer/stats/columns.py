@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.format.pack import Pack
 from packer.model.fields import BY_NAME, CLASS_IDS
-from packer.repack.index_columns import equal_files
+from packer.repack.index_columns import count_ignored, equal_files
 from packer.stats.pixels import SHARES
 
 SMALL, MEDIUM = 32**2, 96**2
@@ -102,6 +102,8 @@ class BoxStats:
     """COCO's sizes: areas below 32x32, below 96x96, and above."""
     empty: int
     """Boxes without area."""
+    ignored: int
+    """Ignored regions among them: iscrowd, difficult or ignore."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,7 @@ def box_stats(pack: Pack) -> BoxStats | None:
         medium=int(((area >= SMALL) & (area < MEDIUM)).sum()),
         large=int((area >= MEDIUM).sum()),
         empty=int((~real).sum()),
+        ignored=count_ignored(pack),
     )
 
 

@@ -134,9 +134,10 @@ def _drawing(facts: dict[str, Any]) -> str:
     for part in _overlays(facts):
         style = f'style="image-rendering:pixelated" preserveAspectRatio="none" opacity="{OPACITY}"'
         parts.append(f'<image href="{part["picture"]}" width="{width}" height="{height}" {style}/>')
-    labels = facts.get("box_labels", [])
+    labels, ignored = facts.get("box_labels", []), facts.get("ignored", [])
     for n, box in enumerate(facts.get("boxes", ())):
         line = _line(color_of(labels[n] if n < len(labels) else None))
+        line += ' stroke-dasharray="5 4"' if ignored and ignored[n] else ""
         if None not in box:
             x1, y1, x2, y2 = box
             parts.append(f'<rect x="{x1}" y="{y1}" width="{max(0, x2 - x1)}" height="{max(0, y2 - y1)}" {line}/>')

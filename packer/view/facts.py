@@ -146,6 +146,8 @@ def drawn_facts(annotation: Annotation) -> dict[str, Any]:
         facts["value"] = ", ".join(f"{number:.6g}" for number in annotation.value.tolist())
     if annotation.boxes is not None:
         facts["box_count"] = len(annotation.boxes)
+    if (ignored := annotation.ignored).any():
+        facts["ignored"] = ignored[:MOST_DRAWN].tolist()
     there = [(field, getattr(annotation, field.name)) for field in DRAWN]
     return facts | {field.name: _drawn(field, value) for field, value in there if value is not None}
 
@@ -161,7 +163,8 @@ def _drawn(field: Field, value: Any) -> Any:
 def drawn_boxes(facts: Mapping[str, Any], boxes: Sequence[int]) -> dict[str, Any]:
     """Return `drawn_facts` with only these boxes and their classes."""
     only: dict[str, Any] = {field.name: [] for field in DRAWN if field.name in facts or field.name in OBJECTS}
-    facts = {name: value for name, value in facts.items() if name != "outlines"}  # they are in the frame of the image
+    # outlines are in the frame of the image, and what is ignored is of all its boxes
+    facts = {name: value for name, value in facts.items() if name not in ("outlines", "ignored")}
     return {**facts, **only, **{name: [facts[name][box] for box in boxes] for name in OBJECTS if name in facts}}
 
 

@@ -33,15 +33,17 @@ def test_datumaro_has_the_formats() -> None:
     assert set(FORMATS) <= there
 
 
-def test_kitti(tmp_path: Path) -> None:
+def test_kitti_has_the_boxes_that_datumaro_reads(tmp_path: Path) -> None:
     files = draw.photos("training/image_2/", ending=".png")
     files |= {f"training/label_2/{name}.txt": draw.kitti(name) for name in draw.BOXES}
     source = opened(tmp_path, files)
-    annotation = source.annotate(b"training/image_2/img_0003.png")
-    assert annotation.boxes == ((4, 5, 14, 25), (20, 10, 30, 28)) and annotation.box_labels == ("dog", "bird")
-    assert annotation.box_fields["occluded"] == (0, 0)
-    assert source.annotate(b"training/image_2/img_0001.png").boxes == ()
-    assert list(source.unmatched_labels()) == []
+    dataset = datumaro.Dataset.import_from(str(tmp_path), "kitti_detection")
+    names = [label.name for label in dataset.categories()[datumaro.AnnotationType.label]]
+    read = {item.id: [(names[a.label], *map(float, a.points)) for a in item.annotations] for item in dataset}
+    assert set(read) == set(draw.BOXES)
+    for name, boxes in read.items():
+        found = source.annotate(f"training/image_2/{name}.png".encode())
+        assert [(cls, *box) for cls, box in zip(found.box_labels, found.boxes, strict=True)] == boxes
 
 
 def test_vgg_face2_has_classes_boxes_and_landmarks(tmp_path: Path) -> None:

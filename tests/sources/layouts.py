@@ -246,6 +246,47 @@ def kitti(name: str) -> str:
     )
 
 
+def visdrone(name: str) -> str:
+    rows = [(x1, y1, x2 - x1, y2 - y1, 1, 4 if cls == "dog" else 1, 0, 0) for cls, x1, y1, x2, y2 in BOXES[name]]
+    return "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
+def icdar(name: str) -> str:
+    rows = [(x1, y1, x2, y1, x2, y2, x1, y2, cls) for cls, x1, y1, x2, y2 in BOXES[name]]
+    return "\ufeff" + "".join(",".join(map(str, row)) + "\r\n" for row in rows)
+
+
+def _bdd_objects(name: str) -> list[dict[str, Any]]:
+    return [
+        {"id": str(i), "category": cls, "attributes": {"occluded": False, "truncated": bool(i)},
+         "box2d": {"x1": x1, "y1": y1, "x2": x2, "y2": y2}}
+        for i, (cls, x1, y1, x2, y2) in enumerate(BOXES[name])
+    ]  # fmt: skip
+
+
+def bdd100k() -> str:
+    """As Scalabel writes a list: no labels are null."""
+    frames = [{"name": f"{name}.jpg", "attributes": {"weather": "clear"}, "timestamp": 10000,
+               "labels": _bdd_objects(name) or None} for name in BOXES]  # fmt: skip
+    return json.dumps(frames)
+
+
+def bdd100k_image(name: str) -> str:
+    """As the first release has a file for each image."""
+    frames = [{"timestamp": 10000, "objects": _bdd_objects(name)}]
+    return json.dumps({"name": name, "frames": frames, "attributes": {"weather": "clear"}})
+
+
+def crowdhuman() -> str:
+    return "".join(
+        json.dumps({"ID": name, "gtboxes": [
+            {"tag": cls, "fbox": [x1, y1, x2 - x1, y2 - y1], "vbox": [x1, y1, 5, 5], "hbox": [x1, y1, 2, 2],
+             "extra": {"box_id": i, "occ": 0}, "head_attr": {"ignore": 0, "occ": 0, "unsure": 0}}
+            for i, (cls, x1, y1, x2, y2) in enumerate(boxes)]}) + "\n"
+        for name, boxes in BOXES.items()
+    )  # fmt: skip
+
+
 def pts(name: str, offset: float = 1.0) -> str:
     """As 300-W: pixels from 1."""
     points = "\n".join(f"{x + offset:.6f} {y + offset:.6f}" for x, y in FACES[name])

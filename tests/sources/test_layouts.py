@@ -201,7 +201,28 @@ LAYOUTS = [
            "wider_face_split/readme.txt": "x, y, w, h"}, Found("widerface", 4, 1)),
     Layout("KITTI", draw.photos("training/image_2/", ending=".png") | {
         f"training/label_2/{name}.txt": draw.kitti(name) for name in NAMES},
-        Found("datumaro"), needs="datumaro"),
+        Found("kitti", note="4 images, 2 classes, 4 boxes, 0 landmarks; 0 files left unread")),
+    Layout("VisDrone", draw.photos("images/") | {f"annotations/{n}.txt": draw.visdrone(n) for n in NAMES},
+           Found("visdrone", classes=11)),
+    Layout("ICDAR 2015", draw.photos("ch4_training_images/") | {
+        f"ch4_training_localization_transcription_gt/gt_{n}.txt": draw.icdar(n) for n in NAMES},
+        Found("icdar", classes=1)),
+    Layout("EAST, beside the images", draw.photos() | {f"{n}.txt": draw.icdar(n) for n in NAMES},
+           Found("icdar", classes=1)),
+    Layout("BDD100K", draw.photos("images/100k/train/") | {"labels/det_20/det_train.json": draw.bdd100k()},
+           Found("bdd100k")),
+    Layout("BDD100K, a file for each image", draw.photos("images/100k/train/") | {
+        f"labels/100k/train/{n}.json": draw.bdd100k_image(n) for n in NAMES}, Found("bdd100k")),
+    Layout("CrowdHuman", draw.photos("Images/") | {"annotation_train.odgt": draw.crowdhuman()},
+           Found("crowdhuman")),
+    Layout("Open Images with labels of images", draw.photos("train/") | {
+        "train-annotations-human-imagelabels.csv": draw.table(
+            [[n, "verification", f"/m/0{i % 2}", 1] for i, n in enumerate(NAMES)],
+            "ImageID,Source,LabelName,Confidence"),
+        "train-annotations-bbox.csv": draw.table(
+            draw.each_box("id", "source", "class", "1", "fx1", "fx2", "fy1", "fy2", "0", "0", "0", "0", "0"),
+            "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,"
+            "IsInside")}, Found("openimages")),
     Layout("VGG-Face2", {f"train/n00000{i}/000{i}_01.jpg": PHOTO for i in range(4)} | {
         "bb_landmark/loose_bb_train.csv": draw.table(
             [[f"n00000{i}/000{i}_01", 2, 3, 20, 21] for i in range(4)], "NAME_ID,X,Y,W,H")},

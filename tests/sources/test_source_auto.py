@@ -359,3 +359,12 @@ def test_a_list_of_images_and_masks_has_no_classes(make_tree):
     assert open_source(spec, tree, SourceOptions()).classes is None
     with pytest.raises(UsageError, match=r'its labels are images, such as .*; name them as masks, columns="path mask"'):
         open_source(spec, tree, SourceOptions(columns="path label"))
+
+
+def test_a_list_beside_the_files_of_open_images_is_another_kind(make_tree):
+    labels = "ImageID,Source,LabelName,Confidence\n" + "".join(f"00000{i}a,x,/m/0{i},1\n" for i in range(4))
+    files = {f"00000{i}a.jpg": "" for i in range(4)} | {"train-annotations-human-imagelabels.csv": labels}
+    assert recognize(make_tree(files), SourceOptions()).spec == "openimages"
+    other = "filename,label\n" + "".join(f"00000{i}a.jpg,c{i % 2}\n" for i in range(4))
+    with pytest.raises(UsageError, match=r"2 kinds of labels fit.*list:.*mine\.csv.*openimages"):
+        recognize(make_tree(files | {"mine.csv": other}), SourceOptions())

@@ -18,6 +18,7 @@ from packer.sources import SOURCES, open_source
 from packer.sources.source import SourceOptions
 
 BOX = "<object><name>n</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>"
+KITTI = "Car 0.00 0 -1.57 1.00 1.00 2.00 2.00 1.5 1.6 3.9 0.6 1.7 20.1 -1.59\n"
 LABELME = (
     '{"shapes": [{"label": "c", "shape_type": "polygon", "points": [[1, 1], [2, 1], [2, 2]]}], "imagePath": "%s.jpg",'
     ' "imageData": null}'
@@ -71,6 +72,31 @@ LAYOUTS = {
     "widerface": {
         "g.jpg": "", "u.jpg": "", "b.jpg": "", "wider_face_train_bbx_gt.txt":
         "g.jpg\n1\n1 1 2 2 0 0 0 0 0 0\nb.jpg\n1\n1 1 2 ?\nx.jpg\n0\n0 0 0 0 0 0 0 0 0 0\n",
+    },
+    "kitti": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "g.txt": KITTI, "b.txt": KITTI + "Car 1 2\n", "x.txt": KITTI,
+    },
+    "visdrone": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "g.txt": "1,1,2,2,1,4,0,0\n", "b.txt": "1,1,2,2,1,12,0,0\n",
+        "x.txt": "1,1,2,2,1,4,0,0\n",
+    },
+    "icdar": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "gt_g.txt": "1,1,2,1,2,2,1,2,a\n", "gt_b.txt": "1,1,2,1,2,2,?,2,a\n",
+        "gt_x.txt": "1,1,2,1,2,2,1,2,a\n",
+    },
+    "bdd100k": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "train.json": "[" + ", ".join(
+            f'{{"name": "{name}.jpg", "labels": [{{"category": "c", "box2d": {{"x1": 1, "y1": 1, "x2": {edge}, '
+            f'"y2": 2}}}}]}}' for name, edge in (("g", 2), ("b", '"?"'), ("x", 2))) + "]",
+    },
+    "crowdhuman": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "train.odgt": "".join(
+            f'{{"ID": "{name}", "gtboxes": [{{"tag": "person", "fbox": [1, 1, {width}, 2]}}]}}\n'
+            for name, width in (("g", 2), ("b", '"?"'), ("x", 2))),
+    },
+    "openimages": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "train.csv":
+        "ImageID,Source,LabelName,Confidence\ng,a,/m/0,1\nb,a,/m/0,?\nx,a,/m/0,1\n",
     },
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ from torture_texts import read_masks, read_shapes, read_stored_instances
 
 from packer.errors import UsageError
 from packer.model.annotation import RawAnnotation
-from packer.sources import list_columns, list_header, list_lines
+from packer.sources import list_columns, list_header, list_lines, text_rows
 
 
 def read_columns(data: bytes) -> str:
@@ -128,6 +128,12 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
         ("sources.small_formats", "sources.by_name"),
     ),
     "vott": (Target(objects.read_vott, SEEDS_OF["vott"]), ("sources.small_formats", "sources.by_name")),
+    "bdd100k": (Target(objects.read_bdd100k, SEEDS_OF["bdd100k"]), ("sources.json_sets", "sources.by_name")),
+    "crowdhuman": (Target(texts.read_crowdhuman, SEEDS_OF["crowdhuman"]), ("sources.json_sets", "sources.by_name")),
+    **{
+        kind.kind: (Target(texts.rows_of(kind), SEEDS_OF[kind.kind]), ("sources.text_rows", "sources.by_name"))
+        for kind in (text_rows.KittiSource, text_rows.VisDroneSource, text_rows.IcdarSource)
+    },
     "dlib": (Target(texts.read_dlib, SEEDS_OF["dlib"]), ("sources.landmarks",)),
     "cvat": (Target(texts.read_cvat, SEEDS_OF["cvat"]), ("sources.cvat", "sources.by_name")),
     "voc": (Target(texts.read_voc, SEEDS_OF["voc"]), ("sources.voc",)),

@@ -6,7 +6,7 @@ What whole sources make of the same bytes is the matter of `torture_labels`, whi
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from packer.format.manifest import FileEntry
 from packer.model.annotation import RawAnnotation
 from packer.packing import input_table, recorded
 from packer.packing.build_options import BuildOptions
-from packer.sources import by_name, cvat, landmarks, small_formats, voc, yolo_config
+from packer.sources import by_name, cvat, json_sets, landmarks, small_formats, text_rows, voc, yolo_config
 from packer.sources import yolo_source as yolo
 from packer.sources.path_finder import PathFinder
 from packer.sources.source import Tree
@@ -117,6 +117,30 @@ def read_widerface(data: bytes) -> str:
         )
     except UsageError as error:
         return refused(error, "bbx_gt.txt")
+
+
+def rows_of(kind: type[text_rows.RowsSource]) -> Callable[[bytes], str]:
+    """Return the core of a source with a line for each object."""
+
+    def read(data: bytes) -> str:
+        there = by_name.LabelledObjects()
+        for line in data[1:].splitlines():
+            try:
+                kind.add(there, line.strip())
+            except ValueError as error:
+                assert str(error) and not isinstance(error, UnicodeError)
+                return "refused"
+        check_finite(there.annotation("a.txt", None, True))
+        return "read"
+
+    return read
+
+
+def read_crowdhuman(data: bytes) -> str:
+    try:
+        return annotations_of(json_sets._crowdhuman_entries(held(data[1:]), b"a.odgt"), "a.odgt")
+    except UsageError as error:
+        return refused(error, "a.odgt")
 
 
 SHAPES = (None, None, (2, 3), (3, 2))

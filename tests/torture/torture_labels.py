@@ -226,6 +226,12 @@ LABEL_FILES = {
     "createml": ("train.json", "val.json"),
     "vott": ("a-export.json", "b-export.json"),
     "widerface": ("wider_face_train_bbx_gt.txt", "wider_face_val_bbx_gt.txt"),
+    "kitti": ("a.txt", "c.txt"),
+    "visdrone": ("a.txt", "c.txt"),
+    "icdar": ("gt_a.txt", "c.txt"),
+    "bdd100k": ("det_train.json", "det_val.json"),
+    "crowdhuman": ("annotation_train.odgt", "annotation_val.odgt"),
+    "openimages": ("train.csv", "class-descriptions.csv"),
 }
 """Kind of labels -> the names of its files."""
 VALUES: tuple[Any, ...] = (
@@ -257,7 +263,7 @@ def reader_of(kind: str, json_base: Any = None) -> Callable[[bytes], str]:
         else:
             texts = text.split(b"\0\0", 1)
         texts = texts if choice & 8 else texts[:1]
-        masks = bool(choice & 4) and WITH_MASKS
+        masks = bool(choice & 4) and WITH_MASKS and kind != "openimages"  # they are files of their own
         options = SourceOptions(split="train" if choice & 32 else None, rle_polygons=masks, instance_masks=masks)
         files = dict(zip(LABEL_FILES[kind], texts, strict=False))
         return _labels(kind, choice, files, options, auto=choice & 0xE0 == 0xE0)

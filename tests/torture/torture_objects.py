@@ -13,7 +13,7 @@ from torture_seeds import BASES, WITH_MASKS
 
 from packer.errors import BadLabel, UsageError
 from packer.model.annotation import RawAnnotation
-from packer.sources import by_name, coco_file, small_formats
+from packer.sources import by_name, coco_file, json_sets, small_formats
 from packer.sources.coco_objects import Rules, far_off, key_of, shape_of
 from packer.sources.paths import json_text
 
@@ -91,6 +91,7 @@ def of_vott(tree: Any) -> Iterator[by_name.ImageEntry]:
 
 read_labelme, read_createml = of_json("labelme", of_labelme), of_json("createml", of_createml)
 read_vott = of_json("vott", of_vott)
+read_bdd100k = of_json("bdd100k", lambda tree: json_sets._bdd_entries(tree, b"a.json", WITH_MASKS))
 RULES = [Rules(points, {3: 2, 1: 0}, polygons) for points in (0, 2) for polygons in (False, True)]
 COCO = BASES["coco"]["annotations"]
 OBJECTS = [editor_of(thing) for thing in COCO]

@@ -129,6 +129,18 @@ BASES: dict[str, Any] = {
         },
         "a1": {"asset": {"name": "c.png"}, "regions": []},
     }},
+    "bdd100k": [
+        {"name": "a.jpg", "attributes": {"weather": "clear"}, "size": {"width": 40, "height": 30}, "labels": [
+            {"category": "dog", "attributes": {"occluded": True, "crowd": False, "color": "red"},
+             "box2d": {"x1": 1, "y1": 2.5, "x2": 9, "y2": 8}},
+            {"category": "7", "poly2d": [
+                {"vertices": [[0, 9], [10, 20], [20, 9], [9, 1]], "types": "LCCC", "closed": True}]},
+            {"category": "dog", "rle": {"size": [30, 40], "counts": "PdX1"}},
+            {"category": "lane", "poly2d": [[1, 2, "L"], [3, 4, "C"], [3, 9, "C"]]}, {"category": "x", "box3d": {}},
+        ]},
+        {"name": "c", "frames": [{"timestamp": 1, "objects": [{"category": "dog", "attributes": {"ignored": True},
+                                                              "box2d": {"x1": 1, "y1": 2, "x2": 3, "y2": 4}}]}]},
+    ],
     "panoptic": {
         "images": [{"id": 1, "file_name": "a.jpg"}],
         "annotations": [
@@ -203,6 +215,33 @@ SEEDS_OF: dict[str, list[bytes]] = {
         b"\x000--Parade/a.jpg\n2\n1 2 10 12 0 0 1 0 2 0 \n3 4 5 6 0 0 0 0 0 0 \nx/c.png\n0\n0 0 0 0 0 0 0 0 0 0 \n",
         b"\xe8a.jpg\r\n0\r\nc.png\r\n1\r\n1 2 3 4\r\n\0\0d.jpg\n1\n1.5 2 -3 4 0 0 0 0 0 0\n",
         b"\x20a.jpg\n1\n1 2 3\n\nnone.jpg\n3\n1 2 3 4\n",
+    ],
+    "kitti": [
+        b"\x00Car 0.35 3 1.85 1.63 2.54 23.81 23.12 1.67 1.87 3.69 -16.53 2.39 58.49 1.57\n"
+        b"DontCare -1 -1 -10 3.89 9.71 10.61 20.13 -1 -1 -1 -1000 -1000 -1000 -10\n",
+        b"\xe8dog 0 0 0 1 2 3 4 5 6 7 8 9 10 11 0.5\r\n\0\0x 1 2",
+    ],
+    "visdrone": [
+        b"\x006,8,27,11,0,0,0,0\r\n4,1,6,7,1,4,0,1,\r\n",
+        b"\xe8\xef\xbb\xbf1,2,3,4,0,11,1,2\0\x001,2,3,4,1,12,0,0",
+        b"\x00pedestrian,1,2,3,4\n",
+    ],
+    "icdar": [
+        b"\x00\xef\xbb\xbf1,2,30,2,30,12,1,12,a, b\r\n1,2,30,2,30,12,1,12,###\r\n1,2,30,2,30,12,1,12,Latin,x\n",
+        b'\xe838, 4, 20, 15, "Tired"\n1 2 4 8 "x"\n\0\x001,2,30,2,30,12,1,12,1,"\xe9"\n1.5,2,30,2,30,12,1,12\n',
+    ],
+    "crowdhuman": [
+        b'\x00{"ID": "a", "gtboxes": [{"fbox": [1, 2, 3, 4], "tag": "person", "hbox": [1, 2, 1, 1], "vbox": [1, 2, 2], '
+        b'"extra": {"box_id": 0, "occ": 1}, "head_attr": {"ignore": 0}}, {"fbox": [1, 2, 3, 4], "tag": "mask", '
+        b'"extra": {"ignore": 1}}]}\n{"ID": "c", "gtboxes": []}\n',
+        b'\xe8{"ID": "a", "gtboxes": []}\0\x00{"ID": "d", "gtboxes": [{"fbox": [1, 2, null], "tag": 7}]}',
+    ],
+    "openimages": [
+        b"\x00ImageID,Source,LabelName,Confidence\na,x,/m/01,1\na,x,/m/02,0.7\nc,x,/m/02,0\n",
+        b"\xe8ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf\n"
+        b'a,x,/m/01,1,0.1,0.9,0.2,0.8,0,1,-1\nd,x,/m/01,1,0,1,0,1,0,0,0\n\0\0/m/01,Dog\n/m/02,"Cat, big"\n',
+        b"\x08MaskPath,ImageID,LabelName,BoxID,BoxXMin,BoxXMax,BoxYMin,BoxYMax,PredictedIoU,Clicks\n"
+        b"c.png,a,/m/01,x,0.1,0.9,0.2,0.8,0.9,\n\0\0/m/01,Dog\n",
     ],
     "rle": [
         bytes([4, 6, 1, 5, 2, 2, 2, 13]),

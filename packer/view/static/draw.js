@@ -105,7 +105,7 @@ export function shapes(facts, { scale, chosen = null, width = 2 }) {
   for (const { n, box, outline, points, bones, path, crowd } of all) {
     const faint = n !== chosen && (chosen !== null || isFaint(facts, n)), color = colorOf(facts.box_labels?.[n]);
     const one = svg("g", faint ? { class: "faint" } : {});
-    const own = { ...line, stroke: color, "stroke-width": faint ? 1 : n === chosen ? width + 1 : width };
+    const own = { ...line, stroke: color, "stroke-width": faint ? 1 : n === chosen ? width + 1 : width, ...(facts.ignored?.[n] ? { "stroke-dasharray": "5 4" } : {}) };
     const filled = { fill: color, "fill-opacity": n === chosen ? 0.3 : outline.length && !faint ? 0.2 : 0 };
     if (path) one.append(svg("path", { class: crowd ? "instance crowd" : "instance", d: path, ...own, fill: color }));
     if (outline.length) one.append(svg("polygon", { class: "outline", points: outline.join(" "), ...own, ...filled }));
