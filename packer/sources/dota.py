@@ -28,7 +28,9 @@ from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo_config import NAME_FILES
 
-FACT = re.compile(rb"'?(imagesource|gsd|acquisition dates)'?:(.*)", re.DOTALL)
+FACTS = ("imagesource", "gsd")
+"""What the lines before the objects may say of the image: extras."""
+FACT = re.compile(rb"'?(%s)'?:(.*)" % "|".join(FACTS).encode(), re.DOTALL)
 UPRIGHT = re.compile(rb"hbb|rec_?label", re.IGNORECASE)
 """In the names of folders with the same objects as upright boxes."""
 MOST_BYTES = 64 * MIB
@@ -96,7 +98,7 @@ def parse_dota(data: bytes, path: bytes) -> RawAnnotation:
         if not (tokens := line.split()):
             continue
         if fact := FACT.fullmatch(line.strip()):
-            extras[as_text(fact[1]).replace(" ", "_")] = _fact(fact[2].strip())
+            extras[as_text(fact[1])] = _fact(fact[2].strip())
             continue
         try:
             if len(tokens) not in (9, 10):
