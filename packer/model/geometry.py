@@ -177,7 +177,7 @@ def clip(annotation: Annotation, width: int, height: int) -> Annotation:
     clipped = replace(annotation, boxes=boxes, polygons=polygons)
     keep = (boxes[:, 0] < boxes[:, 2]) & (boxes[:, 1] < boxes[:, 3])
     if annotation.obb is not None:
-        keep &= [len(clip_polygon(corners, width, height)) > 0 for corners in annotation.obb]
+        keep &= np.array([len(clip_polygon(corners, width, height)) > 0 for corners in annotation.obb], np.bool_)
     return clipped if keep.all() else with_boxes(clipped, keep)
 
 

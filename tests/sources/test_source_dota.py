@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import BadLabel
-from packer.model.annotation import RawAnnotation
 from packer.sources import open_source, recognize
 from packer.sources.dota import parse_dota
 from packer.sources.source import SourceOptions
@@ -134,9 +133,10 @@ def test_a_box_among_oriented_ones_has_its_corners(make_tree):
             open_source("yolo-obb", tree, SourceOptions()).annotate(b"images/a.jpg")
 
 
-def cvat(rotation: str) -> RawAnnotation:
+def cvat(rotation: str) -> str:
     box = '<box label="dog" occluded="0" xtl="10" ytl="20" xbr="30" ybr="26"'
-    return f'<annotations><version>1.1</version><image name="a.jpg" width="40" height="60">{box} rotation="{rotation}"/>{box}/></image></annotations>'
+    image = f'<image name="a.jpg" width="40" height="60">{box} rotation="{rotation}"/>{box}/></image>'
+    return f"<annotations><version>1.1</version>{image}</annotations>"
 
 
 def test_a_rotated_box_of_cvat(make_tree):
