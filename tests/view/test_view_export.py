@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from drawn import draw, draw_classes, draw_landmarks, draw_objects, draw_voc, tree_state
-from packs import WIDE
+from packs import WIDE, MakePack
 from running import good, refused
 
 from packer import open_pack
@@ -70,6 +70,15 @@ def test_keypoints_and_outlines(tmp_path: Path) -> None:
         ("4.5", "4.5", True), ("10.5", "10.5", False)  # hidden, visible
     ] * 2  # fmt: skip
     assert Sheet(tmp_path / "s.html").count("polygon") == 2
+
+
+def test_oriented_boxes_are_drawn_in_place_of_their_extents(make_pack: MakePack, tmp_path: Path) -> None:
+    good("view", make_pack("oriented"), "--export", tmp_path / "s.html")
+    sheet = Sheet(tmp_path / "s.html")
+    assert sheet.count("rect") == 0
+    assert [made["points"] for name, made in sheet.tags if name == "polygon"] == [
+        "9.0,2.0 16.0,9.0 9.0,16.0 2.0,9.0"
+    ] * 6
 
 
 def test_hostile_names(tmp_path: Path) -> None:
