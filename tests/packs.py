@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import draw, draw_shots
+from drawn import draw_dota, draw_shots
 from PIL import Image
 
 from packer import BuildOptions, build_pack
@@ -36,10 +36,7 @@ def draw_kind(kind: str, root: Path) -> dict[str, object]:
     gray16: one channel, 16 bits. copy: files of three formats as they are. oriented: oriented boxes.
     """
     if kind == "oriented":
-        (root / "labelTxt").mkdir(parents=True)
-        for i in range(3):
-            draw(root / "images" / f"{i}.jpg", i)
-            (root / "labelTxt" / f"{i}.txt").write_text("9 2 16 9 9 16 2 9 ant 0\n" * (i + 1))
+        draw_dota(root)
         return {}
     if kind == "boxes":
         draw_shots(root, 9)
