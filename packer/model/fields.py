@@ -80,6 +80,11 @@ class Rows:
         item = pa.from_numpy_dtype(np.dtype(self.dtype))
         return pa.list_(pa.list_(item, self.width) if self.width else item)
 
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape of a value; None for sides of any length."""
+        return None, self.width
+
     def array(self, values: Sequence[Any]) -> Any:
         """Return a column of values of annotations."""
         return _list_array(values, self.items)
@@ -147,6 +152,11 @@ class Lists:
     def arrow(self) -> Any:
         """The type of the column."""
         return pa.list_(self.item.arrow)
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape of a value, if all objects have as many rows; None for sides of any length."""
+        return None, self.count or None, self.item.width
 
     def array(self, values: Sequence[Any]) -> Any:
         """Return a column of values of annotations."""

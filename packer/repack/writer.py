@@ -158,8 +158,7 @@ class PackWriter:
             parts: The value of each of the pack's `parts` that it has: arrays, texts, values of JSON; or the bytes of a
                 file. The first record has all that have pixels.
             fields: What else is known of it, in pixels, by the names of `packer.types.Annotation`: ``boxes=[[xmin,
-                ymin, xmax, ymax]], box_labels=[3]``, points, ``extras={"night": True}``. The boxes of oriented ones
-                (``obb``) are by default their extents.
+                ymin, xmax, ymax]], box_labels=[3]``, points, ``obb`` (without boxes), ``extras={"night": True}``.
 
         Raises:
             TypeError: There is no field of this name.
@@ -178,8 +177,7 @@ class PackWriter:
         values = {field.name: self._value(field, value, where) for field, value in _given_fields(fields)}
         if masks is not None:
             values[INSTANCES.name] = tuple(_shape(one, shape[:2], where) for one in masks)
-        if "obb" in values:
-            values.setdefault("boxes", tuple(map(extent, values["obb"])))
+        values = {"boxes": tuple(map(extent, values["obb"])), **values} if "obb" in values else values
         boxes = len(values.get("boxes", ()))
         for field in FIELDS:
             for each in _per_box(field, values.get(field.name)):
@@ -309,11 +307,9 @@ class PackWriter:
             return tuple(self._class(one, where) for one in value)
         if isinstance(field.kind, Lists) and not field.kind.alike:
             return tuple(_rows(one, (None, field.kind.item.width), where, field.name) for one in value)
-        if isinstance(field.kind, Lists):
-            return _rows(value, (None, field.kind.count or None, field.kind.item.width), where, field.name)
-        if not field.kind.width:
+        if not isinstance(field.kind, Lists) and not field.kind.width:
             return _rows(np.atleast_1d(value), (self._numbers,), where, field.name)
-        return _rows(value, (None, field.kind.width), where, field.name)
+        return _rows(value, field.kind.shape, where, field.name)
 
     def _class(self, label: int | str, where: str) -> str:
         """Return the name of a class."""
