@@ -1,7 +1,7 @@
 """DOTA: a text file of oriented boxes for each image, ``labelTxt/P0000.txt``.
 
-A line is an object: ``x1 y1 x2 y2 x3 y3 x4 y4 class difficult``, pixels from the top left corner; two lines before them
-may name the source of the image and its resolution. (Format: DOTA 1.0, 1.5 and 2.0, "Annotation format".)
+A line is an object: ``x1 y1 x2 y2 x3 y3 x4 y4 class difficult``, pixels from the top left corner; lines before them may
+name the date and the source of the image and its resolution. (Format: DOTA 1.0, 1.5 and 2.0, "Annotation format".)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo_config import NAME_FILES
 
-FACTS = ("imagesource", "gsd")
+FACTS = ("acquisition dates", "imagesource", "gsd")
 """What the lines before the objects may say of the image: extras."""
 FACT = re.compile(rb"'?(%s)'?:(.*)" % "|".join(FACTS).encode(), re.DOTALL)
 UPRIGHT = re.compile(rb"hbb|rec_?label", re.IGNORECASE)

@@ -16,7 +16,7 @@ from packer.sources.source import SourceOptions
 
 NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 LINE = re.compile(rf"\s*((?:{NUMBER}\s+){{8}})(\S+)(?:\s+([0-9]+))?\s*", re.ASCII)
-HEAD = re.compile(r"'?(imagesource|gsd)'?:(.*)")
+HEAD = re.compile(r"'?(acquisition dates|imagesource|gsd)'?:(.*)")
 PLANE = "10 20 30.5 18 32 40 11 41.5 plane 0\n"
 
 
@@ -38,7 +38,8 @@ def oracle(text: str) -> list[tuple[list[float], str, int]] | None:
 
 numbers = st.floats(-50, 4000).map(lambda value: f"{value:.3f}")
 good = st.tuples(st.lists(numbers, min_size=8, max_size=8), st.sampled_from(["plane 0", "large-vehicle 1", "é", "7 2"]))
-odd = st.sampled_from(["", " ", "imagesource:GF2", "gsd:0.5", "gsd:null", "'gsd':1", "a b", PLANE + "1 2 3", "x" * 99])
+heads = ["imagesource:GF2", "gsd:0.5", "gsd:null", "'gsd':1", "acquisition dates:None"]
+odd = st.sampled_from(["", " ", *heads, "a b", PLANE + "1 2 3", "x" * 99])
 short = st.lists(numbers, max_size=10).map(" ".join)
 
 
