@@ -349,7 +349,7 @@ def _datumaro_entries(tree: Tree, name: str, masks: bool) -> Iterator[ImageEntry
         dataset = Dataset.import_from(os.fsdecode(tree.root), name)
         items = list(dataset)
     except Exception as error:  # its importers raise whatever they meet
-        problem = f"Datumaro cannot read it as {name}: {'; because of '.join(_causes(error))}"
+        problem = f"Datumaro cannot read it as {name}: {', because of '.join(_causes(error))}"
         raise UsageError(tree.root, problem, "choose another kind of --labels") from None
     categories = dataset.categories()
     labels = next((value for key, value in categories.items() if key.name == "label"), ())
@@ -367,7 +367,7 @@ def _datumaro_entries(tree: Tree, name: str, masks: bool) -> Iterator[ImageEntry
 def _causes(error: BaseException | None) -> Iterator[str]:
     """Yield an error and what caused it, which Datumaro's own errors do not say."""
     while error is not None:
-        yield f"{type(error).__name__}: {printable(str(error))}"
+        yield f"{type(error).__name__}: {printable(str(error))}".rstrip(": .")
         error = error.__cause__
 
 
