@@ -180,6 +180,9 @@ SEEDS_OF: dict[str, list[bytes]] = {
     "dota": [
         b"\x00imagesource:GoogleEarth\ngsd:0.146\n10 2 30.5 18 32 40 11 41.5 plane 0\n1 2 3 4 5 6 7 8 car 1\n",
         b"\xe0'imagesource':GF2\r\n'gsd':null\r\n1e1 2 -3 4 5. .6 7 8 x\r\n",
+        b"\x201 2 3 4 5 6 7 8 ship\n1 2 3 4 5 6 7 8\n",
+        b"\x00gsd:1\n0 0 9 0 9 9 0 9 car\n",
+        b"\x000 0 9 0 9 nan 0 9 car 0\n",
         b"\x081 2 3 4 5 6 7 8 ship 2\n\0\0\xef\xbb\xbf 0 0 9 0 9 9 0 9 \xe9 0\n\n0 .1 .1 .2 .1 .2 .2 .1 .2\n",
     ],
     "dlib": [
