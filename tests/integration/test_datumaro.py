@@ -47,9 +47,9 @@ def test_kitti_has_the_boxes_that_datumaro_reads(tmp_path: Path) -> None:
 
 
 def test_a_failure_names_its_cause(tmp_path: Path) -> None:
-    files = draw.photos("training/image_2/", ending=".png") | {"training/label_2/img_0001.txt": "car x\n"}
-    with pytest.raises(UsageError, match=r"as kitti_detection: DatasetImportError: .*, because of AssertionError; "):
-        opened(tmp_path, files, "datumaro:kitti_detection")
+    files: draw.Files = {"train/n000001/0001_01.jpg": PHOTO, "bb_landmark/loose_bb_train.csv": "NAME_ID,X,Y,W,H\n1,x\n"}
+    with pytest.raises(UsageError, match=r"as vgg_face2: DatasetImportError: .*, because of \w+Error"):
+        opened(tmp_path, files, "datumaro:vgg_face2")
 
 
 def test_vgg_face2_has_classes_boxes_and_landmarks(tmp_path: Path) -> None:
