@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from packer.format.pack import Pack, join_packs, open_pack
     from packer.format.salvage import repair
     from packer.format.verify import verify
-    from packer.loading.collate import as_tv_tensors, collate
+    from packer.loading.collate import as_tv_tensors, collate, xywhr
     from packer.loading.crop import CenterCrop, RandomResizedCrop, Resize
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
@@ -71,6 +71,7 @@ _HOMES = {
     "repair": "packer.format.salvage",
     "split": "packer.repack.split",
     "verify": "packer.format.verify",
+    "xywhr": "packer.loading.collate",
 }
 
 _MODULES = frozenset(("stats", "ultralytics", "view"))
@@ -114,6 +115,7 @@ __all__ = [
     "stats",
     "verify",
     "view",
+    "xywhr",
 ]
 
 

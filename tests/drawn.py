@@ -99,6 +99,15 @@ def draw_shots(root: Path, count: int = 6) -> Path:
     return root
 
 
+def draw_dota(root: Path, count: int = 3) -> Path:
+    """images/*.jpg and labelTxt/*.txt; image i has i + 1 times the same oriented box."""
+    (root / "labelTxt").mkdir(parents=True)
+    for i in range(count):
+        draw(root / "images" / f"{i}.jpg", i)
+        (root / "labelTxt" / f"{i}.txt").write_text("9 2 16 9 9 16 2 9 ant 0\n" * (i + 1))
+    return root
+
+
 def draw_objects(root: Path, elsewhere: str = "") -> Path:
     """Two images with an object each in coco.json: a box, its outline, two keypoints.
 

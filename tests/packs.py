@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import draw_shots
+from drawn import draw_dota, draw_shots
 from PIL import Image
 
 from packer import BuildOptions, build_pack
@@ -33,8 +33,11 @@ def draw_kind(kind: str, root: Path) -> dict[str, object]:
     """Draw the source of a kind of pack; the options to build it with.
 
     raw: fixed size. jpeg: encoded again. ragged: sizes differ. boxes: VOC boxes, landmarks, labels.
-    gray16: one channel, 16 bits. copy: files of three formats as they are.
+    gray16: one channel, 16 bits. copy: files of three formats as they are. oriented: oriented boxes.
     """
+    if kind == "oriented":
+        draw_dota(root)
+        return {}
     if kind == "boxes":
         draw_shots(root, 9)
         labels = ("voc", f"list:{root / 'landmarks.txt'}")

@@ -87,7 +87,7 @@ WRONG = [
         ["--labels", "coco3d"],
         "datumaro[:FORMAT]; got coco3d; write --labels coco",
     ),
-    (["--labels", "list:"], "--labels: must be one of auto, none, folder, voc, yolo, coco[:FILE], "),
+    (["--labels", "list:"], "--labels: must be one of auto, none, folder, voc, yolo, yolo-obb, dota, coco[:FILE], "),
     (["--labels", "list:absent.txt"], "--labels list:absent.txt: there is no such file"),
     (["--labels", "auto", "--labels", "voc"], "--labels: auto and none cannot be combined with other kinds"),
     (["--labels", "voc", "--labels", "voc"], "--labels: names the same labels twice"),

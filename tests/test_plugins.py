@@ -114,7 +114,7 @@ def test_a_pack_of_somebody_elses_names(installed: Path, tmp_path: Path) -> None
         f"{'ant' if i < 3 else 'bee'}_{2 * (i % 3) + i // 3}.png" for i in range(6)
     ]
     refused = run(installed, tmp_path, "extract", "named.plain", "no", "--layout", "suffix", code=2)
-    assert "must be one of folder, voc, yolo, coco, list, masks, prefix; got suffix" in refused
+    assert "must be one of folder, voc, yolo, dota, coco, list, masks, prefix; got suffix" in refused
     # a pack is read and described without the package that wrote it; only its container file is not looked into
     assert json.loads(run(tmp_path, tmp_path, "info", "named.plain", "--json"))["container"] == "plain"
 

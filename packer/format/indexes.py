@@ -71,8 +71,8 @@ def value_problems(table: Any, manifest: Manifest) -> Iterator[tuple[int, str]]:
             yield found, f"has {rows.lengths[found]} {name}, but {lists['boxes'].lengths[found]} boxes"
     yield from _ids(lists["box_labels"], len(manifest.classes))
     for field in LISTS:
-        if isinstance(field.kind, Lists) and field.kind.alike:
-            yield from _alike(lists[field.name], field.name)
+        if isinstance(field.kind, Lists) and field.kind.alike and field.name in lists:
+            yield from _alike(lists[field.name], field.name, field.kind.count)
     if "tags" in lists:
         yield from _tags(lists["tags"], len(manifest.tags), present(table, "tags"))
 
@@ -115,10 +115,12 @@ def _ids(rows: Ragged, classes: int) -> Iterator[tuple[int, str]]:
         yield _row(rows, place), f"has a box of class {ids[place]}, but the pack has {classes:,} classes"
 
 
-def _alike(rows: Ragged, name: str) -> Iterator[tuple[int, str]]:
-    """Compare the number of points of the objects of an image."""
+def _alike(rows: Ragged, name: str, count: int) -> Iterator[tuple[int, str]]:
+    """Compare the number of points of the objects of an image, with `count` unless it is 0."""
     lengths = rows.flat().lengths
-    if len(lengths) and int(lengths.min()) != int(lengths.max()):
+    if count and (found := _first(lengths != count)) is not None:
+        yield _row(rows, found), f"has {name} of {lengths[found]} points, not of {count}"
+    elif len(lengths) and int(lengths.min()) != int(lengths.max()):
         first = np.zeros(len(lengths) + 1, np.bool_)
         first[np.asarray(rows.offsets) - int(rows.offsets[0])] = True
         if (found := _first((lengths[1:] != lengths[:-1]) & ~first[1:-1])) is not None:

@@ -18,7 +18,7 @@ from packer.format.pack import Pack
 from packer.model.annotation import FLAGS, NOT_OBJECTS, Int64
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS, LISTS, Field, Lists, Members, Number, box_fields_of, object_of
-from packer.model.geometry import clip_polygon
+from packer.model.geometry import clip_polygon, corners_of
 from packer.samplers.order import Float64
 
 ORIGINALS = ("voc_bndbox", "category_id", "area", "rle", "vbox", "hbox")
@@ -26,6 +26,8 @@ ORIGINALS = ("voc_bndbox", "category_id", "area", "rle", "vbox", "hbox")
 the target."""
 WHOLE = frozenset(field.name for field in LISTS if not field.per_box)
 """Columns that belong to the image, whatever its boxes are."""
+OUTLINES = frozenset({"polygons", "obb"})
+"""What says where an object ends: of those, nothing is left of an object that is outside a crop."""
 WITH_VISIBILITY = 3
 """Numbers of a point that has one."""
 NO_AREA = 0.01
@@ -43,7 +45,7 @@ class Column:
     """An array, or a tensor: one item for each box or point; text and nested values as an array of objects."""
     counts: Int64
     sizes: Int64 | None = None
-    """Of polygons and keypoints, whose items are points: how many each object has. `counts` are objects then."""
+    """Of fields whose items are points: how many each object has. `counts` are objects then."""
 
     def select(self, keep: NDArray[np.bool_], boxes: Int64) -> Column:
         """Return what belongs to the boxes that are kept, bool (m,); `boxes` is their number in each image.
@@ -127,8 +129,9 @@ class BatchAnnotations:
         """Return what is left in images of (height, width), after a crop has moved it.
 
         Boxes and polygons are cut at the edges; a box of less than `min_area` pixels is dropped with all that belongs
-        to it, and so is one whose polygon was cut away. Keypoints outside keep their coordinates and, if `hide`, get
-        visibility 0; on an edge they are inside. Landmarks stay as they are, also outside.
+        to it, and so is one whose polygon was cut away, or whose oriented box is outside. Keypoints outside keep their
+        coordinates and, if `hide`, get visibility 0; on an edge they are inside. Landmarks and the corners of oriented
+        boxes stay as they are, also outside.
         """
         column = self.columns.get("boxes")
         if column is None:
@@ -138,10 +141,12 @@ class BatchAnnotations:
         across, down = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
         keep = (across > 0) & (down > 0) & (across * down >= min_area)
         columns = {**self.columns, "boxes": Column(boxes, column.counts)}
-        if "polygons" in columns:
-            columns["polygons"], gone = _cut_polygons(columns["polygons"], width, height)
-            same = columns["polygons"].counts == column.counts
-            keep[np.repeat(same, column.counts)] &= ~gone[np.repeat(same, columns["polygons"].counts)]
+        for name in OUTLINES & columns.keys():
+            cut, gone = _cut_polygons(columns[name], width, height)
+            if name == "polygons":
+                columns[name] = cut
+            same = cut.counts == column.counts
+            keep[np.repeat(same, column.counts)] &= ~gone[np.repeat(same, cut.counts)]
         for one in LISTS if hide else ():
             if one.name in columns and isinstance(one.kind, Lists) and one.kind.item.width == WITH_VISIBILITY:
                 columns[one.name] = _hide_outside(columns[one.name], width, height)
@@ -193,7 +198,8 @@ class BatchAnnotations:
         counts, sizes = column.counts.tolist(), column.sizes.tolist()
         if name == "polygons":
             return in_lists(list(column.values.split(sizes)), counts)
-        points = sizes[0] if sizes else self.points
+        kind = BY_NAME[name].kind
+        points = sizes[0] if sizes else kind.count or self.points
         if sizes.count(points) == len(sizes):
             return list(column.values.view(len(sizes), points, column.values.shape[1]).split(counts))
         # objects of different kinds, with other points: alike within an image only
@@ -248,6 +254,8 @@ def read_annotations(pack: Pack, records: Int64, fields: Sequence[str], points: 
                 batch.images[name] = [object_of(text) for text in rows[name]]
             else:
                 batch.columns[field.target] = _column(field, rows[name])
+        if {"obb", "boxes"} <= batch.columns.keys():
+            batch.columns["obb"] = _with_all_corners(batch.columns["obb"], batch.columns["boxes"])
     except (ValueError, TypeError, OverflowError) as error:
         for record in records.tolist():
             pack.annotation(record)  # names the one that is damaged
@@ -264,6 +272,16 @@ def _column(field: Field, rows: list[Any]) -> Column:
     objects = Ragged.concat(rows)
     # of one image they are still in the index, which must not be handed out for writing
     return Column(np.array(objects.flat()), counts, objects.lengths.astype(np.int64))
+
+
+def _with_all_corners(obb: Column, boxes: Column) -> Column:
+    """Return oriented boxes with the corners of the boxes of images that have no oriented ones."""
+    lacking = np.repeat(obb.counts != boxes.counts, boxes.counts)
+    if not lacking.any():
+        return obb
+    values = corners_of(boxes.values)
+    values[~lacking] = obb.values.reshape(-1, 4, 2)
+    return Column(values.reshape(-1, 2), boxes.counts, np.full(len(values), 4))
 
 
 def _box_fields(texts: list[Any], boxes: list[Any]) -> list[dict[str, list[Any]]]:

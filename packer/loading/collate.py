@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
+import cv2
 import numpy as np
 import torch
 from torch.utils.data._utils import collate as torch_collate
@@ -381,6 +382,29 @@ def _stack(images: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(images, out=out)
 
 
+def xywhr(obb: Any) -> Any:
+    """Return oriented boxes by center, size and angle, as rotated detectors take them.
+
+    Each is the rectangle of least area around four corners (``cv2.minAreaRect``), in the form of Ultralytics'
+    ``xyxyxyxy2xywhr``: the first side is the longer one.
+
+    Args:
+        obb: corners, (n, 4, 2): a tensor, or an array.
+
+    Returns:
+        float32 (n, 5), a tensor for a tensor: x and y of the center, the sides, and the angle of the first one from the
+        x axis towards the y axis, in radians, from -pi/4 to 3 pi/4.
+    """
+    rows = []
+    for corners in np.asarray(obb, np.float32):
+        (x, y), (along, across), degrees = cv2.minAreaRect(corners)
+        if along < across:
+            along, across, degrees = across, along, degrees + 90
+        rows.append((x, y, along, across, math.radians((degrees + 45) % 180 - 45)))
+    found = np.array(rows, np.float32).reshape(-1, 5)
+    return torch.from_numpy(found) if isinstance(obb, torch.Tensor) else found
+
+
 def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
     """Convert a sample for torchvision's transforms v2: ``transforms(*as_tv_tensors(*dataset[i]))``.
 
@@ -389,8 +413,8 @@ def as_tv_tensors(image: torch.Tensor, target: Any) -> tuple[Any, Any]:
     Args:
         image: (channels, height, width); becomes `tv_tensors.Image`.
         target: in a dict, boxes become `BoundingBoxes` (xyxy), landmarks and each polygon `KeyPoints` (k, 2),
-            keypoints `KeyPoints` (n, k, 2) with their third column as visibility (n, k). A mask becomes `Mask`. Other
-            values are unchanged.
+            keypoints `KeyPoints` (n, k, 2) with their third column as visibility (n, k), corners of oriented boxes
+            `KeyPoints` (n, 4, 2). A mask becomes `Mask`. Other values are unchanged.
 
     Raises:
         NotInstalled: if torchvision is missing.

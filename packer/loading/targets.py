@@ -145,9 +145,9 @@ class Targets(Sequence[Target]):
             boxes float32 (n, 4), xyxy in pixels; labels int64 (n,), of the boxes; label int, of the image, -1 if it has
             none; tags float32 (k,), 1 for each of the pack's tags that the image has, else 0; value float32 (k,), NaN
             if the image has none; landmarks float32 (k, 2); polygons list of n float32 (m, 2); masks uint8 (n, height,
-            width), 1 where each object is; keypoints float32 (n, k, 3);
-            difficult, truncated, occluded int64 (n,); other box fields as lists of n; extras dict; image_id int, the
-            number of the record. All images of a pack have the same keys. The tensors of a batch are views of one
+            width), 1 where each object is; keypoints float32 (n, k, 3); obb float32 (n, 4, 2), the corners of oriented
+            boxes; difficult, truncated, occluded int64 (n,); other box fields as lists of n; extras dict; image_id int,
+            the number of the record. All images of a pack have the same keys. The tensors of a batch are views of one
             tensor per field: clone one to keep it without the others.
         """
         found = self.of(np.array([record]))

@@ -117,6 +117,8 @@ class RawAnnotation:
     rles: tuple[Any, ...] | None = None
     """Mask of each box's object: polygons, of which it is the union; run lengths as COCO has them, ``{"size": [height,
     width], "counts": TEXT}``; or () for an object without one. Same length as `boxes`."""
+    obb: tuple[tuple[Point, ...], ...] | None = None
+    """The four corners of each oriented box, of which `boxes` has the extent; same length as `boxes`."""
     box_fields: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
     """Other fields of each box, one value per box: difficult, truncated, occluded (ints), pose (text)."""
     extras: Mapping[str, Json] = field(default_factory=dict)
@@ -156,6 +158,8 @@ class Annotation:
     a mask. `packer.model.rle` reads them."""
     value: Float32 | None = None
     """float32 (k,), numbers of the whole image, such as an age or an angle; a flip does not change them."""
+    obb: Float32 | None = None
+    """float32 (n, 4, 2), corners of oriented boxes, in the order of their file, pixels; may lie outside the image."""
 
     @property
     def ignored(self) -> NDArray[np.bool_]:

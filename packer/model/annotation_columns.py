@@ -109,9 +109,10 @@ def column(table: Any, name: str) -> NDArray[Any] | Ragged:
     index.DTYPES and index.ENCODINGS; `source_xxh3`: uint8 (n, 16). Lists: Ragged, in which a missing list
     is empty. Text and bytes (`key`, `path`, `box_fields`, `extras`): Ragged of uint8.
     """
-    if _is_left_out(table, name):
-        return Ragged(np.zeros(0, np.uint8), np.zeros(len(table) + 1, np.int32))
-    values: NDArray[Any] | Ragged = _values(_array(table, name))
+    left_out = _is_left_out(table, name)
+    values: NDArray[Any] | Ragged = _values(
+        pa.nulls(len(table), BY_NAME[name].kind.arrow) if left_out else _array(table, name)
+    )
     return values
 
 

@@ -80,6 +80,11 @@ class Rows:
         item = pa.from_numpy_dtype(np.dtype(self.dtype))
         return pa.list_(pa.list_(item, self.width) if self.width else item)
 
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape of a value; None for sides of any length."""
+        return None, self.width
+
     def array(self, values: Sequence[Any]) -> Any:
         """Return a column of values of annotations."""
         return _list_array(values, self.items)
@@ -139,12 +144,19 @@ class Lists:
     item: Rows
     alike: bool = False
     """Whether all objects of an image have as many rows."""
+    count: int = 0
+    """How many all objects of all images have; 0: it is not fixed."""
     is_numeric = True
 
     @property
     def arrow(self) -> Any:
         """The type of the column."""
         return pa.list_(self.item.arrow)
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape of a value, if all objects have as many rows; None for sides of any length."""
+        return None, self.count or None, self.item.width
 
     def array(self, values: Sequence[Any]) -> Any:
         """Return a column of values of annotations."""
@@ -153,7 +165,7 @@ class Lists:
     def of_raw(self, value: Any, scale: Scale) -> Any:
         """Return the value of an annotation from that of a `RawAnnotation`: points, or array("d") of x, y, x, y, ..."""
         if self.alike:
-            shape = (len(value), -1 if value else 0, self.item.width)
+            shape = (len(value), self.count or (-1 if value else 0), self.item.width)
             return self.item.of_raw(value, scale).reshape(shape)
         # one array of which all are views takes half the time
         flat = [one if isinstance(one, array) else array("d", chain.from_iterable(one)) for one in value]
@@ -168,13 +180,16 @@ class Lists:
     def of_json(self, value: Any) -> Any:
         """Return the value that JSON has."""
         if self.alike:
-            rows = len(value[0]) if value else 0
+            rows = self.count or (len(value[0]) if value else 0)
             return np.array(value, self.item.dtype).reshape(len(value), rows, self.item.width)
         return tuple(map(self.item.of_json, value))
 
     def of_row(self, row: Any, boxes: int) -> Any:
         """Return the value in a row of a column, of views."""
-        return np.asarray(row) if self.alike else tuple(row)
+        if not self.alike:
+            return tuple(row)
+        found = np.asarray(row)
+        return found.reshape(len(found), self.count, self.item.width) if self.count else found
 
     def select(self, value: Any, keep: NDArray[np.bool_]) -> Any:
         """Return what the objects to keep have."""
@@ -320,6 +335,7 @@ FIELDS = (
     Field("tags", Rows("uint8"), fill=0, whole=True, since=3),
     Field("rles", AsciiTexts(), per_box=True, renamed="masks", says=False, since=5),
     Field("value", Rows("float32"), fill=math.nan, since=6),
+    Field("obb", Lists(Rows("float32", 2), alike=True, count=4), per_box=True, moves=True, says=False, since=6),
 )
 """In the order of the columns of an index."""
 FIELD_NAMES = tuple(field.name for field in FIELDS)

@@ -163,8 +163,9 @@ def move(annotation: Annotation, geometry: Geometry) -> Annotation:
 def clip(annotation: Annotation, width: int, height: int) -> Annotation:
     """Clip an annotation to an image of this size.
 
-    Boxes and polygons are cut at its edges; a box without area is dropped with its label, polygon, keypoints
-    and fields. Landmarks and keypoints are unchanged, even outside.
+    Boxes and polygons are cut at its edges; a box without area, or an oriented one of which nothing is inside, is
+    dropped with its label, polygon, keypoints and fields. Landmarks, keypoints and the corners of oriented boxes are
+    unchanged, even outside.
     """
     if annotation.boxes is None:
         return annotation
@@ -175,7 +176,14 @@ def clip(annotation: Annotation, width: int, height: int) -> Annotation:
         polygons = tuple(clip_polygon(polygon, width, height) for polygon in polygons)
     clipped = replace(annotation, boxes=boxes, polygons=polygons)
     keep = (boxes[:, 0] < boxes[:, 2]) & (boxes[:, 1] < boxes[:, 3])
+    if annotation.obb is not None:
+        keep &= np.array([len(clip_polygon(corners, width, height)) > 0 for corners in annotation.obb], np.bool_)
     return clipped if keep.all() else with_boxes(clipped, keep)
+
+
+def corners_of(boxes: NDArray[np.floating]) -> NDArray[Any]:
+    """Return the corners of boxes (n, 4) as those of oriented ones, (n, 4, 2), from the top left one clockwise."""
+    return np.asarray(boxes)[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
 
 
 def clip_polygon(polygon: Float32, width: int, height: int) -> Float32:

@@ -67,7 +67,7 @@ class ExtractOptions:
     """What is extracted, and how."""
 
     layout: str = "folder"
-    """folder, voc, yolo, coco or list."""
+    """One of `packer.repack.layouts.layout_names`."""
     include: str | None = None
     """File that says which images, as of `build_pack`."""
     exclude: str | None = None

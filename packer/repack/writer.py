@@ -35,6 +35,7 @@ from packer.packing.resolve import ClassIds, NumberedClasses, Resolver, similar_
 from packer.packing.resume import library_versions
 from packer.packing.write_shard import ConvertedInput, NewShard, files_of, name_files
 from packer.repack.index_columns import recount
+from packer.sources.by_name import extent
 from packer.sources.coco_objects import read_rle, rle_text
 from packer.sources.mask_files import MASK
 from packer.sources.paths import MOST_CLASSES
@@ -157,7 +158,7 @@ class PackWriter:
             parts: The value of each of the pack's `parts` that it has: arrays, texts, values of JSON; or the bytes of a
                 file. The first record has all that have pixels.
             fields: What else is known of it, in pixels, by the names of `packer.types.Annotation`: ``boxes=[[xmin,
-                ymin, xmax, ymax]], box_labels=[3]``, points, ``extras={"night": True}``.
+                ymin, xmax, ymax]], box_labels=[3]``, points, ``obb`` (without boxes), ``extras={"night": True}``.
 
         Raises:
             TypeError: There is no field of this name.
@@ -176,6 +177,7 @@ class PackWriter:
         values = {field.name: self._value(field, value, where) for field, value in _given_fields(fields)}
         if masks is not None:
             values[INSTANCES.name] = tuple(_shape(one, shape[:2], where) for one in masks)
+        values = {"boxes": tuple(map(extent, values["obb"])), **values} if "obb" in values else values
         boxes = len(values.get("boxes", ()))
         for field in FIELDS:
             for each in _per_box(field, values.get(field.name)):
@@ -305,11 +307,9 @@ class PackWriter:
             return tuple(self._class(one, where) for one in value)
         if isinstance(field.kind, Lists) and not field.kind.alike:
             return tuple(_rows(one, (None, field.kind.item.width), where, field.name) for one in value)
-        if isinstance(field.kind, Lists):
-            return _rows(value, (None, None, field.kind.item.width), where, field.name)
-        if not field.kind.width:
+        if not isinstance(field.kind, Lists) and not field.kind.width:
             return _rows(np.atleast_1d(value), (self._numbers,), where, field.name)
-        return _rows(value, (None, field.kind.width), where, field.name)
+        return _rows(value, field.kind.shape, where, field.name)
 
     def _class(self, label: int | str, where: str) -> str:
         """Return the name of a class."""

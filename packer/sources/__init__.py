@@ -21,6 +21,8 @@ SOURCES = {
     "none": "packer.sources.folder:NoneSource",
     "voc": "packer.sources.voc:VocSource",
     "yolo": "packer.sources.yolo_source:YoloSource",
+    "yolo-obb": "packer.sources.yolo_source:YoloObbSource",
+    "dota": "packer.sources.dota:DotaSource",
     "folder": "packer.sources.folder:FolderSource",
     "coco": "packer.sources.coco_source:CocoSource",
     "pts": "packer.sources.landmarks:PtsSource",
@@ -46,7 +48,8 @@ _REGISTRY = Registry(SOURCES, "packer.sources")
 """Entry points of this group add sources: a name, and the `SourceType`."""
 
 CHOICES = (
-    "auto", "none", "folder", "voc", "yolo", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE", "name:REGEX", "pts",
+    "auto", "none", "folder", "voc", "yolo", "yolo-obb", "dota", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE",
+    "name:REGEX", "pts",
     "dlib[:FILE]", "masks[:WHERE]", "instances[:WHERE]", "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]",
     "widerface[:FILE]", "kitti", "visdrone", "icdar", "bdd100k[:FILE]", "crowdhuman[:FILE]", "openimages",
     "datumaro[:FORMAT]",

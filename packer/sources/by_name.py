@@ -52,6 +52,12 @@ def extent(points: Iterable[Sequence[float]]) -> Box:
     return min(xs), min(ys), max(xs), max(ys)
 
 
+def corners(box: Box) -> tuple[Point, ...]:
+    """Return the corners of a box as those of an oriented one, from the top left one clockwise."""
+    left, top, right, bottom = box
+    return (left, top), (right, top), (right, bottom), (left, bottom)
+
+
 class Bitmap(NamedTuple):
     """A mask of a part of an image."""
 
@@ -84,6 +90,8 @@ class LabelledObjects:
     names: list[str] = field(default_factory=list)
     polygons: list[tuple[Point, ...]] = field(default_factory=list)
     keypoints: list[tuple[Keypoint, ...]] = field(default_factory=list)
+    obb: list[tuple[Point, ...]] = field(default_factory=list)
+    """The corners of each oriented box; () for another."""
     fields: list[Mapping[str, Json]] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     """Classes of the image."""
@@ -103,20 +111,22 @@ class LabelledObjects:
         polygon: Iterable[Sequence[float]] = (),
         keypoints: Iterable[Sequence[float]] = (),
         fields: Mapping[str, Json] | None = None,
+        obb: Iterable[Sequence[float]] = (),
     ) -> None:
-        """Add an object. Its box (xyxy) is by default the extent of its polygon or visible keypoints."""
-        corners = tuple((coordinate(x), coordinate(y)) for x, y in polygon)
+        """Add an object. Its box (xyxy) is by default the extent of its polygon, visible keypoints or oriented box."""
+        outline, turned = (tuple((coordinate(x), coordinate(y)) for x, y in some) for some in (polygon, obb))
         points = tuple((coordinate(x), coordinate(y), float(v)) for x, y, v in keypoints)
         if box is None:
-            seen = [*corners, *((x, y) for x, y, v in points if v > 0)]
+            seen = [*outline, *turned, *((x, y) for x, y, v in points if v > 0)]
             if not seen:
                 raise ValueError("an object has no points")
             box = extent(seen)
         left, top, right, bottom = map(coordinate, box)
         self.boxes.append((left, top, right, bottom))
         self.names.append(name or NO_CLASS)
-        self.polygons.append(corners)
+        self.polygons.append(outline)
         self.keypoints.append(points)
+        self.obb.append(turned)
         self.fields.append({**(fields or {}), "ignore": 1} if name == IGNORED else fields or {})
 
     def add_mask(self, name: str | None, bitmap: Bitmap, fields: Mapping[str, Json] | None = None) -> None:
@@ -152,6 +162,9 @@ class LabelledObjects:
             polygons=tuple(self.polygons) if any(self.polygons) else None,
             rles=self._shapes() if self.shapes else None,
             keypoints=tuple(points or nothing for points in self.keypoints) if count else None,
+            obb=tuple(obb or corners(box) for obb, box in zip(self.obb, self.boxes, strict=True))
+            if any(self.obb)
+            else None,
             box_fields={n: tuple(fields.get(n, 0 if n in FLAGS else None) for fields in self.fields) for n in every},
             extras=self.extras,
             image_size=size,

@@ -1,7 +1,7 @@
 """CVAT's XML ("CVAT for images 1.1", "CVAT for video 1.1"): boxes, polygons, points, skeletons, tags, tracks.
 
-Coordinates are continuous, from the top left corner. A rotated box is a polygon. A point set is the landmarks of its
-image if no image has two of them, and keypoints otherwise.
+Coordinates are continuous, from the top left corner. A rotated box is an oriented one. A point set is the landmarks of
+its image if no image has two of them, and keypoints otherwise.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class _CvatFile:
         if shape.tag == "box":
             box = [_number(shape, edge) for edge in ("xtl", "ytl", "xbr", "ybr")]
             angle = _number(shape, "rotation") if shape.get("rotation") else 0.0
-            objects.add(name, None if angle else box, _turned_corners(box, angle) if angle else (), fields=fields)
+            turned = _turned_corners(box, angle) if angle else ()
+            objects.add(name, None if angle else box, fields=fields, obb=turned)
         elif shape.tag == MASK:
             objects.add_mask(name, self._bitmap(shape), fields)
         elif shape.tag == "polygon":

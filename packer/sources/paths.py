@@ -30,7 +30,7 @@ IMAGE_EXTENSIONS = frozenset(
 LIST_EXTENSIONS = frozenset({b".txt", b".csv", b".tsv", b".lst", b".list"})
 IMAGE_FOLDERS = frozenset({b"images", b"image", b"imgs", b"img", b"jpegimages"})
 """Image folders of VOC and YOLO datasets (compared in lower case), which are never a class."""
-LABEL_FOLDERS = frozenset({b"annotations", b"annotation", b"labels", b"label", b"xml", b"xmls"})
+LABEL_FOLDERS = frozenset(b"annotations annotation labels label xml xmls labeltxt annfiles".split())
 """Annotation folders of such datasets (compared in lower case)."""
 MASK_NAMES = (
     "mask", "masks", "segmentation_mask", "semantic_mask", "segmentation", "semantic_segmentation", "seg", "seg_mask",

@@ -277,11 +277,12 @@ FORMATS = {
     "mpii_json": ("mpii_annotations.json",),
     "imagenet_txt": ("synsets.txt",),
     "label_me": (),
-    "dota": ("labeltxt/",),
     "mot_seq": ("gt/gt.txt",),
 }
 """Name of a Datumaro format -> parts of the lower-case paths of files by which it is recognized."""
-MOVED = {"kitti_detection": "kitti", "icdar_text_localization": "icdar", "open_images": "openimages"}
+MOVED = {
+    "dota": "dota", "kitti_detection": "kitti", "icdar_text_localization": "icdar", "open_images": "openimages",
+}  # fmt: skip
 """Those that packer reads itself -> its kind."""
 NO_FIELD = {"polyline": "line", "caption": "caption", "ellipse": "ellipse", "cuboid_3d": "cuboid"}
 
@@ -348,7 +349,7 @@ def _datumaro_entries(tree: Tree, name: str, masks: bool) -> Iterator[ImageEntry
         dataset = Dataset.import_from(os.fsdecode(tree.root), name)
         items = list(dataset)
     except Exception as error:  # its importers raise whatever they meet
-        problem = f"Datumaro cannot read it as {name}: {type(error).__name__}: {printable(str(error))}"
+        problem = f"Datumaro cannot read it as {name}: {', because of '.join(_causes(error))}"
         raise UsageError(tree.root, problem, "choose another kind of --labels") from None
     categories = dataset.categories()
     labels = next((value for key, value in categories.items() if key.name == "label"), ())
@@ -361,6 +362,13 @@ def _datumaro_entries(tree: Tree, name: str, masks: bool) -> Iterator[ImageEntry
         objects = LabelledObjects(with_masks=masks)
         _add_datumaro_objects(objects, item, names, one_set=most == 1)
         yield ImageEntry(origin, written, objects, split=_split_of(item.subset))
+
+
+def _causes(error: BaseException | None) -> Iterator[str]:
+    """Yield an error and what caused it, which Datumaro's own errors do not say."""
+    while error is not None:
+        yield f"{type(error).__name__}: {printable(str(error))}".rstrip(": .")
+        error = error.__cause__
 
 
 def _split_of(subset: str | None) -> str | None:
@@ -389,7 +397,7 @@ def _add_datumaro_objects(objects: LabelledObjects, item: Any, names: list[str],
         elif kind == "polygon":
             objects.add(name, polygon=_pairs(annotation.points), fields=fields)
         elif kind == "rotated_bbox":
-            objects.add(name, polygon=_pairs(annotation.as_polygon()), fields=fields)
+            objects.add(name, obb=annotation.as_polygon(), fields=fields)
         elif kind == MASK:
             image = annotation.image
             objects.add_mask(name, Bitmap(partial(asarray, image), (0, 0), image.shape[::-1]), fields)

@@ -46,6 +46,8 @@ class YoloConfig:
     """(number of points, values per point: 2 or 3)."""
     flip_index: tuple[int, ...] | None = None
     """Index of the mirror image of each point: ``flip_idx``, or from the names of the points."""
+    oriented: bool = False
+    """Whether ``task: obb`` says that rows of four points are oriented boxes."""
     label_mapping: dict[int, int | None] = field(default_factory=dict)
     """Value in a mask -> class id, None for what is of no class."""
     splits: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -153,6 +155,7 @@ def _config(loaded: dict[str, Any], path: bytes) -> YoloConfig:
             names=_names(loaded.get("names"), loaded.get("nc")),
             kpt_shape=kpt_shape,
             flip_index=None if kpt_shape is None else _flip_index(loaded, kpt_shape[0]),
+            oriented=kpt_shape is None and loaded.get("task") == "obb",
             label_mapping=_label_mapping(loaded.get("label_mapping")),
             splits={
                 key: tuple(value if isinstance(value, list) else [value])

@@ -1,8 +1,9 @@
 """YOLO: one TXT file per image, in ``labels/`` with the image's relative path, or beside the image.
 
 One row per object: ``class cx cy w h``, ``class x1 y1 ... xm ym`` (a polygon of m >= 3 points), or, if data.yaml has
-``kpt_shape: [k, dims]``, ``class cx cy w h`` and k times ``x y [visibility]``. All coordinates are fractions of the
-image's width and height. (Format: Ultralytics, "Datasets overview", detect/segment/pose.)
+``kpt_shape: [k, dims]``, ``class cx cy w h`` and k times ``x y [visibility]``. A row of four points is an oriented box
+if data.yaml says ``task: obb``, or with ``--labels yolo-obb``. All coordinates are fractions of the image's width and
+height. (Format: Ultralytics, "Datasets overview", detect/segment/pose/obb.)
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from packer.errors import BadLabel, NoImage, UsageError, plural, printable
 from packer.model.annotation import Point, RawAnnotation
-from packer.sources.by_name import VISIBLE, Box, Keypoint, extent
+from packer.sources.by_name import VISIBLE, Box, Keypoint, corners, extent
 from packer.sources.by_stem import ByStemSource, Matches, choice_by_stem
 from packer.sources.paths import (
     MOST_CLASSES,
@@ -32,7 +33,7 @@ from packer.sources.paths import (
 )
 from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, read_file
-from packer.sources.yolo_config import NAME_FILES, Split, find_split, read_config
+from packer.sources.yolo_config import NAME_FILES, Split, YoloConfig, find_split, read_config
 
 BLANKS = re.compile(rb"[ \t]+")
 MOST_COLUMNS = 20_000
@@ -67,10 +68,14 @@ class YoloSource(ByStemSource):
 
     ending = b".txt"
     next_step = "add an empty file if nothing is in the image"
+    oriented = False
+    """Whether rows of four points are oriented boxes whatever data.yaml says."""
     of_split: Split | None
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self._config = read_config(tree)
+        if self.oriented:
+            self._config = replace(self._config, oriented=True, kpt_shape=None, flip_index=None)
         files = [path for path in tree.files if extension_of(path) == b".txt"]
         texts, images_of = set(files), dict[bytes, list[bytes]]()
         for image in tree.images:
@@ -94,11 +99,17 @@ class YoloSource(ByStemSource):
         if not labels:
             return []
         try:
-            kpt_shape = read_config(tree).kpt_shape
+            config = read_config(tree)
         except UsageError:
-            kpt_shape = None  # opening the source will raise the error
-        are_labels = (_has_rows(tree, path, kpt_shape, empty=True) for path in spread(labels, LOOKS))
-        return choice_by_stem("yolo", "YOLO text file", len(labels), len(tree.images), are_labels)
+            config = YoloConfig()  # opening the source will raise the error
+        seen = spread(labels, LOOKS)
+        are_labels = (_has_rows(tree, path, config.kpt_shape, empty=True) for path in seen)
+        found = choice_by_stem("yolo", "YOLO text file", len(labels), len(tree.images), are_labels)
+        if config.kpt_shape is not None or not found or not _have_four_points(tree, seen):
+            return found
+        read = "polygons; oriented boxes with --labels yolo-obb, or with task: obb in data.yaml"
+        read = "oriented boxes, as task: obb says" if config.oriented else read
+        return [found[0]._replace(why=f"{found[0].why}; rows of four points are {read}")]
 
     @staticmethod
     def splits(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
@@ -122,7 +133,8 @@ class YoloSource(ByStemSource):
         path = self.label_file(image)
         num_classes = MOST_CLASSES if self._config.names is None else len(self._config.names)
         try:
-            rows = parse_rows(read_file(self._tree, path, MOST_LABEL_BYTES), num_classes, self._config.kpt_shape)
+            data, config = read_file(self._tree, path, MOST_LABEL_BYTES), self._config
+            rows = parse_rows(data, num_classes, config.kpt_shape, config.oriented)
         except BadRow as error:
             raise BadLabel(f"{printable(path)}:{error.line}", error.problem, error.next_step) from None
         return self._annotation(rows, path)
@@ -156,6 +168,7 @@ class YoloSource(ByStemSource):
             box_texts=tuple(rows.texts),
             polygons=tuple(rows.polygons) if any(rows.polygons) else None,
             keypoints=None if self._config.kpt_shape is None else tuple(rows.keypoints),
+            obb=tuple(rows.obb) if self._config.oriented else None,
             relative=True,
         )
 
@@ -166,6 +179,26 @@ class YoloSource(ByStemSource):
             with suppress(BadLabel):  # `annotate` reports it
                 highest = max(highest, highest_class(read_file(self._tree, path, MOST_LABEL_BYTES)))
         return tuple(str(i) for i in range(highest + 1))
+
+
+class YoloObbSource(YoloSource):
+    """A YOLO dataset of oriented boxes; `YoloSource` recognizes it."""
+
+    oriented = True
+
+    @staticmethod
+    def recognize(tree: Tree) -> list[Choice]:
+        """Return nothing: the rows may be polygons."""
+        return []
+
+
+def _have_four_points(tree: Tree, paths: Iterable[bytes]) -> bool:
+    """Return whether files have polygons, and all of four points, as the rows of oriented boxes."""
+    sizes = set[int]()
+    for path in paths:
+        with suppress(BadLabel, BadRow):
+            sizes.update(map(len, parse_rows(read_file(tree, path, MOST_LABEL_BYTES)).polygons))
+    return sizes - {0} == {4}
 
 
 def _has_rows(tree: Tree, path: bytes, kpt_shape: tuple[int, int] | None, empty: bool = False) -> bool:
@@ -205,6 +238,7 @@ class YoloRows:
     """xyxy, fractions."""
     polygons: list[tuple[Point, ...]] = field(default_factory=list)
     keypoints: list[tuple[Keypoint, ...]] = field(default_factory=list)
+    obb: list[tuple[Point, ...]] = field(default_factory=list)
 
 
 class BadRow(ValueError):
@@ -215,7 +249,9 @@ class BadRow(ValueError):
         self.line, self.problem, self.next_step = line, problem, next_step
 
 
-def parse_rows(data: bytes, num_classes: int = MOST_CLASSES, kpt_shape: tuple[int, int] | None = None) -> YoloRows:
+def parse_rows(
+    data: bytes, num_classes: int = MOST_CLASSES, kpt_shape: tuple[int, int] | None = None, oriented: bool = False
+) -> YoloRows:
     """Return all rows of a file, ignoring blank lines. Raise BadRow for an invalid row."""
     rows = YoloRows()
     for count, line in enumerate(lines_of(data), 1):
@@ -223,18 +259,17 @@ def parse_rows(data: bytes, num_classes: int = MOST_CLASSES, kpt_shape: tuple[in
         if tokens == [b""]:
             continue
         try:
-            _check_columns(len(tokens), kpt_shape)
+            _check_columns(len(tokens), kpt_shape, oriented)
             rows.classes.append(_class(tokens[0], num_classes))
             values = [number(token) for token in tokens[1:]]
-            if kpt_shape is None and len(values) > 4:
-                polygon = tuple(zip(values[::2], values[1::2], strict=True))
-                rows.polygons.append(polygon)
-                rows.boxes.append(extent(polygon))
-            else:
-                rows.polygons.append(())
-                rows.boxes.append(_xyxy(values[:4]))
-                if kpt_shape is not None:
-                    rows.keypoints.append(_keypoints(values[4:], kpt_shape[1]))
+            is_outline = kpt_shape is None and len(values) > 4
+            points = tuple(zip(values[::2], values[1::2], strict=True)) if is_outline else ()
+            rows.boxes.append(extent(points) if points else _xyxy(values[:4]))
+            rows.polygons.append(() if oriented else points)
+            if oriented:
+                rows.obb.append(points or corners(rows.boxes[-1]))
+            if kpt_shape is not None:
+                rows.keypoints.append(_keypoints(values[4:], kpt_shape[1]))
             rows.lines.append(count)
             rows.texts.append(as_text(line if len(line) <= SHOWN_BYTES else line[:SHOWN_BYTES] + b"..."))
         except BadRow as error:
@@ -250,12 +285,15 @@ def highest_class(data: bytes) -> int:
     return max((found for token in tokens if (found := class_id(token)) is not None), default=-1)
 
 
-def _check_columns(count: int, kpt_shape: tuple[int, int] | None) -> None:
+def _check_columns(count: int, kpt_shape: tuple[int, int] | None, oriented: bool) -> None:
     if kpt_shape is not None:
         points, dims = kpt_shape
         if count != 5 + points * dims:
             problem = f"has {plural(count, 'column')}, but kpt_shape [{points}, {dims}] needs {5 + points * dims}"
             raise BadRow(0, problem, "fix the row, or kpt_shape in data.yaml")
+    elif oriented and count not in (5, 9):
+        problem = f"has {plural(count, 'column')}, but an oriented box has 9: class x1 y1 x2 y2 x3 y3 x4 y4"
+        raise BadRow(0, problem, "fix the row; --labels=yolo without task: obb reads polygons")
     elif count > MOST_COLUMNS:
         raise BadRow(0, f"has {count} columns, more than {MOST_COLUMNS}")
     elif count < 5:

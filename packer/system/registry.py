@@ -20,7 +20,7 @@ ALIASES = {
     "h5": "hdf5", "hdf": "hdf5", "mdb": "lmdb", "wds": "webdataset", "tar": "webdataset", "tfrecords": "tfrecord",
     "rec": "recordio", "mxnet": "recordio", "pt": "pth",
     "imagefolder": "folder", "pascal": "voc", "pascalvoc": "voc", "csv": "list", "tsv": "list", "txt": "list",
-    "letterbox": "pad", "h5py": "hdf5",
+    "letterbox": "pad", "h5py": "hdf5", "yoloobb": "yolo-obb",
 }  # fmt: skip
 """Other usual names, in lower case without - and _; they count where the real name is a choice."""
 
@@ -30,8 +30,8 @@ def resolve_alias(name: str, choices: Sequence[str]) -> str:
     if name in choices:
         return name
     lower = name.strip().lower()
-    plain = re.sub(r"[-_ ]", "", lower)
-    plain = "yolo" if re.fullmatch(r"yolov?\d+", plain) else ALIASES.get(plain, plain)
+    plain = re.sub(r"\Ayolov?\d+", "yolo", re.sub(r"[-_ ]", "", lower))
+    plain = ALIASES.get(plain, plain)
     return next((found for found in (lower, plain) if found in choices), name)
 
 

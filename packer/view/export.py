@@ -138,10 +138,10 @@ def _drawing(facts: dict[str, Any]) -> str:
     for n, box in enumerate(facts.get("boxes", ())):
         line = _line(color_of(labels[n] if n < len(labels) else None))
         line += ' stroke-dasharray="5 4"' if ignored and ignored[n] else ""
-        if None not in box:
+        if None not in box and not facts.get("obb"):  # an oriented box is in place of its extent
             x1, y1, x2, y2 = box
             parts.append(f'<rect x="{x1}" y="{y1}" width="{max(0, x2 - x1)}" height="{max(0, y2 - y1)}" {line}/>')
-    for n, polygon in enumerate(facts.get("polygons", ())):
+    for n, polygon in enumerate(facts.get("obb") or facts.get("polygons", ())):
         line = _line(color_of(labels[n] if n < len(labels) else None))
         points = " ".join(f"{x},{y}" for x, y in polygon if x is not None and y is not None)
         parts.append(f'<polygon points="{points}" {line}/>')

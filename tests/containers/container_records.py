@@ -45,6 +45,7 @@ ANNOTATIONS = {
         boxes=_BOXES, box_labels=np.array([1, 1]), polygons=(_POLYGON, np.zeros((0, 2), np.float32))
     ),
     "keypoints": Annotation(boxes=_BOXES, box_labels=np.array([0, 1]), keypoints=_f32(np.arange(12) / 7, 2, 2, 3)),
+    "obb": Annotation(boxes=_BOXES, box_labels=np.array([0, 1]), obb=_f32(np.arange(16) / 3 - 1, 2, 4, 2)),
     "extras": Annotation(
         label=0, extras={"\u00e9": ["\udcff", 1, None, {"a": 0.1}], "source": "VOC", "ok": True, "big": 2**63}
     ),
@@ -133,7 +134,7 @@ def expected_json(record: Record) -> dict[str, object]:
     }
     if a.label is not None:
         members |= {"label": a.label, "class": CLASSES[a.label]}
-    for name in ("boxes", "box_labels", "landmarks", "keypoints"):
+    for name in ("boxes", "box_labels", "landmarks", "keypoints", "obb"):
         if (value := getattr(a, name)) is not None:
             members[name] = value.tolist()
     if a.box_labels is not None:
@@ -151,7 +152,7 @@ def expected_json(record: Record) -> dict[str, object]:
 
 def assert_same_annotation(a: Annotation, b: Annotation) -> None:
     assert a.label == b.label
-    for name in ("boxes", "box_labels", "landmarks", "keypoints"):
+    for name in ("boxes", "box_labels", "landmarks", "keypoints", "obb"):
         assert_same_array(getattr(a, name), getattr(b, name))
     assert (a.polygons is None) == (b.polygons is None)
     for p, q in zip(a.polygons or (), b.polygons or (), strict=True):

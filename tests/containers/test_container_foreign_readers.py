@@ -121,6 +121,13 @@ def test_hdf5_keypoints(tmp_path: Path) -> None:
         assert file["keypoints"][:2].tolist() == ANNOTATIONS["keypoints"].keypoints.tolist()  # type: ignore
 
 
+def test_hdf5_oriented_boxes(tmp_path: Path) -> None:
+    path = str(tmp_path / "shard")
+    write_shard("hdf5", path, "raw", records_of("raw", [ANNOTATIONS["obb"], ANNOTATIONS["empty"], ANNOTATIONS["obb"]]))
+    with h5py.File(path, "r") as file:
+        assert np.array_equal(file["obb"][:], np.concatenate([ANNOTATIONS["obb"].obb] * 2))  # type: ignore[list-item]
+
+
 def test_tfrecord_features(tmp_path: Path) -> None:
     from tfrecord.reader import tfrecord_loader
 

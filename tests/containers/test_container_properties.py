@@ -48,6 +48,7 @@ def annotations(draw: st.DrawFn) -> Annotation:
         polygons=draw(st.none() | st.tuples(*[st.integers(0, 3).flatmap(lambda m: floats(m, 2))] * n)),
         # no object, no number of points: (0, 0, 3)
         keypoints=draw(st.none() | floats(n, 2 if n else 0, 3)),
+        obb=draw(st.none() | floats(n, 4, 2)),
         box_fields=draw(st.dictionaries(text, st.tuples(*[json_values] * n), max_size=2)),
     )
 

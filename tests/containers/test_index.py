@@ -25,6 +25,7 @@ from packer.format.index import (
     SCHEMA,
     IndexBuilder,
     read_index,
+    schema_with,
 )
 from packer.format.manifest import IndexEntry
 from packer.model.annotation import Annotation, Record
@@ -53,7 +54,9 @@ def records() -> list[Record]:
 
 def test_round_trip(records: list[Record], tmp_path: Path) -> None:
     table = write_index(tmp_path / "i", records)
-    assert table.schema.equals(SCHEMA) and table.num_rows == len(records)
+    assert table.schema.equals(schema_with(["obb"])) and table.num_rows == len(records)
+    plain = [record for record in records if record.annotation.obb is None]
+    assert write_index(tmp_path / "plain", plain).schema.equals(SCHEMA, check_metadata=True)
     annotations = Annotations(table)
     assert len(annotations) == len(records)
     for i, record in enumerate(records):
@@ -81,7 +84,7 @@ def test_columns(records: list[Record], tmp_path: Path) -> None:
     assert [ENCODINGS[c] for c in column(table, "encoding")] == [r.encoding for r in records]
     assert [DTYPES[c] for c in column(table, "dtype")] == [r.dtype for r in records]
     assert [p.tobytes() for p in column(table, "path")] == [r.path for r in records]
-    for name in ("boxes", "box_labels", "landmarks", "polygons", "keypoints"):
+    for name in ("boxes", "box_labels", "landmarks", "polygons", "keypoints", "obb"):
         rows = column(table, name)
         assert isinstance(rows, Ragged)
         for row, record in zip(rows, records, strict=True):

@@ -46,6 +46,12 @@ def test_kitti_has_the_boxes_that_datumaro_reads(tmp_path: Path) -> None:
         assert [(cls, *box) for cls, box in zip(found.box_labels, found.boxes, strict=True)] == boxes
 
 
+def test_a_failure_names_its_cause(tmp_path: Path) -> None:
+    files: draw.Files = {"train/n000001/0001_01.jpg": PHOTO, "bb_landmark/loose_bb_train.csv": "NAME_ID,X,Y,W,H\n1,x\n"}
+    with pytest.raises(UsageError, match=r"as vgg_face2: DatasetImportError: .*, because of \w+Error"):
+        opened(tmp_path, files, "datumaro:vgg_face2")
+
+
 def test_vgg_face2_has_classes_boxes_and_landmarks(tmp_path: Path) -> None:
     points = [f"{c}{i}{a}" for i in range(1, 6) for c, a in (("P", "X"), ("P", "Y"))]
     files: draw.Files = {f"train/n00000{i}/000{i}_01.jpg": PHOTO for i in range(2)} | {

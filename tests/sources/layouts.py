@@ -239,6 +239,21 @@ def wider(folder: str = "0--Parade") -> str:
     return "\n".join(lines) + "\n"
 
 
+def dota(name: str) -> str:
+    """Boxes by their corners, in pixels."""
+    lines = [f"{x1} {y1} {x2} {y1} {x2} {y2} {x1} {y2} {cls} 0\n" for cls, x1, y1, x2, y2 in BOXES[name]]
+    return "".join(["imagesource:GoogleEarth\n", "gsd:0.146\n", *lines])
+
+
+def yolo_corners(name: str) -> str:
+    """The same as fractions."""
+    w, h = WIDTH, HEIGHT
+    return "".join(
+        f"{CLASSES.index(cls)} {x1 / w} {y1 / h} {x2 / w} {y1 / h} {x2 / w} {y2 / h} {x1 / w} {y2 / h}\n"
+        for cls, x1, y1, x2, y2 in BOXES[name]
+    )
+
+
 def kitti(name: str) -> str:
     return "".join(
         f"{cls} 0.00 0 -1.57 {x1}.00 {y1}.00 {x2}.00 {y2}.00 1.5 1.6 3.9 0.6 1.7 20.1 -1.59\n"

@@ -199,6 +199,11 @@ LAYOUTS = [
     # sets with formats of their own
     Layout("WIDER FACE", EVENTS | {"wider_face_split/wider_face_train_bbx_gt.txt": draw.wider(),
            "wider_face_split/readme.txt": "x, y, w, h"}, Found("widerface", 4, 1)),
+    Layout("DOTA", draw.photos("train/images/", ending=".png") | {
+        f"train/labelTxt/{name}.txt": draw.dota(name) for name in NAMES}, Found("dota")),
+    Layout("DOTA8 of Ultralytics", draw.photos("images/train/") | {
+        f"labels/train/{name}.txt": draw.yolo_corners(name) for name in NAMES} | {"dota8.yaml": "names: [dog, bird]\n"},
+        Found("yolo", note="oriented boxes with --labels yolo-obb")),
     Layout("KITTI", draw.photos("training/image_2/", ending=".png") | {
         f"training/label_2/{name}.txt": draw.kitti(name) for name in NAMES},
         Found("kitti", note="4 images, 2 classes, 4 boxes, 0 landmarks; 0 files left unread")),

@@ -33,6 +33,7 @@ FORMATS: dict[str, Any] = {
     "createml": lambda: {"_annotations.createml.json": draw.createml()},
     "vott": lambda: {"animals-export.json": draw.vott()},
     "coco": lambda: draw.coco("annotations/instances_train.json", "images/"),
+    "dota": lambda: {f"labelTxt/{name}.txt": draw.dota(name) for name in draw.BOXES},
 }  # fmt: skip
 
 
@@ -103,6 +104,10 @@ SETS: dict[str, tuple[str, Any]] = {
         **draw.yolo("train/images/", "train/labels/"), **draw.yolo("val/images/", "val/labels/"),
         "data.yaml": "train: lists/train.txt\nnames: [dog, bird]\n",
         "lists/train.txt": "train/images/img_0002.jpg\ntrain/images/img_0003.jpg\n"}),
+    "yolo-obb": ("yolo-obb", lambda: draw.photos("images/") | {
+        f"labels/{name}.txt": draw.yolo_corners(name) for name in draw.BOXES} | {"data.yaml": "names: [dog, bird]\n"}),
+    "dota": ("dota", lambda: draw.photos("images/") | {
+        f"labelTxt/{name}.txt": draw.dota(name) for name in draw.BOXES}),
     "coco": ("coco:annotations/instances_train2017.json", lambda: (
         draw.coco("annotations/instances_train2017.json", "train2017/", keypoints=True)
         | draw.coco("annotations/instances_val2017.json", "val2017/"))),

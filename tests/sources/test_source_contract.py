@@ -35,6 +35,10 @@ LAYOUTS = {
         "images/g.jpg": "", "images/u.jpg": "", "images/b.jpg": "", "labels/g.txt": "0 .5 .5 1 1", "labels/b.txt": "?",
         "labels/x.txt": "",
     },
+    "dota": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "g.txt": "1 1 2 1 2 2 1 2 n 0", "b.txt": "?",
+        "x.txt": "1 1 2 1 2 2 1 2 n 0",
+    },
     "coco": {
         "g.jpg": "", "u.jpg": "", "b.jpg": "",
         "c.json": '{"images": [{"id": 1, "file_name": "g.jpg"}, {"id": 2, "file_name": "b.jpg"}], "categories": '
@@ -99,6 +103,9 @@ LAYOUTS = {
         "ImageID,Source,LabelName,Confidence\ng,a,/m/0,1\nb,a,/m/0,?\nx,a,/m/0,1\n",
     },
 }  # fmt: skip
+
+
+LAYOUTS["yolo-obb"] = LAYOUTS["yolo"]
 
 
 @pytest.fixture(params=sorted(SOURCES.keys() - {"datumaro", "parquet"}))  # test_datumaro.py, test_source_parquet.py

@@ -104,6 +104,7 @@ BLOCKS = [
 
 CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     "pts": (Target(texts.read_pts, SEEDS_OF["pts"]), ("sources.landmarks",)),
+    "dota": (Target(texts.read_dota, SEEDS_OF["dota"]), ("sources.dota",)),
     "widerface": (Target(texts.read_widerface, SEEDS_OF["widerface"]), ("sources.small_formats", "sources.by_name")),
     "yolo": (Target(texts.read_yolo_rows, SEEDS_OF["yolo"]), ("sources.yolo_source",)),
     "yaml": (Target(texts.read_yolo_config, SEEDS_OF["yaml"]), ("sources.yolo_config", "sources.paths")),

@@ -21,7 +21,7 @@ from packer.format.manifest import FileEntry
 from packer.model.annotation import RawAnnotation
 from packer.packing import input_table, recorded
 from packer.packing.build_options import BuildOptions
-from packer.sources import by_name, cvat, json_sets, landmarks, small_formats, text_rows, voc, yolo_config
+from packer.sources import by_name, cvat, dota, json_sets, landmarks, small_formats, text_rows, voc, yolo_config
 from packer.sources import yolo_source as yolo
 from packer.sources.path_finder import PathFinder
 from packer.sources.source import Tree
@@ -110,6 +110,15 @@ def read_pts(data: bytes) -> str:
     return "read"
 
 
+def read_dota(data: bytes) -> str:
+    try:
+        found = dota.parse_dota(data[1:], b"a.txt")
+    except BadLabel as error:
+        return refused(error, "a.txt")
+    check_finite(found)
+    return "read" if found.boxes else "refused"
+
+
 def read_widerface(data: bytes) -> str:
     try:
         return annotations_of(
@@ -149,12 +158,14 @@ SHAPES = (None, None, (2, 3), (3, 2))
 def read_yolo_rows(data: bytes) -> str:
     choice, text = data[0] if data else 0, data[1:]
     yolo.highest_class(text)
+    oriented = choice & 3 == 1
     try:
-        rows = yolo.parse_rows(text, 3 if choice & 4 else 65536, SHAPES[choice & 3])
+        rows = yolo.parse_rows(text, 3 if choice & 4 else 65536, SHAPES[choice & 3], oriented)
     except yolo.BadRow as error:
         assert 1 <= error.line <= len(text) + 1 and error.problem
         return "refused"
-    check_finite(RawAnnotation(origin="", boxes=tuple(rows.boxes), polygons=tuple(rows.polygons)))
+    obb = tuple(rows.obb) if oriented else None
+    check_finite(RawAnnotation(origin="", boxes=tuple(rows.boxes), polygons=tuple(rows.polygons), obb=obb))
     assert len(rows.classes) == len(rows.boxes) == len(rows.lines) == len(rows.texts) == len(rows.polygons)
     return "read"
 

@@ -175,6 +175,8 @@ def points_of(polygon: Polygon) -> Sequence[Point]:
 
 def check_finite(raw: RawAnnotation) -> None:
     points = [*(raw.landmarks or ()), *chain(*map(points_of, raw.polygons or ()), *(raw.keypoints or ()))]
+    points += chain(*(raw.obb or ()))
+    assert raw.obb is None or [len(corners) for corners in raw.obb] == [4] * len(raw.boxes or ())
     assert all(-4e9 < value < 4e9 for value in chain(*(raw.boxes or ()), *points, raw.value or ()))
     for name in (*(raw.box_labels or ()), raw.label or "", raw.origin):
         assert isinstance(name, str)
@@ -187,7 +189,7 @@ def check_named(error: PackerError, names: set[str]) -> None:
 def read_yolo(data: bytes) -> str:
     """Rows of objects, with and without keypoints."""
     choice, rows = data[0] if data else 0, data[1:]
-    shape = ("", "", "kpt_shape: [2, 3]\n", "kpt_shape: [3, 2]\n")[choice & 3]
+    shape = ("", "task: obb\n", "kpt_shape: [2, 3]\n", "kpt_shape: [3, 2]\n")[choice & 3]
     names = "" if choice & 4 else "names: [a, b, c]\n"
     return _labels(
         "yolo", choice >> 4 | choice & 64, {"a.txt": rows, "data.yaml": f"{shape}{names}train: .\n".encode()}
@@ -220,6 +222,7 @@ def read_voc(data: bytes) -> str:
 LABEL_FILES = {
     "coco": ("train.json", "val.json"),
     "pts": ("a.pts", "c.pts"),
+    "dota": ("a.txt", "c.txt"),
     "dlib": ("faces.xml",),
     "cvat": ("annotations.xml", "more.xml"),
     "labelme": ("frame_000000.json", "c.json"),

@@ -33,6 +33,7 @@ YOLO = [
     b"\x92" + b"0 .5 .5 .2 .2 .1 .2 2 .3 .4 0\n",
     b"\xa3" + b"\xef\xbb\xbf0 .5 .5 .2 .2 .1 .2 .3 .4 .5 .6\n",
     b"\x00" + b"0 0.1 0.1 0.5 0.1 0.5 0.6 0.1 0.6\n1 .1 .2 .3 .2 .3 .4 .1 .4 0.9\n",
+    b"\x81" + b"0 .1 .1 .5 .1 .5 .6 .1 .6\n1 .5 .5 .2 .2\n",
     b"\x84" + b"65535 0.1 0.2 0.3 0.4\r99999 nan 1e400 1_0 0x1",
 ]
 YAML = [
@@ -175,6 +176,14 @@ SEEDS_OF: dict[str, list[bytes]] = {
         b"\xe0n_points:2\r\n{\r\n1 2\r\n3 4\r\n}",
         b"\x08version: 1 {\n1 2\n}\0\0version: 1\nN_POINTS: 1 {\n1e1 -2\n}\n",
         b"\x28\xef\xbb\xbfversion: 1\nn_points: 0\n{\n}\n",
+    ],
+    "dota": [
+        b"\x00imagesource:GoogleEarth\ngsd:0.146\n10 2 30.5 18 32 40 11 41.5 plane 0\n1 2 3 4 5 6 7 8 car 1\n",
+        b"\xe0'imagesource':GF2\r\n'gsd':null\r\n1e1 2 -3 4 5. .6 7 8 x\r\n",
+        b"\x201 2 3 4 5 6 7 8 ship\n1 2 3 4 5 6 7 8\n",
+        b"\x00gsd:1\n0 0 9 0 9 9 0 9 car\n",
+        b"\x000 0 9 0 9 nan 0 9 car 0\n",
+        b"\x081 2 3 4 5 6 7 8 ship 2\n\0\0\xef\xbb\xbf 0 0 9 0 9 9 0 9 \xe9 0\n\n0 .1 .1 .2 .1 .2 .2 .1 .2\n",
     ],
     "dlib": [
         b"\x00" + XML + b"<dataset><name>faces</name><images><image file='a.jpg' width='30' height='40'>"

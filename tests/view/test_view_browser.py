@@ -274,6 +274,13 @@ def test_outlines_and_landmarks_are_drawn_where_they_are(page: Any, tmp_path: Pa
         page.wait_for_function(looking.FILLED)
         corners = page.locator(".tile polygon.outline").get_attribute("points")
         assert [tuple(map(float, corner.split(","))) for corner in corners.split()] == [(10, 6), (30, 6), (20, 24)]
+    (tmp_path / "seg" / "labels" / "0.txt").write_text("0 0.5 0.2 0.75 0.4 0.5 0.6 0.25 0.4\n")
+    good("build", tmp_path / "seg", "-o", tmp_path / "oriented", "--labels", "yolo-obb")
+    with looking.served(tmp_path / "oriented") as served:
+        page.goto(served.url)
+        page.wait_for_function(looking.FILLED)
+        assert page.locator(".tile polygon.outline").get_attribute("points") == "20,6 30,12 20,18 10,12"
+        assert page.locator(".tile rect.box").count() == 0
     with looking.served(tmp_path / "points") as served:
         page.goto(served.url)
         page.wait_for_function(looking.FILLED)

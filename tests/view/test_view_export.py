@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from drawn import draw, draw_classes, draw_landmarks, draw_objects, draw_voc, tree_state
+from drawn import draw, draw_classes, draw_dota, draw_landmarks, draw_objects, draw_voc, tree_state
 from packs import WIDE
 from running import good, refused
 
@@ -70,6 +70,14 @@ def test_keypoints_and_outlines(tmp_path: Path) -> None:
         ("4.5", "4.5", True), ("10.5", "10.5", False)  # hidden, visible
     ] * 2  # fmt: skip
     assert Sheet(tmp_path / "s.html").count("polygon") == 2
+
+
+def test_oriented_boxes_are_drawn_in_place_of_their_extents(tmp_path: Path) -> None:
+    good("build", draw_dota(tmp_path / "src"), "-o", tmp_path / "pack")
+    good("view", tmp_path / "pack", "--export", tmp_path / "s.html")
+    sheet, corners = Sheet(tmp_path / "s.html"), "9.0,2.0 16.0,9.0 9.0,16.0 2.0,9.0"
+    assert sheet.count("rect") == 0
+    assert [made["points"] for name, made in sheet.tags if name == "polygon"] == [corners] * 6
 
 
 def test_hostile_names(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ _HOMES = {
     "folder": "packer.repack.layouts.builtin:FolderLayout",
     "voc": "packer.repack.layouts.builtin:VocLayout",
     "yolo": "packer.repack.layouts.builtin:YoloLayout",
+    "dota": "packer.repack.layouts.oriented:DotaLayout",
     "coco": "packer.repack.layouts.builtin:CocoLayout",
     "list": "packer.repack.layouts.builtin:ListLayout",
     "masks": "packer.repack.layouts.builtin:MasksLayout",

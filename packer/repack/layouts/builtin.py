@@ -15,6 +15,7 @@ from packer.format.manifest import Manifest
 from packer.model.annotation import Annotation
 from packer.model.rle import decode
 from packer.repack.layouts import Item, Layout, below_images, plain
+from packer.repack.layouts.oriented import corners_in
 from packer.sources.coco_objects import PIXEL_CENTER, join_rings, outline
 from packer.sources.list_columns import FLAGS
 from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, as_text, quoted_value, stem_of
@@ -260,7 +261,7 @@ SAME_PX = 0.01
 
 
 class YoloLayout(Layout):
-    """A text file for each image that has boxes, with a row for each: a box, a polygon, or a box with keypoints."""
+    """A text file for each image that has boxes, with a row for each: a box, its corners, a polygon, or keypoints."""
 
     name = "yolo"
     holds = frozenset({"boxes", "polygons", "rles"})
@@ -273,8 +274,9 @@ class YoloLayout(Layout):
         self._points = 0
         self._below = True
         """Whether all images are in the folder images."""
-        if self._posed:
-            self.holds = frozenset({"boxes", "keypoints"})
+        self._oriented = "obb" in manifest.fields and not self._posed
+        if self._posed or self._oriented:
+            self.holds = frozenset({"boxes", "keypoints" if self._posed else "obb"})
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return the path below the folder images, wherever it is in the path."""
@@ -296,15 +298,18 @@ class YoloLayout(Layout):
                 values += self._keypoints(annotation.keypoints, number, size)
             elif len(polygon):
                 if np.abs(np.concatenate([np.min(polygon, axis=0), np.max(polygon, axis=0)]) - box).max() > SAME_PX:
-                    self.lost["the box of an object, which is not the extent of its polygon"] += 1
+                    of = "corners" if self._oriented else "polygon"
+                    self.lost[f"the box of an object, which is not the extent of its {of}"] += 1
                 values = (np.asarray(polygon, np.float64) / size).ravel().tolist()
             lines.append(f"{label} {' '.join(map(plain, values))}\n")
         self._below &= item.name.startswith(YOLO_IMAGES + b"/")
         self.write(_label_folder(item.name) + stem_of(item.name) + b".txt", "".join(lines).encode("ascii"))
 
     def _polygon(self, item: Item, number: int) -> Any:
-        """Return the polygon of an object, or that along the pixels of its mask; () if it has neither."""
+        """Return the corners of an oriented box; else the polygon of an object, or that along its mask; else ()."""
         annotation = item.annotation
+        if self._oriented:
+            return corners_in(annotation)[number]
         if annotation.rles is None or not len(counts := annotation.rles[number]):
             return () if annotation.polygons is None else annotation.polygons[number]
         (mask,) = decode([counts], item.height, item.width)
@@ -329,6 +334,8 @@ class YoloLayout(Layout):
         images = "images" if self._below else "."
         lines = ["path: .\n", f"train: {images}\n", f"val: {images}\n", "names:\n"]
         lines += [f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(self.classes)]
+        if self._oriented:
+            lines.append("task: obb\n")
         if self._posed:
             lines.append(f"kpt_shape: [{self._points}, 3]\n")
             if self.manifest.flip_index is not None:

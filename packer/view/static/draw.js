@@ -46,19 +46,20 @@ function objects(facts) {
   const count = Math.max(facts.boxes?.length ?? 0, facts.polygons?.length ?? 0, facts.keypoints?.length ?? 0);
   for (let n = 0; n < count; n += 1) {
     if (!isDrawn(facts, n)) continue;
-    const box = facts.boxes?.[n], outline = facts.polygons?.[n]?.filter(known) ?? [], points = facts.keypoints?.[n] ?? [];
+    const turned = facts.obb?.[n], box = facts.boxes?.[n];
+    const outline = (turned ?? facts.polygons?.[n] ?? []).filter(known), points = facts.keypoints?.[n] ?? [];
     const seen = (at) => points[at] && known(points[at]) && points[at][2] !== 0;
     const whole = box && !box.includes(null);
     const bones = drawn.skeleton && points.length === drawn.points.length ? drawn.skeleton.filter(([a, b]) => seen(a) && seen(b)) : [];
     const [path, crowd] = facts.outlines?.[n] ?? [];
-    all.push({ n, box: whole ? box : null, outline, points, bones, path, crowd });
+    all.push({ n, box: whole ? box : null, upright: whole && !turned, outline, points, bones, path, crowd });
   }
   return all;
 }
 
-function pathOf({ box, outline, points, bones, path: instance = "" }) {
+function pathOf({ box, upright, outline, points, bones, path: instance = "" }) {
   let path = instance;
-  if (box) path += `M${box[0]} ${box[1]}H${box[2]}V${box[3]}H${box[0]}Z`;
+  if (upright) path += `M${box[0]} ${box[1]}H${box[2]}V${box[3]}H${box[0]}Z`;
   if (outline.length) path += `M${outline.map((p) => p.join(" ")).join("L")}Z`;
   for (const [a, b] of bones) path += `M${points[a][0]} ${points[a][1]}L${points[b][0]} ${points[b][1]}`;
   return path;
@@ -102,14 +103,14 @@ export function shapes(facts, { scale, chosen = null, width = 2 }) {
   const line = { fill: "none", "vector-effect": "non-scaling-stroke", "stroke-linejoin": "round" };
   const cased = all.filter(({ n }) => n === chosen || (chosen === null && !isFaint(facts, n))).map(pathOf).join("");
   if (cased) for (const [color, more] of [["#fff", 3], ["#000", 1.6]]) group.append(svg("path", { class: "casing", d: cased, ...line, stroke: color, "stroke-width": width + more, "stroke-opacity": color === "#fff" ? 0.55 : 0.8 }));
-  for (const { n, box, outline, points, bones, path, crowd } of all) {
+  for (const { n, box, upright, outline, points, bones, path, crowd } of all) {
     const faint = n !== chosen && (chosen !== null || isFaint(facts, n)), color = colorOf(facts.box_labels?.[n]);
     const one = svg("g", faint ? { class: "faint" } : {});
     const own = { ...line, stroke: color, "stroke-width": faint ? 1 : n === chosen ? width + 1 : width, ...(facts.ignored?.[n] ? { "stroke-dasharray": "5 4" } : {}) };
     const filled = { fill: color, "fill-opacity": n === chosen ? 0.3 : outline.length && !faint ? 0.2 : 0 };
     if (path) one.append(svg("path", { class: crowd ? "instance crowd" : "instance", d: path, ...own, fill: color }));
     if (outline.length) one.append(svg("polygon", { class: "outline", points: outline.join(" "), ...own, ...filled }));
-    if (box) one.append(svg("rect", { class: "box", x: box[0], y: box[1], width: Math.max(0, box[2] - box[0]), height: Math.max(0, box[3] - box[1]), ...own, ...(outline.length || path ? {} : filled) }));
+    if (upright) one.append(svg("rect", { class: "box", x: box[0], y: box[1], width: Math.max(0, box[2] - box[0]), height: Math.max(0, box[3] - box[1]), ...own, ...(outline.length || path ? {} : filled) }));
     for (const [a, b] of bones) one.append(svg("path", { class: "bone", d: `M${points[a][0]} ${points[a][1]}L${points[b][0]} ${points[b][1]}`, ...own, stroke: sideOf(Math.max(a, b)) }));
     points.forEach((point, at) => { if (point[2] !== 0) one.append(...dotAt(point, at, scale, sideOf(at), width, drawn.points?.[at])); });
     group.append(one);
