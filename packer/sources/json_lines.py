@@ -86,17 +86,17 @@ class JsonLinesSource(NamedFilesSource):
         for line in lines:
             name = line.item.get(PICTURE, line.item.get("file_name", line.item.get("image")))
             found: LabelledObjects | BadLabel = (objects := LabelledObjects())
-            size = None
+            size, place = None, b""
             try:
                 if not isinstance(name, str):
                     raise ValueError("names no image")
+                place = as_bytes(name)
                 if PICTURE in line.item:
                     size = _add_manifest_line(objects, line.item)
                 else:
                     size = _add_metadata_line(objects, line.item, form)
             except WRONG as error:
                 found = BadLabel(line.origin, f"cannot be read: {error!r}", "fix the line")
-            place = as_bytes(name) if isinstance(name, str) else b""
             yield ImageEntry(line.origin, place, found, folder_of(line.path), None, size)
 
 
