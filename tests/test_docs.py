@@ -24,8 +24,8 @@ from packer.errors import PackerError
 from packer.format import salvage
 from packer.packing.option_table import TABLE
 from packer.sources import CHOICES
+from packer.sources.box_forms import FORMATS
 from packer.sources.list_columns import parse_columns
-from packer.sources.parquet_source import FORMATS
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import bench as bench_script

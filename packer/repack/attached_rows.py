@@ -35,7 +35,7 @@ from packer.repack.attached_tables import (
     values_of,
 )
 from packer.sources.by_stem import Matches
-from packer.sources.list_columns import MEANING, words_of
+from packer.sources.list_meaning import MEANING, words_of
 from packer.sources.mask_files import MaskSource
 from packer.sources.part_files import MOST_BYTES, FilesAt, by_pattern, of_kind
 from packer.sources.path_finder import NOT_FOUND, PathFinder

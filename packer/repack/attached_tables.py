@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packer.errors import BadInput, UsageError, option, printable
 from packer.format.sidecar_list import ITEM_BYTES
 from packer.model.strict_json import read_json
-from packer.sources.list_columns import MEANING, words_of
+from packer.sources.list_meaning import MEANING, words_of
 from packer.sources.paths import quoted_value
 
 DTYPES = f"save it as one of {', '.join(ITEM_BYTES)}, or as texts: astype(str)"

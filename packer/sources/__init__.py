@@ -41,6 +41,7 @@ SOURCES = {
     "bdd100k": "packer.sources.json_sets:BddSource",
     "crowdhuman": "packer.sources.json_sets:CrowdHumanSource",
     "openimages": "packer.sources.open_images:OpenImagesSource",
+    "jsonl": "packer.sources.json_lines:JsonLinesSource",
     "datumaro": "packer.sources.small_formats:DatumaroSource",
 }
 """Name on the command line -> ``module:object`` of its `SourceType`, in the order of `recognize`."""
@@ -52,7 +53,7 @@ CHOICES = (
     "name:REGEX", "pts",
     "dlib[:FILE]", "masks[:WHERE]", "instances[:WHERE]", "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]",
     "widerface[:FILE]", "kitti", "visdrone", "icdar", "bdd100k[:FILE]", "crowdhuman[:FILE]", "openimages",
-    "datumaro[:FORMAT]",
+    "jsonl[:FILE]", "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 NO_FILES = frozenset(("datumaro", "parquet", "name"))
@@ -287,7 +288,7 @@ def joined(specs: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
 def check_options(specs: Sequence[str], options: SourceOptions) -> None:
     """Raise UsageError for ``--columns`` if no source can use it."""
     names = {spec.partition(":")[0] for spec in specs}
-    if options.columns is not None and not names & {"list", "parquet", "auto"}:
+    if options.columns is not None and not names & {"list", "parquet", "jsonl", "auto"}:
         raise UsageError("", f"{option('columns')} is for lists", "pass --labels=list:FILE, or leave out --columns")
 
 

@@ -27,7 +27,7 @@ from packer.sources.paths import (
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType, Tree
 from packer.sources.tree import MIB, lines_of, read_head
-from packer.sources.yolo_config import NAME_FILES
+from packer.sources.yolo_config import NOT_LISTS
 
 TREES = frozenset(b".json .jsonl .ndjson .xml .yaml .yml".split())
 OTHERS = frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .anno .bbox .gt .label .lms".split())
@@ -112,7 +112,7 @@ def _with_an_affix(tree: Tree, stems: set[bytes]) -> list[str]:
 def _is_kept_as_label(path: bytes) -> bool:
     """Return whether a file is in a folder called annotations or the like, and is neither a text nor class names."""
     folders = {part.lower() for part in folder_of(path).split(b"/")}
-    is_label = extension_of(path) in LABEL_EXTENSIONS and path.rpartition(b"/")[2].lower() not in NAME_FILES
+    is_label = extension_of(path) in LABEL_EXTENSIONS and path.rpartition(b"/")[2].lower() not in NOT_LISTS
     return is_label and bool(folders & ANNOTATION_FOLDERS) and stem_of(path).lower() not in NOT_LABELS
 
 
@@ -128,7 +128,7 @@ def _looked_at(tree: Tree) -> list[bytes]:
     """Return a few files of each folder and extension, those near the root first."""
     groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
     for path in tree.files:
-        if extension_of(path) in LIST_EXTENSIONS | TREES and path.rpartition(b"/")[2].lower() not in NAME_FILES:
+        if extension_of(path) in LIST_EXTENSIONS | TREES and path.rpartition(b"/")[2].lower() not in NOT_LISTS:
             groups[folder_of(path), extension_of(path)].append(path)
     few = [path for paths in groups.values() for path in spread(paths, LOOKED_AT_A_FOLDER)]
     return sorted(few, key=lambda path: path.count(b"/"))[:MOST_LOOKED_AT]

@@ -303,8 +303,8 @@ class NamedFilesSource(ByNameSource):
 
     takes_file = "optional"
     kind: ClassVar[str]
-    ending: ClassVar[bytes]
-    """The end of their paths, in lower case."""
+    ending: ClassVar[bytes | tuple[bytes, ...]]
+    """The end of their paths, or several, in lower case."""
     words: ClassVar[tuple[bytes, ...]] = ()
     """What is in their first KiB."""
     are: ClassVar[tuple[str, str]]
@@ -350,7 +350,7 @@ def _annotation(entry: ImageEntry, has_boxes: bool) -> RawAnnotation | BadLabel:
         return BadLabel(entry.origin, str(error), "fix the label")
 
 
-def files_like(tree: Tree, ending: bytes, *words: bytes) -> list[bytes]:
+def files_like(tree: Tree, ending: bytes | tuple[bytes, ...], *words: bytes) -> list[bytes]:
     """Return the files whose lower-case path has this ending and whose first KiB contains all of these words."""
     found = [path for path in tree.files if path.lower().endswith(ending)]
     return [path for path in found if not words or all(word in read_head(tree, path, 1024) for word in words)]

@@ -8,6 +8,9 @@ path cx cy w h _ _                        one box by its center, and two columns
 path tag*40                               40 columns of 0 and 1: the classes that the image has
 path label split                          the part of the dataset to which the image belongs
 path mask                                 a picture with the class of each pixel
+path [xmin ymin w h]                      a cell with any number of boxes; without one, an image without objects
+path [class _ xmin ymin xmax ymax]        a cell with boxes and their classes: Kaggle's PredictionString
+path rle class                            run lengths of an object, in Kaggle's order: column by column, from 1
 path value*2                              two numbers of the image, such as angles: targets of a regression
 """
 
@@ -19,22 +22,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
-from packer.errors import UsageError, option, plural, printable
+from packer.errors import UsageError, option, plural
 from packer.model.annotation import Point
-from packer.sources.paths import IMAGE_EXTENSIONS, as_text, extension_of, is_number, is_utf8, number, quoted_value
+from packer.sources.list_cells import groups_in, values_in
+from packer.sources.paths import as_text, is_utf8, number, quoted_value
 
 Box = tuple[float, float, float, float]
 BOX_FORMS = (("xmin", "ymin", "xmax", "ymax"), ("cx", "cy", "w", "h"), ("xmin", "ymin", "w", "h"))
 NUMBERS = frozenset({"x", "y"}.union(*BOX_FORMS))
 FLAGS = ("difficult", "truncated", "occluded", "iscrowd")
 """Whole numbers of each box."""
-NAMES = NUMBERS | {"path", "label", "class", "tag", "value", "split", "text", "mask", "width", "height", "_", *FLAGS}
-LABELS = NUMBERS | {"label", "class", "tag", "value", "text"}
+RUNS = ("rle", "rle:rows")
+"""Run lengths of an object whose pixels are numbered column by column, or row by row."""
+LABELS = NUMBERS | {"label", "class", "tag", "value", "text", *RUNS}
 """Those that say something of an image by themselves."""
+NAMES = LABELS | {"path", "split", "mask", "width", "height", "_", *FLAGS}
 MOST_COLUMNS = 10_000
 EXAMPLE = 'write it like --columns="path (x y)*5 label"'
-TOKEN = re.compile(r"[\s,]*(?:\((?P<group>[^()]*)\)|(?P<name>[^\s,()*]+))(?P<star>\s*\*\s*(?P<count>[0-9]{1,5})?)?")
+TOKEN = re.compile(
+    r"[\s,]*(?:\((?P<group>[^()]*)\)|\[(?P<cell>[^()\[\]]*)\]|(?P<name>[^\s,()\[\]*]+))"
+    r"(?P<star>\s*\*\s*(?P<count>[0-9]{1,5})?)?"
+)
 TAGS = {b"1": True, b"1.0": True, b"True": True, b"0": False, b"0.0": False, b"False": False}
 TAGS |= {b"-1": False, b"-1.0": False}
 """The values of a tag column; a list has either 0 or -1 for "no"."""
@@ -55,21 +65,30 @@ class ListRow:
     value: tuple[float, ...] | None
     text: str | None
     image_size: tuple[int, int] | None
+    masks: tuple[Any, ...] | None
+    """Run lengths of each object, from which follow its box and its mask, if the size of the image is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineColumns:
-    """The columns of a line: `head`, then `tail` any number of times."""
+    """The columns of a line: `head`, then `tail` any number of times, or in a cell."""
 
     head: tuple[str, ...]
     tail: tuple[str, ...] = ()
     negative: bool | None = None
     """Whether a tag column has -1 instead of 0; None: either."""
+    cell: int | None = None
+    """Index of the column that holds `tail` any number of times."""
 
     def fits(self, count: int) -> bool:
         """Return whether a line with this number of columns can be read."""
         more = count - len(self.head)
-        return more == 0 or (more > 0 and bool(self.tail) and more % len(self.tail) == 0)
+        is_open = bool(self.tail) and self.cell is None
+        return more == 0 or (more > 0 and is_open and more % len(self.tail) == 0)
+
+    def unfolded(self, cells: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the cells of a line that fits, those in one cell at the end. Raise ValueError if that is invalid."""
+        return cells if self.cell is None else [*cells, *groups_in(cells[self.cell], len(self.tail))]
 
     def path(self, cells: Sequence[bytes]) -> bytes | None:
         """Return the path in a line, even if the line is otherwise invalid; None if the line ends before it."""
@@ -80,6 +99,10 @@ class LineColumns:
         """Return all labels and classes in a line; none if the line does not fit."""
         if not self.fits(len(cells)):
             return []
+        try:
+            cells = self.unfolded(cells) if "class" in self.tail else cells
+        except ValueError:
+            return []
         places = _places(self, len(cells))
         return [cells[i] for i in (*places.get("label", ()), *places.get("class", ())) if cells[i]]
 
@@ -89,9 +112,23 @@ class LineColumns:
         return {row[i] for row in rows for i in places if i < len(row)}
 
     @property
-    def has_box(self) -> bool:
-        """Whether a line has boxes, so that an image may have several lines."""
-        return self.box_form is not None
+    def has_objects(self) -> bool:
+        """Whether a line has boxes or run lengths, so that an image may have several lines."""
+        return self.box_form is not None or self.has_runs
+
+    @property
+    def plain_box(self) -> tuple[str, ...] | None:
+        """Return the names of the numbers of a box if that is all that a line says besides class and size."""
+        form, beside = self.box_form, {"path", "class", "split", "width", "height", "_"}
+        places = self.tail if self.cell is not None else tuple(name for name in self.head if name in NUMBERS)
+        if form is None or sorted(places) != sorted(form) or (self.tail and places != form):
+            return None
+        return form if set(self.head) <= beside | set(form) and self.head.count("class") < 2 else None
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether a line has run lengths."""
+        return not set(RUNS).isdisjoint(self.head)
 
     @property
     def has_labels(self) -> bool:
@@ -103,13 +140,17 @@ class LineColumns:
         """The columns as they can be written."""
         runs = ((name, len(list(run))) for name, run in groupby(self.head))
         words = [name if count == 1 else f"{name}*{count}" for name, count in runs]
+        if self.cell is not None:
+            before, after = LineColumns(self.head[: self.cell]), LineColumns(self.head[self.cell + 1 :])
+            return f"{before.text} [{' '.join(self.tail)}] {after.text}".strip()
         return " ".join([*words, *([f"({' '.join(self.tail)})*"] if self.tail else [])])
 
     def read(self, cells: Sequence[bytes]) -> ListRow:
         """Parse a line. Raise ValueError if the number of columns is wrong or a value is not a number."""
         if not self.fits(len(cells)):
-            more = f" and any number of {len(self.tail)} more" if self.tail else ""
+            more = f" and any number of {len(self.tail)} more" if self.tail and self.cell is None else ""
             raise ValueError(f"has {plural(len(cells), 'column')}, but --columns needs {len(self.head)}{more}")
+        cells = self.unfolded(cells)
         places = _places(self, len(cells))
         label = _name(cells[places["label"][0]], "label") if "label" in places else None
         boxes, classes, fields = self._boxes(cells, places, label)
@@ -123,7 +164,13 @@ class LineColumns:
         size = None
         if "width" in places:
             size = _whole(cells[places["width"][0]], "width"), _whole(cells[places["height"][0]], "height")
-        return ListRow(label, boxes, classes, landmarks, fields, tags, value, text, size)
+        runs = next((cells[places[name][0]] for name in RUNS if name in places), None)
+        if runs is not None:
+            shapes = (runs,) if values_in(runs) else ()
+            classes = tuple(_name(cells[i], "class") for i in places.get("class", ()) for _ in shapes)
+            classes = classes or (label or NO_CLASS,) * len(shapes)
+            return ListRow(label, (), classes, landmarks, fields, tags, value, text, size, shapes)
+        return ListRow(label, boxes, classes, landmarks, fields, tags, value, text, size, None)
 
     @property
     def box_form(self) -> tuple[str, ...] | None:
@@ -134,16 +181,21 @@ class LineColumns:
     def _boxes(
         self, cells: Sequence[bytes], places: dict[str, tuple[int, ...]], label: str | None
     ) -> tuple[tuple[Box, ...] | None, tuple[str, ...] | None, dict[str, tuple[int, ...]]]:
-        """Return the boxes, their classes and their flags; a box whose columns are all empty is none."""
+        """Return the boxes, their classes and their flags; one without numbers is none."""
         form = self.box_form
         if form is None:
             return None, None, {}
-        names = [*form, *(["class"] if "class" in places else [])]
-        each = list(zip(*(places.get(name, ()) for name in names), strict=True))
-        there = [k for k, its in enumerate(each) if any(cells[i] for i in its)]
-        boxes = tuple(_xyxy(form, *(number(cells[i]) for i in each[k][:4])) for k in there)
-        classes = tuple(_name(cells[each[k][4]], "class") for k in there) if "class" in places else None
-        flags = {name: tuple(_whole(cells[places[name][k]], name) for k in there) for name in FLAGS if name in places}
+        count = len(places.get(form[0], ()))
+        of_boxes = {name: places[name] for name in ("class", *FLAGS) if name in places}
+        if self.cell is not None:  # a column beside the cell is about all its boxes
+            of_boxes = {name: its * count if name in self.head else its for name, its in of_boxes.items()}
+        corners = list(zip(*(places.get(name, ()) for name in form), strict=True))
+        there = [k for k, its in enumerate(corners) if any(cells[i] for i in its)]
+        boxes = tuple(_xyxy(form, *(number(cells[i]) for i in corners[k])) for k in there)
+        classes = tuple(_name(cells[of_boxes["class"][k]], "class") for k in there) if "class" in of_boxes else None
+        flags = {
+            name: tuple(_whole(cells[its[k]], name) for k in there) for name, its in of_boxes.items() if name in FLAGS
+        }
         return boxes, (label or NO_CLASS,) * len(boxes) if classes is None else classes, flags
 
 
@@ -151,17 +203,26 @@ def parse_columns(text: str) -> LineColumns:
     """Return the columns that `text` describes. Raise UsageError if it is invalid."""
     head: list[str] = []
     tail: tuple[str, ...] = ()
+    cell: int | None = None
     position = 0
     text = text.strip().rstrip(",")
     while position < len(text):
         token = TOKEN.match(text, position)
         if token is None:
             raise _wrong(f"{quoted_value(text[position:].strip())} is not valid")
-        if tail:
+        if tail and cell is None:
             raise _wrong("a * without a number must come last")
-        names = tuple(re.split(r"[\s,]+", token["group"].strip()) if token["name"] is None else [token["name"]])
+        group = token["cell"] if token["group"] is None else token["group"]
+        names = tuple(re.split(r"[\s,]+", group.strip()) if token["name"] is None else [token["name"]])
         _check_names(names)
-        if token["star"] and token["count"] is None:
+        if token["cell"] is not None:
+            if tail or token["star"]:
+                raise _wrong("only one column can be in brackets, without *, and none after it can repeat to the end")
+            tail, cell = names, len(head)
+            head.append("_")
+        elif token["star"] and token["count"] is None:
+            if tail:
+                raise _wrong("only one column can be in brackets, without *, and none after it can repeat to the end")
             tail = names
         else:
             times = int(token["count"] or 1)
@@ -169,7 +230,7 @@ def parse_columns(text: str) -> LineColumns:
                 raise _wrong(f"*{times} gives no columns, or more than {MOST_COLUMNS}")
             head += names * times
         position = token.end()
-    columns = LineColumns(tuple(head), tail)
+    columns = LineColumns(tuple(head), tail, cell=cell)
     _check(columns)
     return columns
 
@@ -177,7 +238,8 @@ def parse_columns(text: str) -> LineColumns:
 def _check_names(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in NAMES:
-            choices = "path label class xmin ymin xmax ymax cx cy w h x y tag value split text mask width height _"
+            choices = "path label class xmin ymin xmax ymax cx cy w h x y tag value split text mask rle rle:rows"
+            choices += " width height _"
             raise _wrong(f"{quoted_value(name)} is not a column name", f"the names are: {choices}")
 
 
@@ -205,14 +267,26 @@ def _check(columns: LineColumns) -> None:
         counts = {part[name] for name in form or ()}
         if len(counts) > 1:
             raise _wrong(f"the columns {' '.join(form or ())} must appear equally often")
-    if head["class"] or tail["class"]:
+    if sum(head[name] for name in RUNS) > 1 or any(tail[name] for name in RUNS) or (form and columns.has_runs):
+        raise _wrong("rle appears at most once, and without a box, which it gives")
+    if (head["class"] or tail["class"]) and not (columns.has_runs and head["class"] == 1):
         if form is None:
             raise _wrong("class is the class of a box, but there is no box", "an image's class is: label")
-        if (head["class"], tail["class"]) != (head[form[0]], tail[form[0]]):
+        if not _are_alike(columns, "class", form):
             raise _wrong("class must appear once for each box", "one class for the whole image is: label")
     for name in FLAGS:
-        if (head[name] or tail[name]) and (form is None or (head[name], tail[name]) != (head[form[0]], tail[form[0]])):
+        if (head[name] or tail[name]) and (form is None or not _are_alike(columns, name, form)):
             raise _wrong(f"{name} must appear once for each box")
+
+
+def _are_alike(columns: LineColumns, name: str, form: Sequence[str]) -> bool:
+    """Return whether a column appears once for each box; beside a cell of boxes, once for all of them."""
+    counts = [(names.count(name), names.count(form[0])) for names in (columns.head, columns.tail)]
+    return (
+        counts == [(1, 0), (0, 1)]
+        if columns.cell is not None and name in columns.head
+        else (all(its == boxes for its, boxes in counts))
+    )
 
 
 def _wrong(problem: str, next_step: str = EXAMPLE) -> UsageError:
@@ -267,217 +341,3 @@ def _xyxy(form: Sequence[str], a: float, b: float, c: float, d: float) -> Box:
     if c < 0 or d < 0:
         raise ValueError(f"{'w' if c < 0 else 'h'} {c if c < 0 else d:g} is below 0")
     return (a, b, a + c, b + d) if form[0] == "xmin" else (a - c / 2, b - d / 2, a + c / 2, b + d / 2)
-
-
-Rows = Sequence[Sequence[bytes]]
-
-_MEANINGS = {
-    "path": "path image img file filename filepath imagepath imgpath imagename imgname imageid imgid id name key"
-    " imageindex idcode filepaths filenames imagepaths",
-    "label": "label labels class classname labelname category categoryname classid labelid categoryid target",
-    "xmin": "xmin x1 left xtl minx xleft",
-    "ymin": "ymin y1 top ytl miny ytop",
-    "xmax": "xmax x2 right xbr maxx xright",
-    "ymax": "ymax y2 bottom ybr maxy ybottom",
-    "cx": "cx xcenter centerx xcentre xc",
-    "cy": "cy ycenter centery ycentre yc",
-    "w": "w width",
-    "h": "h height",
-    "split": "split dataset partition subset usage",
-    "text": "text caption prompt",
-    "mask": "mask masks maskpath maskfile maskfilename maskname labelpath labelfile labelimage annotation annotations"
-    " annotationpath seg segpath segmap segmentation segmentationpath segmentationmask gt gtpath groundtruth target",
-    "value": "value values age ages angle angles steering steeringangle yaw pitch roll calories kcal price weight bmi"
-    " score rating quality mos regression",
-    "difficult": "difficult isdifficult",
-    "truncated": "truncated istruncated",
-    "occluded": "occluded isoccluded",
-    "iscrowd": "iscrowd isgroupof",
-}
-MEANING = {word: name for name, words in _MEANINGS.items() for word in words.split()}
-"""Word of a header, in lower case and without other characters than letters and digits -> name of the column."""
-CLASS_WORDS = {*_MEANINGS["label"].split()} - {"target"}
-LOWEST_ID, MANY_NUMBERS = 0.05, 16
-"""The lowest class id in some lines is not above this share of the highest one; of fewer numbers, it may be."""
-BOXES_EXAMPLE = option("columns", '"path (xmin ymin xmax ymax class)*"')
-PARTITION = re.compile(r"partition|split", re.IGNORECASE)
-
-
-# The meaning of the columns of a list without ``--columns``: by the words of its header, or by the shape of its lines.
-#
-# The words are those of TensorFlow, RetinaNet, VoTT, Roboflow, Open Images, CelebA, Kaggle and Hugging Face.
-
-
-def words_of(names: Sequence[str]) -> list[str]:
-    """Return names in lower case, without what is not a letter or a digit, and without a leading "bbox" or "roi"."""
-    return [re.sub(r"^(?:b?box|roi)(?=.)", "", re.sub(r"[\W_]+", "", name.lower())) for name in names]
-
-
-def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | None:
-    """Return the names of the columns that the words of a header give; None if they are not clear.
-
-    Args:
-        words: Of each column, from `words_of`.
-        rows: The cells of some lines.
-        path_at: Index of the column of the path.
-    """
-    head = [_meaning(word, [row[i] for row in rows]) for i, word in enumerate(words)]
-    values = [i for i, name in enumerate(head) if name == "value" and _are_numbers([row[i] for row in rows])]
-    head = ["_" if name in ("path", "value") or head.index(name) < i else name for i, name in enumerate(head)]
-    head[path_at] = "path"
-    form = next((form for form in BOX_FORMS if set(form) <= set(head)), None)
-    if form is not None:
-        rename = {"label": "class", "w": "w" if "w" in form else "width", "h": "h" if "h" in form else "height"}
-        head = [rename.get(name, name) for name in head]
-        useful = {"path", "class", "split", "text", "mask", *form, *FLAGS}
-    else:
-        useful = {"path", "label", "split", "text", "mask"}
-    if not {"width", "height"} <= set(head):
-        head = ["_" if name in ("width", "height") else name for name in head]
-    else:
-        useful |= {"width", "height"}
-    head = [name if name in useful else "_" for name in head]
-    if form is None:
-        points = [i for i, name in enumerate(head) if name == "_"]
-        if len(points) > 1 and len(points) % 2 == 0 and _are_points([words[i] for i in points]):
-            for number, i in enumerate(points):
-                head[i] = "xy"[number % 2]
-        elif "label" not in head and (tags := _tags(points, rows)):
-            head = ["tag" if i in tags else name for i, name in enumerate(head)]
-        elif values and "label" not in head and all(i in values or _are_numbers([r[i] for r in rows]) for i in points):
-            head = ["value" if i in values else name for i, name in enumerate(head)]
-        elif len(head) == 2 and "_" in head:
-            head[1 - path_at] = "label"
-    return head if len(set(head) - {"_"}) > 1 else None
-
-
-def with_values(head: Sequence[str], header: Sequence[str], rows: Rows, file: str) -> list[str]:
-    """Return the names of columns with those of numbers told apart: classes, or values.
-
-    Fractions are values. Whole numbers are classes if the word above them says so, if they are few, or if they begin
-    near 0, as ids do.
-
-    Raises:
-        UsageError: Whole numbers of `file` may be either.
-    """
-    places = [i for i, name in enumerate(head) if name in ("label", "value")]
-    cells = [row[i] for row in rows for i in places if row[i]]
-    if not cells or not ("value" in head or all(map(is_number, cells))):
-        return list(head)
-    values = ["value" if i in places else name for i, name in enumerate(head)]
-    if any(is_number(cell) and not float(cell).is_integer() for cell in cells):
-        return values
-    word = words_of(header)[places[0]] if header else ""
-    low, high = (end(float(cell) for cell in cells if is_number(cell)) for end in (min, max))
-    are_ids = word in CLASS_WORDS or len({*cells}) < MANY_NUMBERS or 0 <= low <= max(1, high * LOWEST_ID)
-    if "value" not in head and are_ids:
-        return list(head)
-    where = f"the column {printable(header[places[0]])}" if header else "it"
-    labels = ["label" if i == places[0] else "_" if i in places else name for i, name in enumerate(head)]
-    says = [f'{option("columns")}="{LineColumns(tuple(names)).text}"' for names in (labels, values)]
-    problem = f"{where} has whole numbers, which may be classes or values"
-    raise UsageError(file, problem, f"write {says[0]} for classes, {says[1]} for values, the targets of a regression")
-
-
-def _meaning(word: str, cells: Sequence[bytes]) -> str:
-    """Return the meaning of a column; one of masks has the names of pictures."""
-    meaning = MEANING.get(word, "_")
-    if meaning in ("mask", "label") and _are_pictures(cells):
-        return "mask"
-    return meaning if meaning != "mask" else "label" if word == "target" else "_"
-
-
-def _are_pictures(cells: Sequence[bytes]) -> bool:
-    return 2 * sum(extension_of(cell) in IMAGE_EXTENSIONS for cell in cells) > len(cells)
-
-
-def by_shape(rows: Rows, path_at: int, file: str) -> list[str]:
-    """Return the columns of lines without a header: ``path label``, ``path mask``, or a path, a box and its class.
-
-    Raises:
-        UsageError: They are not clear.
-    """
-    width = len(rows[0])
-    if width == 2:
-        others = {row[1 - path_at] for row in rows}
-        if _are_pictures([row[1 - path_at] for row in rows]):
-            return ["path", "mask"] if path_at == 0 else ["mask", "path"]
-        is_split = PARTITION.search(file) is not None and others <= {b"0", b"1", b"2"}
-        return [("split" if is_split else "label") if i != path_at else "path" for i in range(2)]
-    numbers = all(is_number(cell) for row in rows for i, cell in enumerate(row) if i != path_at)
-    more = width - 1
-    if numbers and more > 0 and more % 2 == 0:
-        raise UsageError(file, f"a path and {more} numbers can be read in several ways", _readings(more))
-    if width == 6 and path_at == 0 and all(map(_is_box, rows)) and any(map(any, (row[1:] for row in rows))):
-        return ["path", "xmin", "ymin", "xmax", "ymax", "class"]
-    raise unclear(file, "its columns are not clear", example(rows, path_at, boxes=True))
-
-
-def example(rows: Rows, path_at: int, boxes: bool) -> str:
-    """Return ``--columns`` that may fit: the first column of names as a class, and four numbers in a row as a box."""
-    width = len(rows[0])
-    others = [i for i in range(width) if i != path_at]
-    if not others:
-        return BOXES_EXAMPLE
-    kinds = {i: _kind([row[i] for row in rows]) for i in others}
-    runs = [i for i in others if boxes and all(kinds.get(k) == "number" for k in range(i, i + 4))]
-    named = [i for i in others if kinds[i] == "name"]
-    head = ["path" if i == path_at else "_" for i in range(width)]
-    if runs:
-        head[runs[0] : runs[0] + 4] = ["xmin", "ymin", "xmax", "ymax"]
-    if named or not runs:
-        head[(named or others)[0]] = "class" if runs else "label"
-    return option("columns", f'"{" ".join(head)}"')
-
-
-def _kind(cells: Sequence[bytes]) -> str:
-    if all(map(is_number, cells)):
-        return "number"
-    return "name" if all(cell and cell[:1] not in b"[{(" for cell in cells) else "_"
-
-
-def _are_points(words: Sequence[str]) -> bool:
-    """Return whether words are like lefteyex, lefteyey, nosex, nosey, or x1, y1, x2, y2."""
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return all(x != y and x.replace("x", "y") == y.replace("x", "y") and "x" in x and "y" in y for x, y in pairs)
-
-
-def _tags(places: Sequence[int], rows: Rows) -> set[int]:
-    """Return which of these columns are 0 or 1 (or -1 or 1) in all rows, if there are several.
-
-    None if some of them also have another of the three numbers, or nothing: what that means is not known.
-    """
-    values = {place: {row[place] for row in rows} for place in places}
-    flags = {place for place, found in values.items() if found <= TAGS.keys() | {b""}}
-    found = set().union(*(values[place] for place in flags))
-    no = {value for value in found if value and not TAGS[value]}
-    if len(flags) < 2 or b"" in found or len({value[:1] for value in no}) > 1:
-        return set()
-    return flags
-
-
-def _are_numbers(cells: Sequence[bytes]) -> bool:
-    return 2 * sum(map(is_number, cells)) > len(cells)
-
-
-def _is_box(row: Sequence[bytes]) -> bool:
-    """Return whether a row is path, x1, y1, x2, y2, class, with x2 > x1 and y2 > y1; or path,,,,, as RetinaNet."""
-    if not any(row[1:]):
-        return True
-    if not all(map(is_number, row[1:5])) or not row[5] or is_number(row[5]):
-        return False
-    x1, y1, x2, y2 = map(float, row[1:5])
-    return x2 > x1 and y2 > y1
-
-
-def unclear(file: str, problem: str, like: str = BOXES_EXAMPLE) -> UsageError:
-    return UsageError(file, problem, f"say what they are, for example {like}")
-
-
-def _readings(numbers: int) -> str:
-    if numbers == 2:
-        return 'write --columns="path x y" for a point'
-    k = numbers // 2
-    points = f'{option("columns")}="path (x y)*{k}" for x1 y1 x2 y2, or --columns="path x*{k} y*{k}" for x1 x2 y1 y2'
-    box = ', or --columns="path xmin ymin xmax ymax" or "path xmin ymin w h" for a box' if numbers == 4 else ""
-    return f"write {points}{box}"

@@ -9,25 +9,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from packer.errors import BadLabel, UsageError, plural, printable
-from packer.sources.list_columns import (
+import numpy as np
+
+from packer.errors import BadInput, BadLabel, UsageError, option, plural, printable
+from packer.sources.box_forms import Votes
+from packer.sources.list_cells import LEADS, UNKNOWN, Size, are_by_rows, are_runs, readings_of, values_in
+from packer.sources.list_columns import BOX_FORMS, NUMBERS, TAGS, LineColumns, parse_columns
+from packer.sources.list_lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, as_lines, rows_of
+from packer.sources.list_meaning import (
+    GROUPS,
     MEANING,
-    NUMBERS,
-    TAGS,
-    LineColumns,
+    OF_OBJECTS,
     Rows,
     by_header,
     by_shape,
-    example,
-    parse_columns,
+    in_groups,
+    suggestions,
     unclear,
     with_values,
     words_of,
 )
-from packer.sources.list_lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, rows_of
 from packer.sources.path_finder import NOT_FOUND, PathFinder
 from packer.sources.paths import (
     IMAGE_EXTENSIONS,
@@ -40,12 +45,13 @@ from packer.sources.paths import (
     spread,
 )
 from packer.sources.source import LOOKS, Tree
-from packer.sources.tree import MIB, lines_of, read_head
+from packer.sources.tree import MIB, image_size, read_head
 
 LOOKED_AT, CELLS = 64, 32
 """Lines, and columns at each end of a line, in which paths are searched to recognize a list."""
 FEWEST_ALIKE = 2
 """Fewer paths that are not written as those of the images may be chance."""
+MOST_DIGITS = 9
 MOST_PLACES = 128
 """Number of columns searched for a path, half of them at each end."""
 
@@ -108,6 +114,21 @@ class FirstLines:
         if self.has_header:
             return Opening(before + 1, count, tuple(self._first), before + 1)
         return Opening(before if self._counts else 0, count)
+
+    def sizes(self, rows: Rows, size_at: Sequence[int]) -> list[Size]:
+        """Return the sizes of the images of some rows: by the columns of width and height, or the headers of a few."""
+        if size_at:
+            cells = [[row[i] for i in size_at] for row in rows]
+            return [(float(w), float(h)) if is_number(w) and is_number(h) else UNKNOWN for w, h in cells]
+        finder, paths = self._finder, [row[self.place] for row in rows]
+        exact = any(map(self._found, paths))
+        manner = None if exact or (found := finder.manner(paths)) is None else found[0]
+        numbers = finder.find_all(manner, paths).tolist()
+        known: dict[int, Size] = {NOT_FOUND: UNKNOWN}
+        for number in spread([*dict.fromkeys(numbers)], LOOKED_AT):
+            with suppress(BadInput):
+                known.setdefault(number, image_size(finder.tree, finder.images[number]))
+        return [known.get(number, UNKNOWN) for number in numbers]
 
     def _found(self, path: bytes) -> bool:
         return self._finder.find(path) != NOT_FOUND
@@ -176,10 +197,12 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     if path in tree.mask_lists:
         return True
     try:
-        lines = lines_of(read_head(tree, path, MIB))
-    except BadLabel:
+        lines = as_lines(read_head(tree, path, MIB), "").split(b"\n")
+    except (BadLabel, UsageError):
         return False
     some = [*lines[:LOOKS], *spread(lines[LOOKS:], LOOKED_AT)]  # the first may all be of one image
+    if are_class_names(lines):
+        return False
     for separator in SEPARATORS:
         rows = [[*row[:CELLS], *row[CELLS:][-CELLS:]] for row in rows_of(some, separator) if len(row) > 1]
         if rows and all(_is_image_name(cell) for row in rows for cell in row):
@@ -192,6 +215,18 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
             enough = len(tree.images) if numbers else min(len(tree.images), len(set(cells)))
             if found is not None and found[1] >= max(FEWEST_ALIKE, enough / 2):
                 return True
+    return False
+
+
+def are_class_names(lines: Sequence[bytes]) -> bool:
+    """Return whether each line is an id, which counts up, and the name of a class, or the other way round."""
+    for pattern in (rb"(?P<id>[0-9]+)[\s,:;]+(?P<name>.+)", rb"(?P<name>.+?)[\s,:;]+(?P<id>[0-9]+)"):
+        found = [re.fullmatch(pattern, line.strip()) for line in lines if line.strip()]
+        pairs = [(int(match["id"][:MOST_DIGITS]), match["name"]) for match in found if match is not None]
+        names = {name for _, name in pairs if not is_number(name) and not _is_image_name(name)}
+        starts = [number - i for i, (number, _) in enumerate(pairs)]
+        if len(names) == len(found) > 1 and set(starts) in ({0}, {1}):
+            return True
     return False
 
 
@@ -245,6 +280,7 @@ def _is_above_numbers(cell: bytes, column: Sequence[bytes]) -> bool:
     return bool(cell) and not is_number(cell) and any(column) and all(is_number(c) for c in column if c)
 
 
+IN_GROUPS = re.compile(rb"\S+(?:[ \t]+[-+.0-9]+,[-+.0-9]+,[-+.0-9]+,[-+.0-9]+,[^\s,]+)(?:\s|\Z)")
 FIRST_LINES, SPREAD_LINES = 64, 448
 """Lines from which the layout is recognized."""
 
@@ -276,8 +312,10 @@ def read_layout(lines: Lines, finder: PathFinder, text: str | None, name: str) -
     Raises:
         UsageError: The list is empty, or its columns are not clear, or not those of ``--columns``.
     """
-    given = None if text is None else parse_columns(text)
     sample = lines.sample(FIRST_LINES, SPREAD_LINES)
+    if text is None and 2 * sum(map(bool, map(IN_GROUPS.match, sample))) > len(sample):
+        text = GROUPS
+    given = None if text is None else parse_columns(text)
     if not sample:
         raise UsageError(name, "is empty", "give a list with one image per line")
     shape = FirstLines(sample, finder, given)
@@ -317,21 +355,84 @@ def guess(shape: FirstLines, opening: Opening, name: str) -> tuple[LineColumns, 
     """
     rows = [row for row in shape.rows if len(row) == shape.width]
     if 2 * len(rows) <= len(shape.rows):
-        raise unclear(name, "its columns are not clear")
+        raise in_groups(shape.rows, name)
     header = opening.names(LineColumns(("path",) * shape.width)) if shape.place == 0 else ()
     if len(opening.header) == shape.width:
         header = tuple(cell.decode("utf-8", "surrogateescape") for cell in opening.header)
-    head = by_header(words_of(header), rows, shape.place) if header else by_shape(rows, shape.place, name)
+    words = _with_origin(shape, words_of(header), rows, name)
+    head = by_header(words, rows, shape.place) if header else by_shape(rows, shape.place, name)
     if any("region_shape_attributes" in cell for cell in header):
         raise UsageError(
             name, "is a table of VGG Image Annotator, which packer does not read", "export it as COCO there"
         )
     if head is None:
         problem = f"the meaning of its columns is not clear: {printable(', '.join(header))}"
-        raise unclear(name, problem, example(rows, shape.place, boxes=False))
+        raise unclear(name, problem, suggestions(rows, shape.place, header))
     head = with_values(head, header, rows, name)
+    place = next((i for i, column in enumerate(head) if column in OF_OBJECTS), None)
+    if place is not None:
+        head = with_cell(shape, head, rows, place, (name, suggestions(rows, shape.place, header)))
     skipped = [word for word, column in zip(header, head, strict=False) if column == "_" and word]
     return parse_columns(" ".join(head)), skipped
+
+
+def _with_origin(shape: FirstLines, words: list[str], rows: Rows, name: str) -> list[str]:
+    """Return the words of a header in which x and y before w and h have the names of a box's corner, or of its center.
+
+    Raises:
+        UsageError: They may be either.
+    """
+    meanings = [MEANING.get(word, word) for word in words]
+    x = next((i for i in range(len(words)) if meanings[i : i + 4] == ["x", "y", "w", "h"]), None)
+    if x is None:
+        return words
+    there = [row for row in rows if all(map(is_number, row[x : x + 4]))]
+    votes = Votes()
+    votes.add(
+        np.array([row[x : x + 4] for row in there], np.float64).reshape(-1, 4),
+        np.array(shape.sizes(there, ())).reshape(-1, 2),
+    )
+    of_corner, _, of_center = votes.misfits[int(votes.relative)].tolist()
+    corner, center = ([*words[:x], *form[:2], *words[x + 2 :]] for form in (BOX_FORMS[2], BOX_FORMS[1]))
+    if there and of_corner == of_center:
+        heads = [by_header(form, rows, shape.place) for form in (corner, center)]
+        choices = " or ".join(option("columns", f'"{" ".join(head or ())}"') for head in heads)
+        raise unclear(name, f"x and y of {plural(len(there), 'box', 'boxes')} may be a corner or the center", choices)
+    return corner if of_corner <= of_center else center
+
+
+def with_cell(shape: FirstLines, head: Sequence[str], rows: Rows, place: int, otherwise: tuple[str, str]) -> list[str]:
+    """Return the names of columns, with what the values in the cells of objects are.
+
+    Args:
+        shape: Knows the images.
+        head: The names of the columns.
+        rows: The cells of some lines.
+        place: Index of the column of objects.
+        otherwise: The file, and the ``--columns`` that leave these cells out.
+
+    Raises:
+        UsageError: They may be several things, or nothing that is known.
+    """
+    (name, like), with_values = otherwise, [row for row in rows if values_in(row[place])]
+    cells = [row[place] for row in with_values]
+    sizes = shape.sizes(with_values, [head.index(side) for side in ("width", "height") if side in head])
+    if head[place] == "rle":
+        readings = ["rle:rows" if are_by_rows(cells, sizes) else "rle"] if are_runs(cells, fewest=1) else []
+    else:
+        leads = LEADS if head[place] == "boxes" else (*LEADS[1:], LEADS[0])
+        readings = [f"[{reading}]" for reading in readings_of(cells, sizes, leads)]
+    found = []
+    for reading in readings:
+        others = ["_" if column == "class" and "class" in reading else column for column in head]
+        found.append([*others[:place], reading, *others[place + 1 :]])
+    if len(found) == 1:
+        return found[0]
+    what = f"cells such as {quoted_value(cells[0]) if cells else 'those of no image'}"
+    if not found:
+        raise unclear(name, f"{what} hold neither boxes nor run lengths", like)
+    choices = " or ".join(option("columns", f'"{parse_columns(" ".join(columns)).text}"') for columns in found)
+    raise unclear(name, f"{what} can be read in several ways", choices)
 
 
 def _wrong_count(columns: LineColumns, counts: Counter[int], shape: FirstLines, lines: Lines, name: str) -> UsageError:
@@ -360,8 +461,12 @@ def _has_negative(columns: LineColumns, rows: Rows, name: str) -> bool | None:
 
 def _are_fractions(columns: LineColumns, rows: Rows) -> bool:
     """Return whether all coordinates are between 0 and 1, and some are not whole."""
-    names = columns.head + columns.tail
-    cells = {cell for row in rows for name, cell in zip(names, row, strict=False) if name in NUMBERS}
+    names = columns.head + columns.tail * (MOST_PLACES if columns.cell is not None else 1)
+    cells = set()
+    for row in rows:
+        with suppress(ValueError):
+            whole = columns.unfolded(row) if columns.fits(len(row)) else row
+            cells |= {cell for name, cell in zip(names, whole, strict=False) if name in NUMBERS}
     values = [float(cell) for cell in cells if is_number(cell)]
     return any(not value.is_integer() for value in values) and min(values) >= 0 and max(values) <= 1
 

@@ -7,7 +7,6 @@ the time. Everything else, such as a block with one odd line, is split here.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,10 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError, plural, printable
+from packer.errors import UsageError
+from packer.sources.list_cells import numbers_in_cells
 from packer.sources.list_columns import LineColumns
-from packer.sources.path_finder import NOT_FOUND, Manner, PathFinder
-from packer.sources.paths import IMAGE_EXTENSIONS, MOST_CLASSES, as_text, class_id, extension_of, is_utf8, quoted_value
+from packer.sources.paths import (
+    LARGEST,
+)
 from packer.sources.tree import MIB
 
 TAB, COMMA, SEMICOLON, BLANKS, MIXED = b"\t", b",", b";", b" ", b" ,"
@@ -33,6 +34,8 @@ _FIELD = {
     for stop in [separator.replace(b" ", rb" \t")]
 }
 MOST_LINE_BYTES = MIB
+NAME_AND_CLASS = re.compile(rb"Image(?:Id)?_(?:ClassId|Label),")
+"""The header of tables of Kaggle whose first column is a path, _ and a class: Severstal's, that of clouds."""
 BLOCK_BYTES = 4 * MIB
 NEWLINE, QUOTE = b"\n"[0], b'"'[0]
 
@@ -84,13 +87,17 @@ class Block:
     start: int
     """Index of the first line."""
     paths: list[bytes]
-    """b"" for a line that is blank, invalid, or has no path."""
+    """That of each line, or of all lines each once; b"" for a line that is blank, invalid, or has no path."""
     names: list[bytes]
     """Labels and classes, which may repeat."""
     lines: NDArray[np.int64]
     """Index of the line of each label or class that is there."""
     codes: NDArray[np.int64]
     """Its place in `names`."""
+    path_codes: NDArray[np.int32] | None = None
+    """The place in `paths` of that of each line."""
+    numbers: NDArray[np.float64] | None = None
+    """The numbers of the box of each line, and the size of its image, if that is all it says; NaN: read it alone."""
 
 
 class Lines:
@@ -154,30 +161,20 @@ def _plain_block(start: int, stop: int, data: bytes, separator: bytes, columns: 
     if (
         len(separator) > 1
         or separator == BLANKS
-        or columns.tail
+        or (columns.tail and columns.plain_box is None)
         or len(columns.head) < 2
         or not _is_plain(data, separator)
     ):
         return None
-    import pyarrow as pa
-    from pyarrow import csv
-
-    names = [f"{name} {place}" for place, name in enumerate(columns.head)]
-    wanted = [name for name in names if name.split(" ")[0] in ("path", "label", "class")]
-    try:
-        table = csv.read_csv(
-            pa.BufferReader(data),
-            csv.ReadOptions(use_threads=False, column_names=names, block_size=2 * len(data) + 1024),
-            csv.ParseOptions(delimiter=separator.decode(), ignore_empty_lines=False),
-            csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.binary())),
-        )
-    except pa.ArrowInvalid:
-        return None
-    if len(table) != stop - start:
+    box = columns.plain_box
+    table = box and _read_plain(stop - start, data, separator, columns, box)
+    numbers = None if not box or table is None else _numbers_in(table, columns, box)
+    table = table or _read_plain(stop - start, data, separator, columns, ())
+    if table is None:
         return None
     found, lines, codes = list[bytes](), [], []
-    for name in wanted:
-        if not name.startswith("path"):
+    for name in table.column_names:
+        if name.startswith(("label", "class")):
             column: Any = table.column(name).combine_chunks().dictionary_encode()
             values = column.dictionary.to_pylist()
             there = np.array([bool(value) for value in values], np.bool_)
@@ -187,22 +184,71 @@ def _plain_block(start: int, stop: int, data: bytes, separator: bytes, columns: 
             codes.append(its_codes[places] + len(found))
             found += values
     empty = np.zeros(0, np.int64)
-    paths = table.column(next(name for name in wanted if name.startswith("path"))).to_pylist()
-    return Block(start, paths, found, np.concatenate([empty, *lines]), np.concatenate([empty, *codes]))
+    paths, path_codes = table.column(next(name for name in table.column_names if name.startswith("path"))), None
+    if columns.has_objects:  # many lines are of one image
+        encoded: Any = paths.combine_chunks().dictionary_encode()
+        paths, path_codes = encoded.dictionary, encoded.indices.to_numpy()
+    of_names = np.concatenate([empty, *lines]), np.concatenate([empty, *codes])
+    return Block(start, paths.to_pylist(), found, *of_names, path_codes, numbers)
+
+
+def _read_plain(count: int, data: bytes, separator: bytes, columns: LineColumns, box: Sequence[str]) -> Any:
+    """Return paths, classes and numbers of boxes as pyarrow reads them; None if it refuses, or finds other lines."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    names = [f"{name} {place}" for place, name in enumerate(columns.head)]
+    numbers = {*box, "width", "height"} if box else set()
+    types = {name: pa.float64() if name.split(" ")[0] in numbers else pa.binary() for name in names}
+    wanted = [name for name in names if name.split(" ")[0] in {"path", "label", "class", *numbers}]
+    wanted += [names[columns.cell]] if box and columns.cell is not None else []
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(data),
+            csv.ReadOptions(use_threads=False, column_names=names, block_size=2 * len(data) + 1024),
+            csv.ParseOptions(delimiter=separator.decode(), ignore_empty_lines=False),
+            csv.ConvertOptions(include_columns=wanted, column_types=types),
+        )
+    except pa.ArrowInvalid:
+        return None
+    return table if len(table) == count else None
+
+
+def _numbers_in(table: Any, columns: LineColumns, box: Sequence[str]) -> NDArray[np.float64] | None:
+    """Return `Block.numbers`; None if there are none."""
+    found = {name.split(" ")[0]: table.column(name).to_numpy() for name in table.column_names if "path" not in name}
+    if columns.cell is not None:
+        boxes = numbers_in_cells(table.column(f"_ {columns.cell}"))
+        if boxes is None:
+            return None
+    else:
+        boxes = np.stack([found[name] for name in box], axis=1)
+    boxes[~(np.abs(boxes) <= LARGEST)] = np.nan
+    low, high = boxes[:, :2], boxes[:, 2:]
+    if box[2] == "w":
+        high[high < 0] = np.nan
+        low, high = (low, low + high) if box[0] == "xmin" else (low - high / 2, low + high / 2)
+    sizes = [found[name] for name in ("width", "height") if name in found]
+    sizes = [np.where((size == np.floor(size)) & (np.abs(size) <= LARGEST), size, np.nan) for size in sizes]
+    return np.column_stack([low, high, *sizes])
 
 
 def _is_plain(data: bytes, separator: bytes) -> bool:
     """Return whether no cell has blanks around it, and each quote begins or ends a cell of one line."""
     ends = (separator, b"\n")
     blanks = (b" ", b"\t".replace(separator, b" "))
-    if any(end + blank in data or blank + end in data for end in ends for blank in blanks):
-        return False
+    has_blanks = any(end + blank in data or blank + end in data for end in ends for blank in blanks)
     if data[:1] in blanks or data[-1:] in blanks or b"\0" in data:
         return False
     if b'"' not in data:
-        return True
+        return not has_blanks
     values = np.frombuffer(b"\n" + data + b"\n", np.uint8)
     quotes = np.flatnonzero(values == QUOTE)
+    if has_blanks:
+        is_end, is_blank = ((values == ord(a)) | (values == ord(b or a)) for a, b in (ends, blanks))
+        places = np.flatnonzero((is_end[1:] & is_blank[:-1]) | (is_blank[1:] & is_end[:-1]))
+        if not (np.searchsorted(quotes, places, "right") % 2).all():  # outside a pair of quotes
+            return False
     if len(quotes) % 2:
         return False
     opens, closes = quotes[::2], quotes[1::2]
@@ -226,200 +272,6 @@ def as_lines(data: bytes, file: str) -> bytes:
         data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if b"\0" in data[:MIB]:
         raise UsageError(file, "is not a text file", "name the list")
+    if NAME_AND_CLASS.match(data):
+        data = re.sub(rb"(?m)^([^,\n]*)_([^,_\n]*)(?=,)", rb"\1,\2", data)
     return data
-
-
-MOST_PATHS = 100_000
-"""Number of paths looked at to learn how paths are to be compared, if none of the first leads to an image."""
-Int32 = NDArray[np.int32]
-
-
-class ListTable:
-    """The lines of each image.
-
-    Args:
-        lines: The lines of the list.
-        start: Index of the first line of data.
-        columns: The columns.
-        separator: The separator of the columns.
-        finder: Finds images.
-
-    Raises:
-        UsageError: None of the paths leads to an image.
-    """
-
-    def __init__(self, lines: Lines, start: int, columns: LineColumns, separator: bytes, finder: PathFinder) -> None:
-        self._lines, self._start = lines, start
-        self._columns, self._separator = columns, separator
-        self.finder = finder
-        self._tree = finder.images
-        self._next = 0
-        self.manner: Manner | None = None
-        """How paths are compared if none leads to an image as written."""
-        self.example = ""
-        """A path with its image, if there is a `manner`."""
-        self._find_manner()
-        images, hashes, class_lines, class_codes, names = self._place()
-        self._images = images
-        self._order: Int32 = np.argsort(images, kind="stable").astype(np.int32)
-        counts = np.bincount(images + 1, minlength=len(self._tree) + 1)
-        self._ends: Int32 = np.cumsum(counts).astype(np.int32)
-        """Of image i, the lines are those from `_ends[i]` to `_ends[i + 1]` in `_order`."""
-        self._unlike = set[int]()
-        """Images to which lines with different paths lead."""
-        if hashes is not None:
-            ordered, own = images[self._order], hashes[self._order]
-            unlike = (ordered[1:] == ordered[:-1]) & (own[1:] != own[:-1]) & (ordered[1:] != NOT_FOUND)
-            self._unlike = set(ordered[1:][unlike].tolist())
-        self._several: dict[int, bool] = {}
-        self._refuse_unknown_encoding(names)
-        if names and 2 * sum(extension_of(name) in IMAGE_EXTENSIONS for name in names) > len(names):
-            problem = f"its labels are images, such as {quoted_value(names[0])}"
-            step = 'name them as masks, --columns="path mask", or leave them out, --columns="path _"'
-            raise UsageError("", problem, step)
-        self.names = [as_text(name) for name in names]
-        """All labels and classes of the list, in order of appearance."""
-        self.classes, self.odd = self._numbered_classes(class_lines, class_codes, names)
-
-    @property
-    def found(self) -> int:
-        """Number of lines that name an image."""
-        return len(self._images) - int(self._ends[0])
-
-    def lines_of(self, image: bytes) -> list[int]:
-        """Return the indices of an image's lines, in order."""
-        number = self._next  # images are asked for in their order
-        if number >= len(self._tree) or self._tree[number] != image:
-            number = bisect_left(self._tree, image)
-            if number >= len(self._tree) or self._tree[number] != image:
-                return []
-        self._next = number + 1
-        return self._lines_at(number)
-
-    def is_ambiguous(self, image: bytes) -> bool:
-        """Return whether different paths lead to an image, which can only be if there is a `manner`."""
-        return bool(self._unlike) and bisect_left(self._tree, image) in self._unlike
-
-    def unplaced(self) -> Iterator[int]:
-        """Yield the indices of the lines that name no image, also blank ones."""
-        yield from np.sort(self._order[: self._ends[0]] + self._start).tolist()
-
-    def row(self, index: int) -> list[bytes]:
-        """Return the cells of a line. Raise ValueError if it cannot be split."""
-        return split_line(self._lines[index], self._separator)
-
-    def _lines_at(self, number: int) -> list[int]:
-        a, b = int(self._ends[number]), int(self._ends[number + 1])
-        if b - a == 1:
-            return [int(self._order[a]) + self._start]
-        return (self._order[a:b] + self._start).tolist()  # type: ignore[no-any-return]
-
-    def _refuse_unknown_encoding(self, names: list[bytes]) -> None:
-        """Raise UsageError if a class is not text: unlike the bytes of a path, its letters matter."""
-        for name in names:
-            if not is_utf8(name):
-                line = next((i + 1 for i in range(self._start, len(self._lines)) if name in self._lines[i]), 0)
-                raise UsageError(
-                    "", f"the class {quoted_value(name)} in line {line} is not in UTF-8", "save the list as UTF-8"
-                )
-
-    def _find_manner(self) -> None:
-        """Find out how paths are compared: as written if one of some leads to an image so."""
-        for count in (512, MOST_PATHS):
-            paths = self._some_paths(count)
-            if any(self.finder.find(path) != NOT_FOUND for path in paths):
-                return
-            if (found := self.finder.manner(paths)) is not None:
-                self.manner = found[0]
-                self.example = self.finder.example(found[0], paths)
-                return
-        if not paths:
-            return
-        line, path = next((i, path) for i in range(self._start, len(self._lines)) if (path := self._path(i)))
-        count = sum(bool(self._path(i)) for i in range(self._start, len(self._lines)))
-        problem = f"none of its {plural(count, 'path')} leads to an image"
-        problem += f", for example line {line + 1} {quoted_value(path)}"
-        if alike := self.finder.alike(path):
-            problem += f"; {' and '.join(map(printable, alike[:2]))} {'has' if len(alike) == 1 else 'have'} that name"
-        raise UsageError("", problem, "give the folder of its images as SRC, or the right list")
-
-    def _some_paths(self, count: int) -> list[bytes]:
-        step = max(1, (len(self._lines) - self._start) // count)
-        return [path for i in range(self._start, len(self._lines), step) if (path := self._path(i))]
-
-    def _path(self, index: int) -> bytes:
-        try:
-            return self._columns.path(self.row(index)) or b""
-        except ValueError:
-            return b""
-
-    def _place(self) -> tuple[Int32, NDArray[np.int64] | None, Int32, Int32, list[bytes]]:
-        """Return the image of each line, the hash of its path if there is a `manner`, and labels and classes.
-
-        Of the last: the lines (from `start` on) that have one, the place of each in the list of names, and that list.
-        """
-        images = np.full(len(self._lines) - self._start, NOT_FOUND, np.int32)
-        hashes = None if self.manner is None else np.zeros(len(images), np.int64)
-        codes: dict[bytes, int] = {}
-        class_lines, class_codes = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
-        for block in self._lines.blocks(self._start, self._separator, self._columns):
-            part = slice(block.start - self._start, block.start - self._start + len(block.paths))
-            images[part] = self.finder.find_all(self.manner, block.paths)
-            if hashes is not None:
-                hashes[part] = [hash(path) for path in block.paths]
-            its_codes = np.array([codes.setdefault(name, len(codes)) for name in block.names], np.int32)
-            class_lines.append((block.lines - self._start).astype(np.int32))
-            class_codes.append(its_codes[block.codes])
-        return images, hashes, np.concatenate(class_lines), np.concatenate(class_codes), list(codes)
-
-    def _numbered_classes(
-        self, lines: Int32, codes: Int32, names: list[bytes]
-    ) -> tuple[tuple[str, ...] | None, tuple[int, str] | None]:
-        """Return the classes if all labels are whole numbers, else None and a line with another label.
-
-        Lines that are rejected do not count.
-        """
-        placed = self._images[lines] != NOT_FOUND
-        lines, codes = lines[placed], codes[placed]
-        order = np.argsort(codes, kind="stable")
-        lines, codes = lines[order], codes[order]
-        starts = np.flatnonzero(np.diff(codes, prepend=-1))
-        stops = np.append(starts[1:], len(codes))
-        highest = -1
-        odd: tuple[int, str] | None = None
-        for group in np.argsort(lines[starts], kind="stable").tolist():
-            code, found = int(codes[starts[group]]), map(int, lines[starts[group] : stops[group]])
-            value = class_id(names[code])
-            if (value is None and odd is not None) or (value is not None and value <= highest):
-                continue
-            index = next((line for line in found if self._is_sound(line)), NOT_FOUND)
-            if index == NOT_FOUND:
-                continue
-            if value is None:
-                odd = index + self._start, quoted_value(names[code])
-            else:
-                highest = value
-            if odd is not None and highest >= 0:
-                break
-        if odd is not None or not 0 <= highest < MOST_CLASSES:
-            return None, odd if highest >= 0 else None
-        return tuple(str(i) for i in range(highest + 1)), None
-
-    def _has_several(self, number: int) -> bool:
-        """Return whether an image has several lines although one says all."""
-        if self._columns.has_box or self._ends[number + 1] - self._ends[number] < 2:
-            return False
-        if number not in self._several:
-            self._several[number] = len({self._lines[i] for i in self._lines_at(number)}) > 1
-        return self._several[number]
-
-    def _is_sound(self, line: int) -> bool:
-        """Return whether a line (from `start` on) can be read and is not rejected for another line of its image."""
-        number = int(self._images[line])
-        if number in self._unlike or self._has_several(number):
-            return False
-        try:
-            self._columns.read(self.row(line + self._start))
-        except ValueError:
-            return False
-        return True

@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
-from packer.errors import BadLabel, NoImage, NoLabel, UsageError, plural, printable
+from packer.errors import BadLabel, NoImage, NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import RawAnnotation
 from packer.sources.by_stem import Matches
-from packer.sources.list_columns import LineColumns, ListRow
+from packer.sources.list_cells import looks_like, read_runs
+from packer.sources.list_columns import NO_CLASS, LineColumns, ListRow
 from packer.sources.list_header import names_images, read_layout
-from packer.sources.list_lines import COMMA, Lines, ListTable, as_lines, rows_of
+from packer.sources.list_lines import COMMA, Lines, as_lines, rows_of
+from packer.sources.list_table import ListTable
 from packer.sources.path_finder import NOT_FOUND, PathFinder
 from packer.sources.paths import (
     LIST_EXTENSIONS,
@@ -24,6 +26,7 @@ from packer.sources.paths import (
     are_splits,
     as_bytes,
     as_text,
+    class_id,
     extension_of,
     file_of,
     files_beside,
@@ -35,8 +38,8 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
-from packer.sources.tree import MIB, lines_of, needed, read_file, read_head
-from packer.sources.yolo_config import NAME_FILES
+from packer.sources.tree import MIB, image_size, lines_of, needed, read_file, read_head
+from packer.sources.yolo_config import NOT_LISTS
 from packer.stores import joined
 
 MOST_LIST_BYTES = 2048 * MIB
@@ -45,9 +48,13 @@ SPLITS = {"train": b"0", "val": b"1", "valid": b"1", "validation": b"1", "test":
 """How CelebA's list_eval_partition numbers the splits."""
 SHOWN_LINES = 3
 MOST_NAMES_BYTES = 16 * MIB
+FEWEST_OWN, OWN = 24, 0.9
+"""Classes of which so many are a mistake, if there are more than this share of the images."""
 OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
 DESCRIPTIONS = b"class-descriptions"
 """In the name of the file in which Open Images gives the names of its classes."""
+KERAS_NAMES = b"_classes.txt"
+"""Beside a list of Roboflow's for keras-yolo: the names of the classes in the order of their ids."""
 
 
 class ListSource(BaseSource):
@@ -65,6 +72,7 @@ class ListSource(BaseSource):
         path = file_of(tree, "list", file)
         with needed(file):
             self._lines = Lines(as_lines(read_file(tree, path, MOST_LIST_BYTES), file))
+        self._tree = tree
         self.label_files = {tree.below(path)}
         folder = folder_of(path)
         finder = PathFinder(tree, folder)
@@ -76,8 +84,11 @@ class ListSource(BaseSource):
             self._table = ListTable(self._lines, layout.opening.lines, layout.columns, layout.separator, finder)
         except UsageError as error:
             raise UsageError(self._name, error.problem, error.next_step) from None
+        if options.columns is None:
+            self._refuse_as_many_classes()
         self.classes: tuple[str, ...] | None = self._table.classes
         self._display = self._display_names(tree, folder)
+        self._texts = [self._text(name) for name in self._table.names]
         self._add_notes()
         if "mask" in self._columns.head and (tree.below(path) or path) not in tree.mask_lists:
             self.notes.append(f"{self._name}: the masks that it names are not packed")
@@ -88,6 +99,8 @@ class ListSource(BaseSource):
                 self.of_split, self.has_splits = FolderSplit(tree, options.split), True
         wanted = options.split if self.of_split is None else None
         self._split = None if wanted is None else self._find_split(wanted)
+        self._size_of = b"", (0, 0)
+        """An image whose header was read, and its size."""
         self._repeats: dict[bytes, int] = {}
         """Image -> number of its lines that repeat another one."""
 
@@ -166,25 +179,34 @@ class ListSource(BaseSource):
             NoLabel: The list does not name the image.
             BadLabel: A line is invalid, or lines contradict one another; the error names file, line and value.
         """
-        lines = self._table.lines_of(image)
+        found, lines = self._table.boxes_of(image), self._table.lines_of(image)
         if not lines:
             next_step = "add a line for it, or pass --labels=list:FILE to pack only the images that it names"
+            if self._columns.has_objects:
+                next_step = (
+                    f"{option('missing-labels', 'empty')} packs it without objects, --labels=list:FILE leaves it out"
+                )
             raise NoLabel(image, f"is not in {self._name}", next_step)
-        row = self._row(lines[0]) if len(lines) == 1 else self._joined(image, lines)
+        if found is not None:
+            boxes, codes, size = found
+            names = [self._texts[code] for code in codes] if "class" in self._columns.head else [NO_CLASS] * len(boxes)
+            return RawAnnotation(
+                origin=self._where(lines),
+                boxes=tuple(boxes),
+                box_labels=tuple(names),
+                relative=self._layout.relative,
+                image_size=size or None,
+            )
+        row = self._row(lines[0], image) if len(lines) == 1 else self._joined(image, lines)
         label, box_labels = row.label, row.box_labels
-        if self.classes is not None:  # 07 is class 7
-            label = None if label is None else str(int(label))
-            if box_labels is not None:
-                box_labels = tuple(str(int(name)) for name in box_labels)
-        elif self._display:
-            label = None if label is None else self._display[label]
-            if box_labels is not None:
-                box_labels = tuple(self._display[name] for name in box_labels)
+        label = None if label is None else self._text(label)
+        box_labels = None if box_labels is None else tuple(map(self._text, box_labels))
         return RawAnnotation(
             origin=self._where(lines),
             label=label,
             boxes=row.boxes,
             box_labels=box_labels,
+            rles=row.masks or None,
             landmarks=row.landmarks,
             tags=row.tags,
             value=row.value,
@@ -193,6 +215,12 @@ class ListSource(BaseSource):
             relative=self._layout.relative,
             image_size=row.image_size,
         )
+
+    def _text(self, name: str) -> str:
+        """Return the name of a class that the list calls so: 07 is class 7."""
+        number = None if self.classes is None else class_id(as_bytes(name))
+        name = name if number is None else str(number)
+        return self._display.get(name, name)
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield the lines that name no image of the source; of several with one path, the first."""
@@ -235,11 +263,20 @@ class ListSource(BaseSource):
         more = f" and {len(numbers) - SHOWN_LINES} more" if len(numbers) > SHOWN_LINES else ""
         return f"{self._name}:{','.join(map(str, numbers[:SHOWN_LINES]))}{more}"
 
-    def _row(self, index: int) -> ListRow:
+    def _row(self, index: int, image: bytes) -> ListRow:
         try:
-            return self._columns.read(self._table.row(index))
+            row = self._columns.read(self._table.row(index))
+            return self._with_masks(row, image) if row.masks else row
         except ValueError as error:
             raise BadLabel(self._where([index]), str(error), "fix the line") from None
+
+    def _with_masks(self, row: ListRow, image: bytes) -> ListRow:
+        """Return a line with the boxes and masks that its run lengths are in their image."""
+        if row.image_size is None and self._size_of[0] != image:
+            self._size_of = image, image_size(self._tree, image)
+        size, by_rows = row.image_size or self._size_of[1], "rle:rows" in self._columns.head
+        boxes, masks = zip(*(read_runs(cell, size, by_rows) for cell in row.masks or ()), strict=True)
+        return replace(row, boxes=boxes, masks=masks)
 
     def _joined(self, image: bytes, lines: Sequence[int]) -> ListRow:
         """Return what several lines say of one image: all their boxes, and else the same."""
@@ -248,9 +285,9 @@ class ListSource(BaseSource):
         texts = {self._lines[index]: index for index in reversed(lines)}
         if len(texts) < len(lines):
             self._repeats[image] = len(lines) - len(texts)
-        rows = [self._row(index) for index in sorted(texts.values())]
+        rows = [self._row(index, image) for index in sorted(texts.values())]
         first = rows[0]
-        if not self._columns.has_box and len(rows) > 1:
+        if not self._columns.has_objects and len(rows) > 1:
             raise BadLabel(image, f"appears in several lines: {self._where(lines)}", "keep one")
         for index, row in zip(sorted(texts.values()), rows, strict=True):
             for name in ("label", "landmarks", "tags", "value", "text", "image_size"):
@@ -261,10 +298,27 @@ class ListSource(BaseSource):
             return first
         return replace(
             first,
-            boxes=tuple(box for row in rows for box in row.boxes or ()),
+            boxes=None if first.boxes is None else tuple(box for row in rows for box in row.boxes or ()),
+            masks=None if first.masks is None else tuple(mask for row in rows for mask in row.masks or ()),
             box_labels=tuple(name for row in rows for name in row.box_labels or ()),
             box_fields={name: tuple(v for row in rows for v in row.box_fields[name]) for name in first.box_fields},
         )
+
+    def _refuse_as_many_classes(self) -> None:
+        """Raise UsageError if nearly every image has a class of its own: they are something else."""
+        table, columns = self._table, self._columns
+        images, count = table.images_found, len(table.names)
+        if "label" not in columns.head or count < FEWEST_OWN or count <= OWN * images or table.found > images:
+            return
+        cells = list(map(as_bytes, table.names))
+        what, word = looks_like(cells)
+        word = "label" if word in columns.head else word
+        head = [word if name == "label" else name for name in columns.head]
+        problem = f"{plural(count, 'class', 'classes')} for {plural(images, 'image')}"
+        problem += f", such as {quoted_value(cells[0])}: they look like {what}"
+        option_text = f'{option("columns")}="{columns.text}"'
+        step = f'write {option("columns")}="{" ".join(head)}", or {option_text} if they are classes'
+        raise UsageError(self._name, problem, step if word != "label" else f"if they are classes, write {option_text}")
 
     def _add_notes(self) -> None:
         table = self._table
@@ -284,7 +338,8 @@ class ListSource(BaseSource):
                 f"{self._name}: {what}; for several classes of an image, write a column of 0 and 1 for each"
             )
         if self._display:
-            self.notes.append(f"{self._name}: names of classes are from {DESCRIPTIONS.decode()}*.csv")
+            names = KERAS_NAMES.decode() if self.classes else f"{DESCRIPTIONS.decode()}*.csv"
+            self.notes.append(f"{self._name}: names of classes are from {names}")
 
     def _cell(self, column: str, index: int) -> bytes:
         try:
@@ -316,6 +371,11 @@ class ListSource(BaseSource):
     def _display_names(self, tree: Tree, folder: bytes) -> dict[str, str]:
         """Return the names of classes that are ids of Open Images, from the file beside the list that has them."""
         names = self._table.names
+        if self.classes is not None and (file := joined(folder, KERAS_NAMES)) in files_beside(tree, folder):
+            lines = [as_text(line.strip()) for line in lines_of(read_file(tree, file, MOST_NAMES_BYTES))]
+            if len(self.classes) <= len(lines) == len({*lines}) and all(lines):
+                self.classes = tuple(lines)
+                return {str(i): name for i, name in enumerate(lines)}
         if self.classes is not None or not names or not all(map(OPEN_IMAGES_ID.fullmatch, names)):
             return {}
         found: dict[str, str] = {}
@@ -338,7 +398,7 @@ def lists_near(tree: Tree) -> Iterator[bytes]:
         for path in tree.files
         if path.count(b"/") <= 1
         and extension_of(path) in LIST_EXTENSIONS
-        and path.rpartition(b"/")[2].lower() not in NAME_FILES
+        and path.rpartition(b"/")[2].lower() not in NOT_LISTS
     ]
     images = {stem_of(image) for image in tree.images} if lists else set[bytes]()
     return islice((path for path in lists if stem_of(path) not in images), MOST_CANDIDATES)

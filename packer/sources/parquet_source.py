@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from packer.errors import BadLabel, NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
+from packer.sources.box_forms import FORMATS, BoxFormat, Numbers, Votes
 from packer.sources.by_name import NO_CLASS, Box
 from packer.sources.parquet_file import (
     Classes,
@@ -27,7 +28,7 @@ from packer.sources.parquet_file import (
     stem_folder,
 )
 from packer.sources.parquet_values import is_float, is_list, is_scalar, numbers_of, plain, value_columns
-from packer.sources.paths import LARGEST, MOST_CLASSES, FolderSplit, folder_of, folder_splits, some_paths
+from packer.sources.paths import MOST_CLASSES, FolderSplit, folder_of, folder_splits, some_paths
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 
 LABELS = ("label", "labels", "class", "class_name", "category", "target")
@@ -225,85 +226,18 @@ def _objects(column: Any, feature: Any) -> ObjectColumns | None:
     return ObjectColumns(column.name, box, classes, tuple(others), left)
 
 
-Numbers = NDArray[np.float64]
-FORMATS = ("xmin ymin w h", "xmin ymin xmax ymax", "cx cy w h")
-"""What four numbers may be, as ``--columns`` says it; the first is COCO's, and usual at Hugging Face."""
-BORDER_PX, BORDER_SHARE = 1.0, 1e-3
-"""A box ends at most so far outside its image, in pixels or fractions."""
-
-
-class BoxFormat(NamedTuple):
-    """What the four numbers of a box are."""
-
-    words: str
-    """One of FORMATS."""
-    relative: bool
-    """Whether they are fractions of width and height."""
-
-    def box(self, numbers: Sequence[float]) -> Box:
-        """Return a box as xyxy. Raise ValueError if it is not a box."""
-        if len(numbers) != 4:
-            raise ValueError(f"has {len(numbers)} numbers, not 4")
-        a, b, c, d = numbers
-        if not all(isinstance(value, int | float) and abs(value) <= LARGEST for value in numbers):
-            raise ValueError(f"{list(numbers)} are not coordinates")
-        if self.words == FORMATS[1]:
-            return a, b, c, d
-        if c < 0 or d < 0:
-            raise ValueError(f"its {'width' if c < 0 else 'height'} {min(c, d):g} is below 0")
-        return (a, b, a + c, b + d) if self.words == FORMATS[0] else (a - c / 2, b - d / 2, a + c / 2, b + d / 2)
-
-
-@dataclass
-class Votes:
-    """Counts the boxes that fit no image if they are read in each format."""
-
-    count: int = 0
-    pixels: bool = False
-    """Whether a number is larger than 1."""
-    misfits: Numbers = field(default_factory=lambda: np.zeros((2, len(FORMATS))))
-    """As pixels, and as fractions."""
-
-    def add(self, table: Any, layout: ParquetMeaning) -> None:
-        """Count the boxes of a table."""
-        if layout.objects is None or not len(table):
-            return
-        boxes, rows = _boxes(table.column(layout.objects.column), layout.objects.box)
-        if not len(boxes):
-            return
-        size = np.full((len(table), 2), np.inf)
-        if layout.size:
-            size = np.stack([table.column(name).to_numpy().astype(np.float64) for name in layout.size], axis=1)
-            size[~(size > 0)] = np.inf
-        self.count += len(boxes)
-        self.pixels |= bool((np.abs(boxes) > 1 + BORDER_SHARE).any())
-        for number, limit in enumerate((size[rows] + BORDER_PX, np.full((len(rows), 2), 1 + BORDER_SHARE))):
-            slack = (BORDER_PX, BORDER_SHARE)[number]
-            first, second = boxes[:, :2], boxes[:, 2:]
-            corners = ((first, first + second), (first, second), (first - second / 2, first + second / 2))
-            for which, (low, high) in enumerate(corners):
-                bad = ~((low >= -slack) & (high <= limit) & (low <= high)).all(axis=1)
-                self.misfits[number, which] += bad.sum()
-
-    def result(self, words: str | None) -> BoxFormat:
-        """Return the format that fits most boxes, or the one of the user. Raise UsageError if two fit equally well."""
-        relative = bool(self.count) and not self.pixels
-        # nobody writes centers in pixels
-        counts = self.misfits[int(relative)][: len(FORMATS) if relative else 2].tolist()
-        fits = [name for name, count in zip(FORMATS, counts, strict=False) if count == min(counts)]
-        if self.count and words is None and len(fits) > 1:
-            problem = f"the {plural(self.count, 'box', 'boxes')} may be any of {', '.join(fits)}"
-            choices = ", ".join(option("columns", f'"{name}"') for name in fits)
-            raise UsageError(option("labels", "parquet"), problem, f"choose one: {choices}")
-        return BoxFormat(words or fits[0], relative)
-
-    def describe(self, found: BoxFormat) -> str:
-        """Return what the boxes are taken for, and how well that fits."""
-        unit = "fractions of the image" if found.relative else "pixels"
-        counts = self.misfits[int(found.relative)]
-        fits = ", ".join(f"{int(counts[i])} as {words}" for i, words in enumerate(FORMATS) if i < 2 or found.relative)
-        what = plural(self.count, "box is", "boxes are")
-        return f'{what} read as "{found.words}" in {unit}; boxes that do not fit: {fits} (--columns chooses)'
+def count_boxes(votes: Votes, table: Any, layout: ParquetMeaning) -> None:
+    """Count the boxes of a table."""
+    if layout.objects is None or not len(table):
+        return
+    boxes, rows = _boxes(table.column(layout.objects.column), layout.objects.box)
+    if not len(boxes):
+        return
+    size = np.full((len(table), 2), np.inf)
+    if layout.size:
+        size = np.stack([table.column(name).to_numpy().astype(np.float64) for name in layout.size], axis=1)
+        size[~(size > 0)] = np.inf
+    votes.add(boxes, size[rows])
 
 
 def objects_of(columns: ObjectColumns, value: Any, form: BoxFormat, origin: str) -> dict[str, Any]:
@@ -402,7 +336,7 @@ class ParquetSource(BaseSource):
                 self._parts[stem_folder(path)] = self._part(path, file)
                 table = file.read(list(layouts[0].columns))
                 numbers = max(numbers, layouts[0].highest_class(table))
-                votes.add(table, layouts[0])
+                count_boxes(votes, table, layouts[0])
         self._layout = layouts[0]
         self.notes: list[str] = list(self._layout.notes)
         self.classes: tuple[str, ...] | None = self._layout.names

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from packer.errors import NoLabel, printable
 from packer.model.annotation import Json
-from packer.sources.list_columns import MEANING, words_of
+from packer.sources.list_meaning import MEANING, words_of
 from packer.sources.paths import LARGEST
 
 

@@ -64,6 +64,7 @@ class PathFinder:
 
     def __init__(self, tree: Tree, list_folder: bytes) -> None:
         """Use this tree, and the absolute path of the folder of the list."""
+        self.tree = tree
         self._root = tree.root.rstrip(b"/")
         self.images = tree.images
         self._folder = list_folder

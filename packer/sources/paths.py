@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from packer.errors import UsageError, option, printable
 from packer.sources.places import Archive
@@ -21,6 +21,7 @@ from packer.stores import clean_url, is_url, joined
 from packer.stores.store import NoObject
 from packer.system.storage import Spill
 
+T = TypeVar("T")
 IMAGE_EXTENSIONS = frozenset(
     b".jpg .jpeg .jpe .jfif .png .apng .bmp .dib .gif .webp .tif .tiff .ppm .pgm .pbm .pnm"
     b" .jp2 .j2k .j2c .jpc .jpf .jpx .avif .avifs"
@@ -212,7 +213,7 @@ def some_paths(paths: Iterable[bytes], limit: int = 3) -> str:
     return f"{text} and {len(every) - limit} more" if len(every) > limit else text
 
 
-def spread(paths: Sequence[bytes], limit: int) -> Sequence[bytes]:
+def spread(paths: Sequence[T], limit: int) -> Sequence[T]:
     """Return at most `limit` items, evenly spaced."""
     return paths[:: max(1, len(paths) // limit)][:limit]
 

@@ -364,6 +364,18 @@ def read_file(tree: Tree | bytes, path: bytes, most_bytes: int) -> bytes:
     return data
 
 
+HEAD_BYTES, MOST_IMAGE_BYTES = 16 * 1024, 1024 * MIB
+
+
+def image_size(tree: Tree, image: bytes) -> tuple[int, int]:
+    """Return width and height of an image, upright, by its header. Raise BadInput if it has none."""
+    head = read_head(tree, image, HEAD_BYTES)
+    try:
+        return read_header(head, len(head) < HEAD_BYTES).upright_size
+    except IncompleteHeader:
+        return read_header(read_file(tree, image, MOST_IMAGE_BYTES)).upright_size
+
+
 @contextmanager
 def needed(file: bytes | str) -> Iterator[None]:
     """Raise why a file cannot be read as UsageError: without it there are no labels."""

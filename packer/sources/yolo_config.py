@@ -34,6 +34,8 @@ UNLABELLED = ("ignore_label", "255", "null", "~", "")
 """What ``label_mapping`` says of values of no class."""
 NAME_FILES = frozenset({b"classes.txt", b"obj.names", b"classes.names", b"coco.names", b"_darknet.labels"})
 """Files of class names, one per line; never labels."""
+NOT_LISTS = NAME_FILES | {b"_classes.txt", b"class_list.txt", b"labelmap.txt", b"label_map.txt"}
+"""And others that say what classes there are, never which an image has."""
 
 
 @dataclass(frozen=True, slots=True)

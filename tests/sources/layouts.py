@@ -205,6 +205,18 @@ def labelme(name: str, image: str) -> str:
     }, indent=2)  # fmt: skip
 
 
+def metadata() -> str:
+    """The metadata.jsonl of Hugging Face's imagefolder."""
+    lines = []
+    for name, boxes in BOXES.items():
+        members = {
+            "bbox": [[x1, y1, x2 - x1, y2 - y1] for _, x1, y1, x2, y2 in boxes],
+            "categories": [c for c, *_ in boxes],
+        }
+        lines.append(json.dumps({"file_name": f"{name}.jpg", "objects": members}) + "\n")
+    return "".join(lines)
+
+
 def createml(names: Any = BOXES) -> str:
     """x and y are those of the center."""
     return json.dumps([

@@ -188,6 +188,8 @@ LAYOUTS = [
         f"jsons/{name}.json": draw.labelme(name, f"..\\images\\{name}.jpg") for name in NAMES}, Found("labelme")),
     Layout("Create ML of Roboflow", draw.photos("train/") | {"train/_annotations.createml.json": draw.createml()},
            Found("createml")),
+    Layout("imagefolder of Hugging Face", draw.photos("train/") | {"train/metadata.jsonl": draw.metadata()},
+           Found("jsonl")),
     Layout("VoTT", draw.photos() | {"vott-json-export/animals-export.json": draw.vott()}, Found("vott")),
     Layout("VGG Image Annotator", draw.photos() | {"via_region_data.json": draw.via()},
            "via_region_data.json names images", {"labels": ("none",)}, Found("none", 4, 0, 0)),

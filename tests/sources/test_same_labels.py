@@ -31,6 +31,7 @@ FORMATS: dict[str, Any] = {
     "cvat": lambda: {"annotations.xml": draw.cvat()},
     "labelme": lambda: {f"{name}.json": draw.labelme(name, f"images/{name}.jpg") for name in draw.BOXES},
     "createml": lambda: {"_annotations.createml.json": draw.createml()},
+    "jsonl": lambda: {"images/metadata.jsonl": draw.metadata()},
     "vott": lambda: {"animals-export.json": draw.vott()},
     "coco": lambda: draw.coco("annotations/instances_train.json", "images/"),
     "dota": lambda: {f"labelTxt/{name}.txt": draw.dota(name) for name in draw.BOXES},
@@ -123,6 +124,7 @@ SETS: dict[str, tuple[str, Any]] = {
     "vott": ("vott", lambda: draw.photos() | {"json/animals-export.json": draw.vott()}),
     "widerface": ("widerface", lambda: draw.photos("WIDER_train/images/0--Parade/") | {
         "wider_face_split/wider_face_train_bbx_gt.txt": draw.wider()}),
+    "jsonl": ("jsonl", lambda: draw.photos("train/") | {"train/metadata.jsonl": draw.metadata()}),
 }  # fmt: skip
 """Source -> the value of its labels, with FILE relative to the source, and how to draw its set."""
 

@@ -102,6 +102,11 @@ LAYOUTS = {
         "g.jpg": "", "u.jpg": "", "b.jpg": "", "train.csv":
         "ImageID,Source,LabelName,Confidence\ng,a,/m/0,1\nb,a,/m/0,?\nx,a,/m/0,1\n",
     },
+    "jsonl": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "metadata.jsonl": "".join(
+            f'{{"file_name": "{name}.jpg", "objects": {{"bbox": [[9, 9, 1, {height}]], "categories": ["c"]}}}}\n'
+            for name, height in (("g", 1), ("b", '"?"'), ("x", 1))),
+    },
 }  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def test_path_and_label_in_many_spellings(source_of, text):
     ("a.jpg 1 2 3 4 5 6\n", r'6 numbers.*columns="path \(x y\)\*3" .*columns="path x\*3 y\*3" '),
     ("a.jpg 1 2 3 4\n", r'columns="path xmin ymin xmax ymax" or "path xmin ymin w h"'),
     ("a.jpg 1 2\n", 'columns="path x y"'),
-    ("a.jpg 1 2 3\n", r'not clear.*columns="path label _ _"'),
+    ("a.jpg 1 2 3\n", "not clear; say what each of its columns is, with columns: path label"),
     ("a.jpg\nb.jpg\n", "not clear"), ("a.jpg x 1 1\nb.jpg y\n", "not clear"), ("\n \n", "is empty"),
 ])  # fmt: skip
 def test_unclear_columns_are_refused_with_what_to_write(source_of, text, message):

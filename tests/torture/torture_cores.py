@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import torture_held as texts
 import torture_objects as objects
 from torture_adopt import reader_of, seeds
@@ -16,7 +17,9 @@ from torture_texts import read_masks, read_shapes, read_stored_instances
 
 from packer.errors import UsageError
 from packer.model.annotation import RawAnnotation
-from packer.sources import list_columns, list_header, list_lines, text_rows
+from packer.model.rle import lengths_of
+from packer.sources import list_cells, list_columns, list_header, list_lines, text_rows
+from packer.sources.paths import LONGEST
 
 
 def read_columns(data: bytes) -> str:
@@ -56,9 +59,13 @@ def read_list_row(data: bytes) -> str:
         assert path is None or path in line or b'""' in line
         asked.classes(cells)
         row = asked.read(cells)
+        masks = [list_cells.read_runs(cell, (40, 30), bool(choice & 32)) for cell in row.masks or ()]
     except ValueError as error:
         assert str(error) and not isinstance(error, UnicodeError)
         return "refused"
+    for (x1, y1, x2, y2), mask in masks:
+        assert 0 <= x1 < x2 <= 40 and 0 <= y1 < y2 <= 30
+        lengths_of([np.frombuffer(mask["counts"].encode(), np.uint8)], 40 * 30)
     check_finite(RawAnnotation(origin="", boxes=row.boxes, box_labels=row.box_labels, landmarks=row.landmarks))
     return "read"
 
@@ -77,8 +84,21 @@ def read_list_blocks(data: bytes) -> str:
         sorted((line, block.names[code]) for line, code in zip(block.lines.tolist(), block.codes.tolist(), strict=True))
         for block in (plain, each)
     )
-    assert plain.paths == each.paths and found == expected, (plain, each)
+    codes = range(len(plain.paths)) if plain.path_codes is None else plain.path_codes.tolist()
+    assert [plain.paths[code] for code in codes] == each.paths and found == expected, (plain, each)
+    for line, numbers in zip(text.split(b"\n"), [] if plain.numbers is None else plain.numbers.tolist(), strict=False):
+        if not np.isnan(numbers).any():
+            check_numbers(asked, list_lines.split_line(line, separator), numbers)
     return "read"
+
+
+def check_numbers(asked: list_columns.LineColumns, cells: list[bytes], numbers: list[float]) -> None:
+    try:
+        row = asked.read(cells)
+    except ValueError as error:  # its class is missing, or a number has more digits than anybody writes
+        assert "class is empty" in str(error) or max(map(len, cells)) > LONGEST, (cells, numbers)
+        return
+    assert row.boxes == (tuple(numbers[:4]),) and (row.image_size or ()) == tuple(numbers[4:]), (cells, numbers)
 
 
 WRITTEN = [
@@ -91,6 +111,10 @@ WRITTEN = [
     ("path (xmin ymin w h class)*", b"a.jpg 1,2,3,4,dog 5,6,7,8,cat"),
     ("path tag*3 split", b"a.jpg\t-1\t1\t-1\ttrain"),
     ("label path text width height", b"x,a.jpg,\xc3\xa9 b,30,40"),
+    ("path width height [xmin ymin w h] class", b'a.jpg,40,30,"[1, 2.5, 3, 4]",x'),
+    ("path [class _ xmin ymin xmax ymax]", b"a.jpg;14 1 0 0 1 1 dog .5 1 2 3 4"),
+    ("path [cx cy w h]", b"a.jpg,1 2 3 4"),
+    ("path rle class", b"a.jpg,1 2 30 4 63 9,x"),
 ]
 COLUMNS = [list_columns.parse_columns(given) for given, _ in WRITTEN]
 ROWS = [bytes([separator, i]) + line for i, (_, line) in enumerate(WRITTEN) for separator in (0, 1, 2, 13, 29)]
@@ -99,6 +123,8 @@ BLOCKS = [
     b"\1\0a.jpg,cat\n,\n\xff.jpg,\xfe\na.jpg,cat",
     b'\0\1a.jpg\tcat\t1\t2\t3\t4\n"b\tc.jpg"\t"lab"\t\t\t\t\n',
     b'\2\2a;b;c;d\n;;;\n\xff;"\xfe;";x;y\n',
+    b'\1\x09a.jpg,40,30,"[1, 2.5, 3, 4]",x\na.jpg,40,30,"(5, 6, 7, 8)",\nb.jpg,,1.5,,y\n',
+    b"\1\x0ba.jpg,1 2 3 4\na.jpg,\nb.jpg,1e3 -2 +3 .5\nc.jpg,1 2 3 4 5 6 7 8",
 ]
 
 
@@ -110,11 +136,17 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     "yaml": (Target(texts.read_yolo_config, SEEDS_OF["yaml"]), ("sources.yolo_config", "sources.paths")),
     "list-layout": (
         Target(read_list_layout, SEEDS_OF["list"]),
-        ("sources.list_header", "sources.list_columns", "sources.list_lines"),
+        (
+            "sources.list_header",
+            "sources.list_meaning",
+            "sources.list_columns",
+            "sources.list_cells",
+            "sources.list_lines",
+        ),
     ),
     "list-columns": (Target(read_columns, [given.encode() for given, _ in WRITTEN]), ("sources.list_columns",)),
-    "list-row": (Target(read_list_row, ROWS), ("sources.list_columns", "sources.list_lines")),
-    "list-blocks": (Target(read_list_blocks, BLOCKS), ("sources.list_lines",)),
+    "list-row": (Target(read_list_row, ROWS), ("sources.list_columns", "sources.list_cells", "sources.list_lines")),
+    "list-blocks": (Target(read_list_blocks, BLOCKS), ("sources.list_lines", "sources.list_cells")),
     "coco-object": (
         Target(objects.read_coco_object, [*EDITS, *(b"\0" + json.dumps(thing).encode() for thing in objects.COCO)]),
         ("sources.coco_objects",),
@@ -127,6 +159,10 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     "createml": (
         Target(objects.read_createml, SEEDS_OF["createml"]),
         ("sources.small_formats", "sources.by_name"),
+    ),
+    "jsonl": (
+        Target(objects.read_jsonl, SEEDS_OF["jsonl"]),
+        ("sources.json_lines", "sources.box_forms", "sources.by_name"),
     ),
     "vott": (Target(objects.read_vott, SEEDS_OF["vott"]), ("sources.small_formats", "sources.by_name")),
     "bdd100k": (Target(objects.read_bdd100k, SEEDS_OF["bdd100k"]), ("sources.json_sets", "sources.by_name")),

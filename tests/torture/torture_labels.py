@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drawn import image_file
 from torture_seeds import WITH_MASKS
 
 from packer.errors import BadInput, PackerError, UsageError, printable
@@ -54,6 +55,8 @@ class Target(NamedTuple):
 IMAGES = (b"7.jpg", b"a.jpg", b"b/c d.png", b'q"q.jpg', "é,1.jpg".encode())
 FRAMES = (b"a.jpg", b"b/c.png", b"frame_000000.jpg", b"frame_000001.jpg", b"train/a.jpg", b"val/d.jpg")
 NO_OPTIONS = SourceOptions()
+PHOTO = image_file(0, 40, 30, "PNG")
+"""What the images have, of which a few are read."""
 HEADER = Header("jpeg", 40, 30, 3, 8, orientation=6)
 ROOT = os.path.realpath(tempfile.mkdtemp(prefix="packer-torture-"))
 atexit.register(shutil.rmtree, ROOT, ignore_errors=True)
@@ -83,7 +86,7 @@ class MemoryFile:
     is_deflated = False
 
     def __init__(self, path: bytes, *_: object) -> None:
-        self._data = _contents[os.fsdecode(path)]
+        self._data = _contents.get(os.fsdecode(path), PHOTO)
         self.size = len(self._data)
 
     def __enter__(self) -> MemoryFile:
@@ -235,6 +238,7 @@ LABEL_FILES = {
     "bdd100k": ("det_train.json", "det_val.json"),
     "crowdhuman": ("annotation_train.odgt", "annotation_val.odgt"),
     "openimages": ("train.csv", "class-descriptions.csv"),
+    "jsonl": ("metadata.jsonl", "train-output.manifest"),
 }
 """Kind of labels -> the names of its files."""
 VALUES: tuple[Any, ...] = (

@@ -13,7 +13,7 @@ from torture_seeds import BASES, WITH_MASKS
 
 from packer.errors import BadLabel, UsageError
 from packer.model.annotation import RawAnnotation
-from packer.sources import by_name, coco_file, json_sets, small_formats
+from packer.sources import by_name, coco_file, json_lines, json_sets, small_formats
 from packer.sources.coco_objects import Rules, far_off, key_of, shape_of
 from packer.sources.paths import json_text
 
@@ -89,6 +89,13 @@ def of_vott(tree: Any) -> Iterator[by_name.ImageEntry]:
     return small_formats._vott_entries(tree, b"a.json")
 
 
+def of_jsonl(tree: Any) -> Iterator[by_name.ImageEntry]:
+    source = object.__new__(json_lines.JsonLinesSource)
+    source._words, source._more = None, []
+    yield from source.entries(tree, [b"a.json"])
+
+
+read_jsonl = of_json("jsonl", of_jsonl)
 read_labelme, read_createml = of_json("labelme", of_labelme), of_json("createml", of_createml)
 read_vott = of_json("vott", of_vott)
 read_bdd100k = of_json("bdd100k", lambda tree: json_sets._bdd_entries(tree, b"a.json", WITH_MASKS))

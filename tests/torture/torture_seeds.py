@@ -63,6 +63,13 @@ LIST += [
     b"\x01path (xmin ymin xmax ymax class)*\0a.jpg 10,20,30,40,1 5,6,7,8,0\n",
     b"\x38\0,filename,Cat,Dog\n0,/data/x/a.png,1,0\n1,/data/x/7.png,0,1\n",
     b'\x01path label split\0a.jpg;"a;b";train\n\n"7.jpg" ; c ; val\n',
+    b'\x00\0image_id,width,height,bbox,source\na,40,30,"[1, 2, 3.5, 4]",x\na,40,30,"[9, 9, 30, 20]",x\n7,40,30,[],x\n',
+    b"\x00\0image_id,PredictionString\na,14 1 0 0 1 1 7 .5 2 3 30 20\n7,\n",
+    b"\x00\0img,rle_mask\na.jpg,1 5 31 6 61 7 95 2\n7.jpg,\n",
+    b"\x00\0Image_Label,EncodedPixels\na.jpg_Fish,1 5 31 6\na.jpg_Sugar,\n7.jpg_Fish,30 4\n",
+    b"\x02\0TRAIN,gs://b/a.jpg,dog,0.1,0.2,,,0.5,0.6,,\nVALIDATION,gs://b/7.jpg,cat,0.1,0.2,.5,.2,0.5,0.6,.1,.6\n",
+    b"\x00\0a.jpg 10,20,30,40,1 5,6,7,8,0\n7.jpg 1,2,3,4,0\n",
+    b"\x00\0patientId,x,y,width,height,Target\na,1,2,30,20,1\na,20,1,5,5,1\n7,,,,,0\n",
     b"\x81path value*2 label\0a.jpg,1.5,-2,x\n7.jpg,,nan,y\n",
     b"\x38\0file,age,yaw\na.jpg,45,0.5\n7.jpg,2e3,-1\n",
 ]
@@ -142,6 +149,17 @@ BASES: dict[str, Any] = {
         {"name": "c", "frames": [{"timestamp": 1, "objects": [{"category": "dog", "attributes": {"ignored": True},
                                                               "box2d": {"x1": 1, "y1": 2, "x2": 3, "y2": 4}}]}]},
     ],
+    "jsonl": {
+        "source-ref": "s3://b/frame_000000.jpg", "file_name": "frame_000000.jpg",
+        "label": "dog", "width": 40, "height": 30, "text": "a dog",
+        "objects": {"bbox": [[1, 2, 3.5, 4], [9, 9, 1, 1]], "categories": [0, 1], "area": [14, 1]},
+        "bb": {
+            "annotations": [{"class_id": 0, "left": 1, "top": 2, "width": 3, "height": 4}],
+            "image_size": [{"width": 40, "height": 30, "depth": 3}],
+        },
+        "bb-metadata": {"type": "groundtruth/object-detection", "class-map": {"0": "dog"}},
+        "x": 1, "x-metadata": {"type": "groundtruth/image-classification", "class-name": "cat"},
+    },
     "panoptic": {
         "images": [{"id": 1, "file_name": "a.jpg"}],
         "annotations": [
@@ -259,6 +277,20 @@ SEEDS_OF: dict[str, list[bytes]] = {
         bytes([30, 40, 0]) + b"PdX1",
         bytes([4, 6, 0x3C]) + rle_text([500, 7, 25, 7, 997]).encode(),
         bytes([9, 9, 1, 80, 1]),
+    ],
+    "jsonl": [
+        *EDITS,
+        b'\x00{"file_name": "a.jpg", "text": "a dog", "label": 1, "objects": {"bbox": [[1, 2, 3.5, 4]],'
+        b' "categories": [0], "area": [14]}, "width": 30, "height": 40}\n\n'
+        b'{"file_name": "c.png", "objects": {"bbox": [], "categories": []}}',
+        b'\xe8{"file_name": "train/a.jpg", "label": "dog", "n": [1]}\n\0\0'
+        b'{"source-ref": "s3://b/x/frame_000001.jpg",'
+        b' "bb": {"annotations": [{"class_id": 0, "left": 1, "top": 2, "width": 3,'
+        b' "height": 4}], "image_size": [{"width": 40, "height": 30, "depth": 3}]}, "bb-metadata":'
+        b' {"type": "groundtruth/object-detection", "class-map": {"0": "dog"}, "objects": [{"confidence": 0.9}]}}\n'
+        b'{"source-ref": "c.png", "x": 1, "x-metadata": {"type": "groundtruth/image-classification",'
+        b' "class-name": "cat"}}\n',
+        b'\x21{"file_name": "a.jpg", "objects": [{"bbox": [9, 9, 1, 1], "category": "dog"}, {"bbox": [1, 2, 9, 9]}]}\n',
     ],
     "selection": [
         b'\x00a.jpg\n./7.jpg\nb/\n*.jpg\n[!a]*\nb/c d\nnone.png\n  q"q  \n',

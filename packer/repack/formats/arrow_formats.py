@@ -17,8 +17,9 @@ from packer.errors import BadLabel, UsageError, option, printable
 from packer.files.parquet_pages import NO_PLACE, binary_places
 from packer.model.annotation import RawAnnotation
 from packer.repack.formats import ForeignFile, Format, FormatOptions, Known, Masked, Pairs, Rich, Row, class_of
+from packer.sources.box_forms import FORMATS, Votes
 from packer.sources.parquet_file import ParquetFile, columns_of_images, features_of
-from packer.sources.parquet_source import FORMATS, ParquetMeaning, Votes, layout_of, objects_of
+from packer.sources.parquet_source import ParquetMeaning, count_boxes, layout_of, objects_of
 from packer.sources.parquet_values import numbers_of
 from packer.sources.places import SourceFile
 
@@ -57,7 +58,7 @@ class LabelColumns:
         """Yield what a table of `self.layout.columns` says of each row."""
         layout = self.layout
         votes = Votes()
-        votes.add(table, layout)
+        count_boxes(votes, table, layout)
         try:
             boxes = votes.result(self._boxes)
         except UsageError as error:
