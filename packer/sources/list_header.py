@@ -47,6 +47,8 @@ LOOKED_AT, CELLS = 64, 32
 FEWEST_ALIKE = 2
 """Fewer paths that are not written as those of the images may be chance."""
 MOST_PLACES = 128
+OF_VIA = b"region_shape_attributes"
+"""In the header of a table of VIA, whose cells are JSON."""
 """Number of columns searched for a path, half of them at each end."""
 
 
@@ -178,6 +180,8 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     try:
         lines = lines_of(read_head(tree, path, MIB))
     except BadLabel:
+        return False
+    if lines and OF_VIA in lines[0]:
         return False
     some = [*lines[:LOOKS], *spread(lines[LOOKS:], LOOKED_AT)]  # the first may all be of one image
     for separator in SEPARATORS:

@@ -121,7 +121,7 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     "coco-map": (Target(objects.read_coco_map, SEEDS_OF["coco"]), ("sources.coco_file",)),
     "labelme": (
         Target(objects.read_labelme, SEEDS_OF["labelme"]),
-        ("sources.small_formats", "sources.by_name"),
+        ("sources.labelme", "sources.by_name"),
     ),
     "createml": (
         Target(objects.read_createml, SEEDS_OF["createml"]),

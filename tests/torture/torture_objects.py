@@ -13,7 +13,7 @@ from torture_seeds import BASES, WITH_MASKS
 
 from packer.errors import BadLabel, UsageError
 from packer.model.annotation import RawAnnotation
-from packer.sources import by_name, coco_file, json_sets, small_formats
+from packer.sources import by_name, coco_file, coco_objects, json_sets, labelme, small_formats
 from packer.sources.coco_objects import Rules, far_off, key_of, shape_of
 from packer.sources.paths import json_text
 
@@ -76,9 +76,9 @@ def of_json(kind: str, entries: Callable[[Any], Iterator[by_name.ImageEntry]]) -
 def of_labelme(tree: Any) -> Iterator[by_name.ImageEntry]:
     content = by_name.read_json(tree, b"a.json")
     if isinstance(content, dict) and "shapes" in content:
-        source = object.__new__(small_formats.LabelMeSource)
-        source._names, source._with_masks = None, WITH_MASKS
-        yield source._entry(b"a.json", content, {b"a"})
+        source = object.__new__(labelme.LabelMeSource)
+        source._with_masks = WITH_MASKS
+        yield from by_name.with_landmarks([source._entry(b"a.json", content, {b"a"})])
 
 
 def of_createml(tree: Any) -> Iterator[by_name.ImageEntry]:
@@ -102,7 +102,7 @@ def read_coco_object(data: bytes) -> str:
     if choice & 16:
         text = OBJECTS[choice & 3](text)
     try:
-        found = coco_file._OBJECT.decode(text)
+        found = coco_objects.read_object(text)
     except ValueError:  # msgspec's too
         return "refused"
     json_text(found.id).encode()
