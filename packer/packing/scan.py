@@ -154,6 +154,7 @@ def read_inputs(
         inputs.flip_index = inputs.flip_index or source.flip_index
         inputs.tags = inputs.tags or source.tags or ()
         inputs.parts |= source.parts
+    _refuse_nothing(options, inputs)
     inputs.notes += similar_names(inputs.classes)
     if options.labels == ("auto",) and inputs.notes:
         unread, inputs.chosen = left_unread(tree, sources), inputs.notes[0]
@@ -194,6 +195,14 @@ def _final_classes(jobs: Jobs, names: Iterable[str], sources: Sequence[BaseSourc
     for name in met if jobs.classes is not None else (*met, *names):
         classes.id_of(name, "")
     return classes.final(lists)[0]
+
+
+def _refuse_nothing(options: BuildOptions, inputs: Inputs) -> None:
+    """Raise UsageError if a kind of labels that was asked for finds no label of any image."""
+    if not ({*options.labels} & {"auto", "none"} or inputs.bad or inputs.has_labels):
+        kinds = " and ".join(map(printable, options.labels))
+        step = f"choose another kind; {option('labels', 'none')} packs the images without labels"
+        raise UsageError(option("labels", kinds), "finds no label of any image", step)
 
 
 def _names_in(jobs: Jobs, sources: Sequence[BaseSource], run: Run) -> dict[str, None]:

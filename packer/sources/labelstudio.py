@@ -80,7 +80,7 @@ class LabelStudioSource(NamedFilesSource):
             yield entry
         if self._several:
             have = plural(self._several, "image has several annotations", "images have several annotations")
-            self.notes.append(f"{have}: the ground truth is read, or else the newest")
+            self.notes.append(f"{have}, of which none is the ground truth: the newest is read")
 
     def _entries(self, tree: Tree, path: bytes) -> Iterator[tuple[ImageEntry, _StudioTask]]:
         with needed(path):
@@ -193,7 +193,7 @@ class _StudioTask:
             region.parent = region.parent or one.get("parentID")
             value = one["value"]
             if (what := next((key for key in ATTRIBUTES if key in value), None)) is None:
-                region.value |= value
+                region.value.update(value.items())
             else:
                 region.attributes[name_in(one.get("from_name", what))] = what, value[what]
         number_of: dict[Any, int] = {}

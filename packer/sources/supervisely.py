@@ -89,7 +89,7 @@ def _coordinates(objects: Iterable[Shape]) -> Iterator[float]:
 def _add_object(
     objects: LabelledObjects, thing: Shape, size: tuple[int, int] | None, shift: tuple[float, float]
 ) -> None:
-    kind, name = name_in(thing["geometryType"]), name_in(thing["classTitle"])
+    kind, name = name_in(thing.get("geometryType") or _kind_of(thing)), name_in(thing["classTitle"])
     fields: dict[str, Json] = {key: 1 if value is None else value for key, value in _tags(thing.get("tags") or ())}
     if kind == "bitmap":
         x, y = (int(coordinate(value)) for value in thing["bitmap"]["origin"])
@@ -105,6 +105,11 @@ def _add_object(
         objects.points.append((name, place))
     else:
         objects.no_field[kind] += 1
+
+
+def _kind_of(thing: Shape) -> str:
+    """Return what an object of an older project is, which does not say it."""
+    return "bitmap" if thing.get("bitmap") else "rectangle" if len(thing["points"]["exterior"]) == 2 else "polygon"
 
 
 def _moved(ring: Iterable[Sequence[Any]], by: float) -> list[Point]:
