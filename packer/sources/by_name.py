@@ -399,7 +399,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
-def _annotation(entry: ImageEntry, has_boxes: bool, tags: Sequence[str] | None) -> RawAnnotation | BadLabel:
+def _annotation(entry: ImageEntry, has_boxes: bool, tags: Sequence[str] | None = None) -> RawAnnotation | BadLabel:
     if isinstance(entry.objects, BadLabel):
         return entry.objects
     try:

@@ -42,7 +42,7 @@ class LabelMeSource(ByNameSource):
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self._with_masks = options.instance_masks
         files: list[bytes] = []
-        entries = [*self._of_json(tree, files), *_of_xml(tree, files)]
+        entries = [*self._of_json(tree, files), *xml_entries(tree, files)]
         super().__init__(tree, options, entries, files)
 
     @staticmethod
@@ -124,7 +124,8 @@ def _read_mask(text: str) -> Mask:
 # The XML of the web tool (labelme.csail.mit.edu): <object> with a <polygon> of <pt>, or a <segm> with a mask.
 
 
-def _of_xml(tree: Tree, files: list[bytes]) -> Iterator[ImageEntry]:
+def xml_entries(tree: Tree, files: list[bytes]) -> Iterator[ImageEntry]:
+    """Yield the entries of the files of the web tool, and add those to `files`."""
     for path in files_like(tree, b".xml"):
         try:
             if not of_labelme(read_head(tree, path, HEAD_BYTES, HEAD_BYTES)):
