@@ -32,7 +32,7 @@ from packer.sources.yolo_config import NAME_FILES
 
 TREES = frozenset(b".json .jsonl .ndjson .manifest .odgt .xml .yaml .yml".split())
 TOOLS = {
-    "SageMaker": b'"source-ref"', "CrowdHuman": b'"gtboxes"', "Labelbox": b'"data_row"', "VIA 3": b'"vid_list"',
+    "Labelbox": b'"data_row"', "VIA 3": b'"vid_list"',
     "V7": b'"schema_ref"', "SuperAnnotate": b'"lastAction"', "Encord": b'"label_hash"', "Datumaro": b'"dm_format',
     "FiftyOne": b'"_cls"', "Kili": b'"jsonResponse"', "Label Studio": b'"completed_by"',
 }  # fmt: skip

@@ -166,7 +166,9 @@ FORMATS = {
     "mot_seq": ("gt/gt.txt",),
 }
 """Name of a Datumaro format -> parts of the lower-case paths of files by which it is recognized."""
-MOVED = {"kitti_detection": "kitti", "icdar_text_localization": "icdar", "open_images": "openimages"}
+MOVED = {
+    "kitti_detection": "kitti", "icdar_text_localization": "icdar", "open_images": "openimages", "label_me": "labelme",
+}  # fmt: skip
 """Those that packer reads itself -> its kind."""
 NO_FIELD = {"polyline": "line", "caption": "caption", "ellipse": "ellipse", "cuboid_3d": "cuboid"}
 
@@ -194,8 +196,7 @@ class DatumaroSource(ByNameSource):
         name = options.file or _only_format(tree)
         if name not in FORMATS:
             step = f"choose one of {', '.join(sorted(FORMATS))}"
-            if name in MOVED:
-                step = f"packer reads it itself: {option('labels', MOVED[name])}"
+            step = f"pass {option('labels', MOVED[name])}, which packer reads itself" if name in MOVED else step
             raise UsageError(option("labels", f"datumaro:{name}"), "is not a format for Datumaro", step)
         if importlib.util.find_spec("datumaro") is None:
             step = f"{install_command('datumaro')}, then pass --labels=datumaro:{name}"

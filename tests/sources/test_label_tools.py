@@ -361,7 +361,7 @@ def test_a_kind_that_finds_no_label_of_any_image(
 
 
 LEFT_OVER = {
-    "SageMaker": ("output.manifest", '{"source-ref": "s3://bucket/%s.jpg", "boxes": {}}\n'),
+    "V7": ("all.json", '{"schema_ref": "https://darwin-public", "item": {"name": "%s.jpg"}}\n'),
     "Labelbox": ("export.ndjson", '{"data_row": {"external_id": "%s.jpg"}}\n'),
     "VIA 3": ("via.json", '{"project": {"vid_list": []}, "file": {"1": {"fname": "%s.jpg"}}}\n'),
 }
