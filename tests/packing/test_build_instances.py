@@ -262,10 +262,10 @@ def test_bitmaps(kind: str, tmp_path: Path) -> None:
     wanted = np.zeros((30, 40), np.uint8)
     wanted[5:14, 20:34] = mask
     assert np.array_equal(found[1], wanted)
-    filled = np.zeros((30, 40), np.uint8)  # as LabelMe fills rectangles; boxes of CVAT are no shapes
+    filled = np.zeros((30, 40), np.uint8)  # as LabelMe fills rectangles; boxes of the others are no shapes
     filled[2:9, 1:5] = kind == "labelme"
     assert np.array_equal(found[2], filled)
-    assert pack.manifest.counts.get("boxes_without_mask", 0) == (kind == "cvat")
+    assert pack.manifest.counts.get("boxes_without_mask", 0) == (kind != "labelme")
     assert np.array_equal(found[0], decoded([[2.0, 2, 12, 2, 7, 11]], 30, 40))
     assert annotation.boxes[1].tolist() == [20, 5, 34, 14]
     without = build(source, labels=kind, instance_masks=False)
