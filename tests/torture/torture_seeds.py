@@ -262,6 +262,10 @@ SEEDS_OF: dict[str, list[bytes]] = {
         b"\x08<annotation><source><sourceAnnotation>LabelMe</sourceAnnotation></source><object><name>p1</name><polygon>"
         b"<pt><x>1</x><y>2</y></pt></polygon></object></annotation>\0\0<annotation><object><deleted>1</deleted>"
         b"<polygon><pt/></polygon></object></annotation>",
+        b"\x00<annotation><object><name>a</name><polygon><pt><x>1</x><y>2</y></pt><pt><x>9</x><y>2</y></pt>"
+        b"<pt><x>9</x><y>8</y></pt></polygon></object><object><segm><box/></segm></object></annotation>",
+        b"\x01<annotation><filename>a.jpg</filename><imagesize><nrows/></imagesize></annotation>",
+        b"\x00<annotation><pt><x>nan</x></pt><object><polygon><pt><x>nan</x></pt></polygon></object></annotation>",
         b'\x00<!DOCTYPE a [<!ENTITY b "cc">]><annotation><pt>&b;</pt></annotation>',
     ],
     "widerface": [
@@ -329,6 +333,12 @@ VIA_TABLES = [
     b'a.jpg,"{""name"":""rect"",""x"":1,""y"":2,""width"":3,""height"":4}","{""class"":""dog""}",{}\nb.jpg,{},{},\n'
 ]
 SEEDS_OF["via"] += [b"\x08{}\0\0" + table[1:] for table in VIA_TABLES]
+for kind in ("via", "labelstudio"):
+    SEEDS_OF[kind] += [
+        b"\0{",
+        b"\0null",
+        b'\0{"from_name": "_via_settings", "to_name": {"regions": 7}, "_via_settings": 7}',
+    ]
 SMALL_MAP = np.arange(48, dtype=np.float32).reshape(6, 8)
 
 
