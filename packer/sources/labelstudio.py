@@ -44,6 +44,8 @@ HOST = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]+://[^/]*/")
 ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 ATTRIBUTES = ("choices", "text", "rating", "number", "taxonomy", "datetime")
 """The results that draw nothing."""
+KINDS = {"rle": "brush", "points": "polygon", "radiusX": "ellipse", "height": "rectangle", "x": "point"}
+"""A member of a value -> the shape that has it, and none of those before."""
 NO_RESULTS = frozenset(
     ["annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement", "completed_by"]
 )
@@ -156,6 +158,11 @@ class _StudioRegion:
     parent: Any = None
 
     @property
+    def kind(self) -> str:
+        """What it is: the members of its value tell."""
+        return next((kind for key, kind in KINDS.items() if key in self.value), "region" if self.value else "image")
+
+    @property
     def name(self) -> str | None:
         """Its class."""
         names = next((values for key, values in self.value.items() if key.endswith("labels")), None) or ()
@@ -196,31 +203,31 @@ class _StudioTask:
                 region.value.update(value.items())
             else:
                 region.attributes[name_in(one.get("from_name", what))] = what, value[what]
+        points = [one for one in regions.values() if one.kind == "point"]
         number_of: dict[Any, int] = {}
-        points = [one for one in regions.items() if "x" in one[1].value and "height" not in one[1].value]
-        points = [one for one in points if "radiusX" not in one[1].value]
-        of_points = {key for key, _ in points}
         for key, region in regions.items():
-            if key not in of_points:
-                number_of[key] = len(self.objects.boxes)
+            number = len(self.objects.boxes)
+            if region.kind != "point":
                 self._add(region)
-        for _, region in points:
+            if len(self.objects.boxes) > number:
+                number_of[key] = number
+        for region in points:
             self._add_point(region, number_of)
 
     def _add(self, region: _StudioRegion) -> None:
-        value, objects, name = region.value, self.objects, region.name
-        if not value:
+        value, objects, name, kind = region.value, self.objects, region.name, region.kind
+        if kind == "image":
             for key, (what, found) in region.attributes.items():
                 if what == "choices":
                     objects.labels += map(name_in, found)
                 else:
-                    objects.extras[key] = found
-        elif "rle" in value:
+                    objects.extras[key] = region.fields[key]
+        elif kind == "brush":
             bitmap = Bitmap(partial(decode_brush, value["rle"], self._sides), (0, 0), self._sides)
             objects.add_mask(name, bitmap, region.fields)
-        elif "points" in value:
+        elif kind == "polygon":
             objects.add(name, polygon=[self._pixels(x, y) for x, y in value["points"]], fields=region.fields)
-        elif "height" in value:
+        elif kind == "rectangle":
             left, top = self._pixels(value["x"], value["y"])
             width, height = self._pixels(value["width"], value["height"])
             if angle := coordinate(value.get("rotation") or 0):
@@ -229,7 +236,7 @@ class _StudioTask:
             else:
                 objects.add(name, (left, top, left + width, top + height), fields=region.fields)
         else:
-            objects.no_field["ellipse" if "radiusX" in value else "region"] += 1
+            objects.no_field[kind] += 1
 
     def _add_point(self, region: _StudioRegion, number_of: dict[Any, int]) -> None:
         name, place = region.name or NO_CLASS, self._pixels(region.value["x"], region.value["y"])

@@ -175,6 +175,9 @@ def test_keypoints_of_label_studio(make_tree: MakeTree) -> None:
     found = source.annotate(b"a.jpg")
     assert found.keypoints == (((60, 50, 2), (40, 50, 2)), ((80, 50, 2), (0, 0, 0)))
     assert source.flip_index == (1, 0) and found.landmarks == ((2, 50), (4, 50))
+    ellipse = {"x": 5, "y": 5, "radiusX": 5, "radiusY": 5, "ellipselabels": ["dog"]}
+    of_none = studio(make_tree, task([result(0, box), result(9, ellipse), point(1, "tip", 20, parentID="r9")]))
+    assert of_none.annotate(b"a.jpg").keypoints is None and of_none.annotate(b"a.jpg").landmarks == ((40, 50),)
 
 
 def test_classes_of_label_studio(make_tree: MakeTree) -> None:
