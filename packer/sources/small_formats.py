@@ -196,7 +196,8 @@ class DatumaroSource(ByNameSource):
         name = options.file or _only_format(tree)
         if name not in FORMATS:
             step = f"choose one of {', '.join(sorted(FORMATS))}"
-            step = f"pass {option('labels', MOVED[name])}, which packer reads itself" if name in MOVED else step
+            if name in MOVED:
+                step = f"packer reads it itself: {option('labels', MOVED[name])}"
             raise UsageError(option("labels", f"datumaro:{name}"), "is not a format for Datumaro", step)
         if importlib.util.find_spec("datumaro") is None:
             step = f"{install_command('datumaro')}, then pass --labels=datumaro:{name}"

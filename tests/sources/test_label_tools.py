@@ -350,7 +350,6 @@ def test_points_that_are_objects_are_left_out(make_tree: MakeTree) -> None:
 
 @pytest.mark.parametrize(("spec", "files"), [
     ("via", {"via.json": '{"a.jpg9": {"filename": "a.jpg", "regions": [], "file_attributes": {}}}'}),
-    ("voc", {"a.xml": "<annotation/>"}), ("yolo", {"a.txt": ""}),
     ("labelme", {"a.json": '{"shapes": [], "imagePath": "a.jpg", "imageData": null}'}),
 ])  # fmt: skip
 def test_a_kind_that_finds_no_label_of_any_image(
