@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -218,15 +219,36 @@ def decode_values(data: bytes, header: Header) -> Image:
         from packer.images import tiff_header
 
         data = tiff_header.without_orientation(data)
+    image, values = _decode_as(_values, data, header)
+    return values // _LEVEL_STEPS.get(_bits_of(image, header, data), 1) if image.mode in ("L", "LA") else values
+
+
+def decode_shown(data: bytes, header: Header) -> Image:
+    """Return which pixels of a picture are not 0 (height, width): by its alpha, or by its values if it has none.
+
+    Raises:
+        BadImage: It is truncated or damaged.
+    """
+    return _decode_as(_shown, data, header)[1]
+
+
+def _shown(image: Any) -> Image:
+    if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+        return np.asarray(image.convert("RGBA").getchannel("A"))
+    values = _values(image)
+    return values.max(axis=2) if values.ndim == 3 else values
+
+
+def _decode_as(values: Callable[[Any], Image], data: bytes, header: Header) -> tuple[Any, Image]:
+    """Return a decoded picture of Pillow, and what `values` makes of it."""
     image = _open_lazily(header.format, io.BytesIO(data))
     _load(image, header, lenient=False)
     try:
-        values = _values(image)
+        return image, values(image)
     except (PackerError, MemoryError):
         raise
     except Exception as error:
         raise _refusal(header.format, error) from None
-    return values // _LEVEL_STEPS.get(_bits_of(image, header, data), 1) if image.mode in ("L", "LA") else values
 
 
 def _bits_of(image: Any, header: Header, data: bytes) -> int:

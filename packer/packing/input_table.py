@@ -25,7 +25,7 @@ from packer.format.pack import open_pack
 from packer.images.masks import MaskValues
 from packer.images.parts import FactsFound
 from packer.model.annotation import PartSpec
-from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, OBJECTS, label_arrays
+from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, FIELDS, OBJECTS, label_arrays
 from packer.packing.class_map import ClassChange
 from packer.packing.make_record import PART_COLUMN, PART_FILE
 from packer.packing.partition import (
@@ -313,6 +313,15 @@ class Inputs:
         if name not in table.column_names:
             return 0
         return sum(pc.sum(pc.list_value_length(chunk)).as_py() or 0 for chunk in table.column(name).chunks)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether any image to pack has a class, an object or anything else that labels say."""
+        table = self.table
+        of_boxes = {field.name for field in FIELDS if field.per_box}
+        names = [name for name in table.column_names if name not in self.base.names and name not in of_boxes]
+        lists = {name for name in names if pa.types.is_list(table.column(name).type)}
+        return bool(self.classes or {*names} - lists or any(map(self.count, ("boxes", *lists))))
 
     def count_of(self, part: str) -> int:
         """Return the number of images to pack that have a part."""

@@ -38,6 +38,7 @@ from packer.sources import (
     with_masks,
 )
 from packer.sources.auto import left_unread, what_was_read
+from packer.sources.by_stem import ByStemSource
 from packer.sources.mask_files import MaskSource
 from packer.sources.part_files import mask_asked
 from packer.sources.paths import PathWriter, as_text, extension_of, file_of, quoted_value
@@ -154,6 +155,7 @@ def read_inputs(
         inputs.flip_index = inputs.flip_index or source.flip_index
         inputs.tags = inputs.tags or source.tags or ()
         inputs.parts |= source.parts
+    _refuse_nothing(options, inputs, sources)
     inputs.notes += similar_names(inputs.classes)
     if options.labels == ("auto",) and inputs.notes:
         unread, inputs.chosen = left_unread(tree, sources), inputs.notes[0]
@@ -194,6 +196,19 @@ def _final_classes(jobs: Jobs, names: Iterable[str], sources: Sequence[BaseSourc
     for name in met if jobs.classes is not None else (*met, *names):
         classes.id_of(name, "")
     return classes.final(lists)[0]
+
+
+def _refuse_nothing(options: BuildOptions, inputs: Inputs, sources: Sequence[BaseSource]) -> None:
+    """Raise UsageError if a kind of labels that was asked for finds no label of any image.
+
+    A file of its own is a label of an image, even if it says that nothing is there.
+    """
+    of_stem = any(isinstance(source, ByStemSource) for source in sources)
+    has_files = of_stem and inputs.counts["missing_labels"] < inputs.rows
+    if not ({*options.labels} & {"auto", "none"} or inputs.bad or has_files or inputs.has_labels):
+        kinds = " and ".join(map(printable, options.labels))
+        step = f"choose another kind; {option('labels', 'none')} packs the images without labels"
+        raise UsageError(option("labels", kinds), "finds no label of any image", step)
 
 
 def _names_in(jobs: Jobs, sources: Sequence[BaseSource], run: Run) -> dict[str, None]:

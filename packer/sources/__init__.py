@@ -31,7 +31,10 @@ SOURCES = {
     "list": "packer.sources.list_source:ListSource",
     "name": "packer.sources.file_names:NameSource",
     "cvat": "packer.sources.cvat:CvatSource",
-    "labelme": "packer.sources.small_formats:LabelMeSource",
+    "labelme": "packer.sources.labelme:LabelMeSource",
+    "via": "packer.sources.via:ViaSource",
+    "labelstudio": "packer.sources.labelstudio:LabelStudioSource",
+    "supervisely": "packer.sources.supervisely:SuperviselySource",
     "createml": "packer.sources.small_formats:CreateMlSource",
     "vott": "packer.sources.small_formats:VottSource",
     "widerface": "packer.sources.small_formats:WiderFaceSource",
@@ -50,10 +53,9 @@ _REGISTRY = Registry(SOURCES, "packer.sources")
 
 CHOICES = (
     "auto", "none", "folder", "voc", "yolo", "yolo-obb", "dota", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE",
-    "name:REGEX", "pts",
-    "dlib[:FILE]", "masks[:WHERE]", "instances[:WHERE]", "cvat[:FILE]", "labelme", "createml[:FILE]", "vott[:FILE]",
-    "widerface[:FILE]", "kitti", "visdrone", "icdar", "bdd100k[:FILE]", "crowdhuman[:FILE]", "openimages",
-    "jsonl[:FILE]", "datumaro[:FORMAT]",
+    "name:REGEX", "pts", "dlib[:FILE]", "masks[:WHERE]", "instances[:WHERE]", "cvat[:FILE]", "labelme", "via[:FILE]",
+    "labelstudio[:FILE]", "supervisely", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "kitti", "visdrone",
+    "icdar", "bdd100k[:FILE]", "crowdhuman[:FILE]", "openimages", "jsonl[:FILE]", "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 NO_FILES = frozenset(("datumaro", "parquet", "name"))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from packer.errors import BadLabel, UsageError, option, plural, printable
 from packer.sources.folder import masks
+from packer.sources.labelstudio import UPLOAD
 from packer.sources.paths import (
     LABEL_FOLDERS,
     LIST_EXTENSIONS,
@@ -29,7 +30,13 @@ from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType,
 from packer.sources.tree import MIB, lines_of, read_head
 from packer.sources.yolo_config import NOT_LISTS
 
-TREES = frozenset(b".json .jsonl .ndjson .xml .yaml .yml".split())
+TREES = frozenset(b".json .jsonl .ndjson .manifest .odgt .xml .yaml .yml".split())
+TOOLS = {
+    "Labelbox": b'"data_row"', "VIA 3": b'"vid_list"',
+    "V7": b'"schema_ref"', "SuperAnnotate": b'"lastAction"', "Encord": b'"label_hash"', "Datumaro": b'"dm_format',
+    "FiftyOne": b'"_cls"', "Kili": b'"jsonResponse"', "Label Studio": b'"completed_by"',
+}  # fmt: skip
+"""Tools and sets -> what is in the first bytes of their files."""
 OTHERS = frozenset(b".pts .mat .npy .npz .pkl .asf .cat .ann .anno .bbox .gt .label .lms".split())
 LABEL_EXTENSIONS = LIST_EXTENSIONS | TREES | OTHERS
 SIDECARS = LABEL_EXTENSIONS | {b""}
@@ -75,7 +82,7 @@ def unread_labels(tree: Tree) -> str | None:
     for ending, paths in sorted(beside.items()):
         if len(paths) >= SEVERAL:
             kind = f"{printable(ending)} files" if ending else "files without an extension"
-            found.append(f"{len(paths)} {kind} have names of images ({some_paths(paths)})")
+            found.append(f"{len(paths)} {kind} have names of images ({some_paths(paths)}){_tool_of(tree, paths)}")
         else:
             del beside[ending]
     kept = [path for path in tree.files if _is_kept_as_label(path) and extension_of(path) not in beside]
@@ -85,10 +92,19 @@ def unread_labels(tree: Tree) -> str | None:
     if _tell(set().union(*says.values()), stems):
         naming += [path for path, strings in says.items() if strings]
     if naming:
-        found.append(f"{some_paths(naming)} {'names' if len(naming) == 1 else 'name'} images")
+        found.append(f"{some_paths(naming)} {'names' if len(naming) == 1 else 'name'} images{_tool_of(tree, naming)}")
     elif kept and not beside:
         found.append(f"{some_paths(kept)} {'lies' if len(kept) == 1 else 'lie'} in a folder of annotations")
     return "; ".join(found) or None
+
+
+def _tool_of(tree: Tree, paths: Sequence[bytes]) -> str:
+    """Return the name of the tool that has written some files, to complete a message; "" if it is not known."""
+    head = _read_whole(tree, paths[0])
+    return next(
+        (f", as {tool} writes {'it' if len(paths) == 1 else 'them'}" for tool, word in TOOLS.items() if word in head),
+        "",
+    )
 
 
 def _with_an_affix(tree: Tree, stems: set[bytes]) -> list[str]:
@@ -152,7 +168,8 @@ def _base(text: bytes) -> bytes:
 def _strings(tree: Tree, path: bytes, stems: set[bytes]) -> set[bytes]:
     """Return the names and stems of images in quotes or tags, or after a YAML key."""
     found = STRINGS.findall(_read_whole(tree, path, ends=True))  # COCO may put the names of its images last
-    bases = (_base(text.rpartition(b": ")[2].removeprefix(b"- ")) for text in found)
+    bases = {_base(text.rpartition(b": ")[2].removeprefix(b"- ")) for text in found}
+    bases |= {UPLOAD.sub(b"", base) for base in bases}
     return {base for base in bases if image_stem(base) in stems}
 
 

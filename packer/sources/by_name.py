@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,19 +18,22 @@ import numpy as np
 
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import FLAGS, IGNORED, Json, Mask, Point, RawAnnotation
-from packer.model.rle import as_shape
-from packer.sources.coco_objects import check_pixels
+from packer.model.rle import as_shape, decode, encode_shape
+from packer.sources.coco_objects import check_pixels, join_rings, signed_area
 from packer.sources.path_finder import FileImages, ImageNames
 from packer.sources.paths import (
     are_splits,
     check_count,
     coordinate,
+    extension_of,
     file_of,
     folder_splits,
     in_order,
+    is_text,
     quoted_value,
     some_paths,
     split_folders,
+    stem_of,
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, read_file, read_head
@@ -40,6 +44,9 @@ MASK = "mask"
 NO_CLASS = "object"
 """The class of an object without one."""
 MOST_JSON_BYTES = 2048 * MIB
+MOST_CANDIDATES = 64
+MISTAKES = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+"""What reading JSON raises that is not as its tool writes it."""
 VISIBLE = 2.0
 """COCO's value for a keypoint that is labelled and visible."""
 Keypoint = tuple[float, float, float]
@@ -95,6 +102,8 @@ class LabelledObjects:
     fields: list[Mapping[str, Json]] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     """Classes of the image."""
+    points: list[tuple[str, Point]] = field(default_factory=list)
+    """Single points, by name: landmarks, if no image has two of a name."""
     landmarks: tuple[Point, ...] | None = None
     extras: dict[str, Json] = field(default_factory=dict)
     no_field: Counter[str] = field(default_factory=Counter)
@@ -138,8 +147,24 @@ class LabelledObjects:
         self.shapes[len(self.boxes)] = shape
         self.add(name, box, fields=fields)
 
-    def annotation(self, origin: str, size: tuple[int, int] | None, has_boxes: bool) -> RawAnnotation:
+    def add_rings(
+        self, name: str | None, rings: Iterable[Iterable[Sequence[float]]], size: tuple[int, int] | None,
+        fields: Mapping[str, Json] | None = None,
+    ) -> None:  # fmt: skip
+        """Add an object with holes: its outline, and those of the holes. Raise ValueError if nothing is left of it."""
+        outline, *holes = [[(coordinate(x), coordinate(y)) for x, y in ring] for ring in rings]
+        if holes and self.with_masks and size is not None:
+            self.shapes[len(self.boxes)] = as_shape(_without_holes(outline, holes, size))[1]
+        sign = signed_area(outline) > 0
+        turned = [hole[::-1] if (signed_area(hole) > 0) == sign else hole for hole in holes if hole]
+        self.add(name, extent(outline) if outline else None, join_rings([outline, *turned]), fields=fields)
+
+    def annotation(
+        self, origin: str, size: tuple[int, int] | None, has_boxes: bool, tags: Sequence[str] | None = None
+    ) -> RawAnnotation:
         """Return the annotation; with `has_boxes`, an image without objects has no boxes rather than no such field.
+
+        With `tags`, its classes are some of these.
 
         Raises:
             ValueError: The objects have different numbers of keypoints, or the image has several classes.
@@ -148,14 +173,15 @@ class LabelledObjects:
         if count and {len(points) for points in self.keypoints} - {0, count}:
             raise ValueError("its objects have different numbers of keypoints")
         check_count(len(self.boxes), count)
-        if len(set(self.labels)) > 1:
+        if len(set(self.labels)) > 1 and tags is None:
             raise ValueError(f"it has several classes ({', '.join(map(printable, self.labels))})")
         there = bool(self.boxes) or has_boxes
         every = list(dict.fromkeys(name for fields in self.fields for name in fields))
         nothing: tuple[Keypoint, ...] = ((0.0, 0.0, 0.0),) * count
         return RawAnnotation(
             origin=origin,
-            label=self.labels[0] if self.labels else None,
+            label=self.labels[0] if self.labels and tags is None else None,
+            tags=None if tags is None else tuple(tag in self.labels for tag in tags),
             boxes=tuple(self.boxes) if there else None,
             box_labels=tuple(self.names) if there else None,
             landmarks=self.landmarks,
@@ -175,6 +201,15 @@ class LabelledObjects:
         return tuple(self.shapes.get(i, (ring,) if ring else ()) for i, ring in enumerate(self.polygons))
 
 
+def _without_holes(outline: list[Point], holes: list[list[Point]], size: tuple[int, int]) -> Mask:
+    width, height = size
+    check_pixels(width, height)
+    whole: Mask = decode([encode_shape([outline], height, width)], height, width)[0]
+    for hole in holes:
+        whole &= ~decode([encode_shape([hole], height, width)], height, width)[0]
+    return whole
+
+
 @dataclass(frozen=True, slots=True)
 class ImageEntry:
     """The annotation of an image in a file."""
@@ -190,6 +225,8 @@ class ImageEntry:
     split: str | None = None
     """The part of the dataset to which the file assigns the image."""
     size: tuple[int, int] | None = None
+    or_name: bytes = b""
+    """Another name of the image, if it is not found by the first."""
 
 
 class ByNameSource(BaseSource):
@@ -209,7 +246,7 @@ class ByNameSource(BaseSource):
         self._of_image: dict[bytes, RawAnnotation | BadLabel] = {}
         self._bad: list[NoImage | BadLabel] = []
         self._splits: dict[bytes, str | None] = {}
-        self._read(tree, list(entries))
+        self._read(tree, with_landmarks(list(entries)))
         self._split = options.split
         self._folders: tuple[bytes, ...] = ()
         there = {split for split in self._splits.values() if split is not None}
@@ -238,12 +275,15 @@ class ByNameSource(BaseSource):
         if left_out:
             hint = f"; {option('instance-masks')} packs masks" if MASK in left_out else ""
             self.notes.append(f"left out, because packer has no field for them: {kinds}{hint}")
+        if any(len(set(objects.labels)) > 1 for objects in sound):
+            every = sorted({label for objects in sound for label in objects.labels})
+            self.tags = tuple(every) if all(map(is_text, every)) else None
         names, in_folder = ImageNames(tree), dict[bytes, FileImages]()
         for entry in entries:
             images = in_folder.get(entry.folder)
             if images is None:
                 images = in_folder[entry.folder] = names.of_file(b"/".join([tree.root, entry.folder, b""]))
-            found = images.find(entry.name)
+            found = images.find(entry.name) or images.find(entry.or_name)
             if len(found) > 1:
                 problem = f"{quoted_value(entry.name)} may be any of {some_paths(found)}"
                 self._bad.append(BadLabel(entry.origin, problem, "write its path below the source"))
@@ -257,7 +297,7 @@ class ByNameSource(BaseSource):
                 problem = f"is annotated twice; the second time at {printable(entry.origin)}"
                 self._of_image[image] = BadLabel(image, problem, "keep one")
             else:
-                self._of_image[image] = _annotation(entry, has_boxes)
+                self._of_image[image] = _annotation(entry, has_boxes, self.tags)
             self._splits[image] = entry.split
 
     @classmethod
@@ -301,7 +341,7 @@ class NamedFilesSource(ByNameSource):
         UsageError: There is no such file, or it is not one of this format.
     """
 
-    takes_file = "optional"
+    takes_file: ClassVar[str | bool] = "optional"
     kind: ClassVar[str]
     ending: ClassVar[bytes | tuple[bytes, ...]]
     """The end of their paths, or several, in lower case."""
@@ -341,11 +381,42 @@ class NamedFilesSource(ByNameSource):
         return [Choice(cls.kind, f"{some_paths(files)} {cls.are[len(files) > 1]}")] if files else []
 
 
-def _annotation(entry: ImageEntry, has_boxes: bool) -> RawAnnotation | BadLabel:
+def with_landmarks(entries: list[ImageEntry]) -> list[ImageEntry]:
+    """Make single points the landmarks of their images, in the order of their names.
+
+    Where most images with points have several of a name, points are objects, which packer has no field for.
+    """
+    sets = [one.objects for one in entries if isinstance(one.objects, LabelledObjects) and one.objects.points]
+    if 2 * sum(len(dict(objects.points)) < len(objects.points) for objects in sets) > len(sets):
+        for objects in sets:
+            objects.no_field["point"] += len(objects.points)
+        return entries
+    names: list[str] = sorted(dict(sets[0].points), key=natural) if sets else []
+    return [_with_landmarks(entry, names) for entry in entries]
+
+
+def _with_landmarks(entry: ImageEntry, names: list[str]) -> ImageEntry:
+    if not isinstance(objects := entry.objects, LabelledObjects) or not objects.points:
+        return entry
+    found = dict(objects.points)
+    if len(found) < len(objects.points) or sorted(found, key=natural) != names:
+        there = ", ".join(printable(name) for name, _ in objects.points)
+        problem = f"its points are {there}; those of the first image with points {', '.join(map(printable, names))}"
+        return replace(entry, objects=BadLabel(entry.origin, problem, "fix the label"))
+    objects.landmarks = tuple(found[name] for name in names)
+    return entry
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts p10 after p9."""
+    return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _annotation(entry: ImageEntry, has_boxes: bool, tags: Sequence[str] | None = None) -> RawAnnotation | BadLabel:
     if isinstance(entry.objects, BadLabel):
         return entry.objects
     try:
-        return entry.objects.annotation(entry.origin, entry.size, has_boxes)
+        return entry.objects.annotation(entry.origin, entry.size, has_boxes, tags)
     except ValueError as error:
         return BadLabel(entry.origin, str(error), "fix the label")
 
@@ -354,6 +425,15 @@ def files_like(tree: Tree, ending: bytes | tuple[bytes, ...], *words: bytes) -> 
     """Return the files whose lower-case path has this ending and whose first KiB contains all of these words."""
     found = [path for path in tree.files if path.lower().endswith(ending)]
     return [path for path in found if not words or all(word in read_head(tree, path, 1024) for word in words)]
+
+
+def shared_json(tree: Tree) -> list[bytes]:
+    """Return the JSON files that are not the label of one image, those near the root first."""
+    found = [path for path in tree.files if extension_of(path) == b".json"]
+    stems = {stem_of(image) for image in tree.images} if found else set[bytes]()
+    return sorted((path for path in found if stem_of(path) not in stems), key=lambda path: (path.count(b"/"), path))[
+        :MOST_CANDIDATES
+    ]
 
 
 def read_json(tree: Tree, path: bytes) -> Any:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer.errors import BadLabel, NoImage, PackerError, UsageError
 from packer.model.annotation import Int64
-from packer.sources.coco_objects import CocoObject, Rules, key_of
+from packer.sources.coco_objects import CocoObject, Rules, is_whole, key_of, number_in, read_object
 from packer.sources.path_finder import FileImages, only_image
 from packer.sources.paths import MOST_CLASSES, as_bytes, flip_index_of, json_text, quoted_value
 from packer.sources.source import Tree
@@ -233,7 +233,7 @@ class _Head(msgspec.Struct, gc=False):
     keypoints: Any = None
 
 
-_IMAGE, _OBJECT = msgspec.json.Decoder(_Image), msgspec.json.Decoder(CocoObject)
+_IMAGE = msgspec.json.Decoder(_Image)
 _TEXT = msgspec.json.Decoder(str)
 
 
@@ -275,7 +275,8 @@ class CocoFile:
 
     def class_of(self, category: Any) -> str:
         """Return the class of a category. Raise ValueError if there is none."""
-        name = self._class_of.get(category if type(category) is int else key_of(category))
+        key = category if type(category) is int else key_of(category)
+        name = self._class_of.get(key) or self._class_of.get(int(str(key)) if is_whole(key) else str(key))
         if name is None:
             raise ValueError(f"is of category {json_text(category)}, which is not in the file")
         return name
@@ -287,7 +288,7 @@ class CocoFile:
         origin = f"{self._map.where(start)} (image {json_text(found.id)})"
         if row in self._problems:
             raise BadLabel(origin, *self._problems[row])
-        sides = found.width, found.height
+        sides = [number_in(side) for side in (found.width, found.height)]
         if not all(side is None or (isinstance(side, int | float) and side == int(side) >= 0) for side in sides):
             problem = f"its size is {json_text(sides[0])} by {json_text(sides[1])}"
             raise BadLabel(origin, problem, "write width and height as whole numbers")
@@ -300,7 +301,7 @@ class CocoFile:
         view = self._map.view
         for start, size in zip(self._starts[number:stop].tolist(), self._sizes[number:stop].tolist(), strict=True):
             try:
-                yield _OBJECT.decode(view[start : start + size])
+                yield read_object(view[start : start + size])
             except ValueError as error:  # msgspec's, or of text that is not UTF-8
                 raise BadLabel(self._map.where(start), str(error), FIX) from None
 
@@ -308,7 +309,7 @@ class CocoFile:
         """Return where the object of this number is, of the image of this entry."""
         place = self._begins[row] + number
         start = int(self._starts[place])
-        found = _OBJECT.decode(self._map.view[start : start + int(self._sizes[place])])
+        found = read_object(self._map.view[start : start + int(self._sizes[place])])
         return f"{self._map.where(start)} (object {json_text(found.id)})"
 
     def unmatched(self) -> Iterator[NoImage | BadLabel]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from packer.model.annotation import Int64, Json, Point
 from packer.model.rle import lengths_of
-from packer.sources.paths import LARGEST
+from packer.sources.paths import LARGEST, is_number, number
 
 Mask = NDArray[np.bool_]
 Ring = list[Point]
@@ -192,6 +192,7 @@ PIXEL_CENTER = 0.5
 UNLABELLED: Keypoint = (0.0, 0.0, 0.0)
 FEWEST_POINTS = 3
 LONGEST_ID = 64
+LISTS = frozenset({"bbox", "segmentation", "keypoints"})
 
 
 class Rle(msgspec.Struct):
@@ -211,6 +212,38 @@ class CocoObject(msgspec.Struct, gc=False):
     iscrowd: Any = 0
     area: Any = None
     keypoints: list[float] | None = None
+
+
+_OBJECT = msgspec.json.Decoder(CocoObject)
+
+
+def read_object(data: bytes) -> CocoObject:
+    """Return an object; numbers may be texts, as Roboflow writes some, and polygons flat, as VIA 2.0 does.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    try:
+        return _OBJECT.decode(data)
+    except msgspec.ValidationError:
+        loaded = msgspec.json.decode(data)
+    for name in LISTS.intersection(loaded) if isinstance(loaded, dict) else ():
+        if isinstance(values := loaded[name], list):
+            plain = [[*map(number_in, one)] if isinstance(one, list) else number_in(one) for one in values]
+            flat = name == "segmentation" and plain and not isinstance(plain[0], list)
+            loaded[name] = [plain] if flat else plain
+    return msgspec.convert(loaded, CocoObject)
+
+
+def number_in(value: Any) -> Any:
+    """Return a number that is written as text, and any other value unchanged."""
+    token = value.encode(errors="replace") if isinstance(value, str) else b""
+    return number(token) if is_number(token) else value
+
+
+def is_whole(key: Any) -> bool:
+    """Return whether an id is the text of a whole number."""
+    return isinstance(key, str) and key.isascii() and key.isdigit()
 
 
 class Outline(NamedTuple):
@@ -333,14 +366,15 @@ def _joined(rings: Sequence[Flat]) -> Flat:
         _check_range(ring)  # before their areas overflow
     # parts are a union: turned alike, none of them is a hole in another
     several = (list(zip(ring[::2], ring[1::2], strict=True)) for ring in rings)
-    return _flat(join_rings([ring if _area(ring) >= 0 else ring[::-1] for ring in several]))
+    return _flat(join_rings([ring if signed_area(ring) >= 0 else ring[::-1] for ring in several]))
 
 
 def _flat(points: Iterable[Point]) -> Flat:
     return array("d", chain.from_iterable(points))
 
 
-def _area(ring: Sequence[Point]) -> float:
+def signed_area(ring: Sequence[Point]) -> float:
+    """Return twice the area of a ring, below 0 if it turns counterclockwise on the screen."""
     following = (*ring[1:], ring[0])
     return sum(x * next_y - next_x * y for (x, y), (next_x, next_y) in zip(ring, following, strict=True))
 

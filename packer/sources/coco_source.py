@@ -9,28 +9,26 @@ from itertools import chain
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
+from packer.sources.by_name import shared_json
 from packer.sources.coco_file import MEMBERS, CocoFile, JsonMap, classes_in
-from packer.sources.coco_objects import CocoObject, far_off, shape_of
+from packer.sources.coco_objects import CocoObject, far_off, number_in, shape_of
 from packer.sources.path_finder import ImageNames
 from packer.sources.paths import (
     FolderSplit,
     as_bytes,
     as_text,
     check_count,
-    extension_of,
     file_of,
     file_splits,
     folder_splits,
     is_of_split,
     some_paths,
     splits_in,
-    stem_of,
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import read_head
 from packer.stores import joined
 
-MOST_CANDIDATES = 64
 HEAD_BYTES = 4096
 KEYS = re.compile(rb'"(?:images|annotations|categories|info|licenses)"\s*:')
 FIRST_BYTES = 1 << 16
@@ -207,11 +205,12 @@ class CocoSource(BaseSource):
 
 def _fields(file: CocoFile, found: list[CocoObject], rles: tuple[Json, ...] | None) -> dict[str, tuple[Json, ...]]:
     fields: dict[str, tuple[Json, ...]] = {
-        "iscrowd": tuple([int(bool(one.iscrowd)) for one in found]),
+        "iscrowd": tuple([int(bool(number_in(one.iscrowd))) for one in found]),
         "category_id": tuple([one.category_id for one in found]),
     }
     if "area" in file.fields:
-        fields["area"] = tuple([one.area if isinstance(one.area, (int, float)) else None for one in found])
+        areas = [number_in(one.area) for one in found]
+        fields["area"] = tuple([area if isinstance(area, (int, float)) else None for area in areas])
     if rles is not None and "counts" in file.fields:
         fields["rle"] = rles
     return fields
@@ -228,19 +227,10 @@ def _coco_files(tree: Tree) -> dict[bytes, JsonMap]:
     return {joined(tree.root, path): file for path, (_, file) in kinds.items()}
 
 
-def _candidates(tree: Tree) -> list[bytes]:
-    """Return the JSON files that are not the label of one image, those near the root first."""
-    found = [path for path in tree.files if extension_of(path) == b".json"]
-    stems = {stem_of(image) for image in tree.images} if found else set[bytes]()
-    return sorted((path for path in found if stem_of(path) not in stems), key=lambda path: (path.count(b"/"), path))[
-        :MOST_CANDIDATES
-    ]
-
-
 def _kinds(tree: Tree) -> dict[bytes, tuple[str, JsonMap]]:
     """Return the COCO files of a tree by their paths below it, each with the `_kind` of its objects."""
     kinds = {}
-    for path in _candidates(tree):
+    for path in shared_json(tree):
         with suppress(PackerError):
             if KEYS.search(read_head(tree, path, HEAD_BYTES)) and (kind := _kind(file := JsonMap(tree, path, ""))):
                 kinds[path] = kind, file

@@ -53,6 +53,8 @@ FEWEST_ALIKE = 2
 """Fewer paths that are not written as those of the images may be chance."""
 MOST_DIGITS = 9
 MOST_PLACES = 128
+OF_VIA = b"region_shape_attributes"
+"""In the header of a table of VIA, whose cells are JSON."""
 """Number of columns searched for a path, half of them at each end."""
 
 
@@ -199,6 +201,8 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     try:
         lines = as_lines(read_head(tree, path, MIB), "").split(b"\n")
     except (BadLabel, UsageError):
+        return False
+    if lines and OF_VIA in lines[0]:
         return False
     some = [*lines[:LOOKS], *spread(lines[LOOKS:], LOOKED_AT)]  # the first may all be of one image
     if are_class_names(lines):

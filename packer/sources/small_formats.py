@@ -1,21 +1,17 @@
-"""Small formats of labels, each a file for each image or for all: Create ML, VoTT, LabelMe, WIDER FACE, Datumaro's."""
+"""Small formats of labels, each a file for all images: Create ML, VoTT, WIDER FACE, and the formats of Datumaro."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
-from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from numpy import asarray
 
-from packer.errors import BadInput, BadLabel, NotInstalled, UsageError, option, printable
-from packer.images.masks import color_codes, read_mask_header
-from packer.images.pillow import decode_values
-from packer.model.annotation import Mask, Point
+from packer.errors import BadLabel, NotInstalled, UsageError, option, printable
 from packer.sources.by_name import (
     MASK,
     Bitmap,
@@ -23,14 +19,12 @@ from packer.sources.by_name import (
     ImageEntry,
     LabelledObjects,
     NamedFilesSource,
-    extent,
-    files_like,
     read_json,
     whole_size,
 )
-from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, number, spread, stem_of
-from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
-from packer.sources.tree import MIB, lines_of, needed, read_file, read_head
+from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, number
+from packer.sources.source import Choice, SourceOptions, Tree
+from packer.sources.tree import MIB, lines_of, needed, read_file
 from packer.system.machine import install_command
 
 
@@ -107,114 +101,6 @@ class VottSource(NamedFilesSource):
     read = staticmethod(_vott_entries)
 
 
-WORDS = (b'"shapes"', b'"imagePath"', b'"imageData"')
-
-
-# LabelMe's JSON, one file per image: polygons, rectangles, points, flags.
-#
-# Single points are the landmarks of the image, in the order of their labels.
-
-
-class LabelMeSource(ByNameSource):
-    """The JSON files that LabelMe writes. The annotations of all images are held in memory."""
-
-    def __init__(self, tree: Tree, options: SourceOptions) -> None:
-        entries, files = [], []
-        self._names: list[str] | None = None
-        self._with_masks = options.instance_masks
-        stems = {stem_of(image) for image in tree.images}
-        for path in files_like(tree, b".json"):
-            try:
-                content = read_json(tree, path)
-                if not isinstance(content, dict) or "shapes" not in content:
-                    continue  # package.json, config.json
-                entries.append(self._entry(path, content, stems))
-            except BadLabel as error:
-                entries.append(ImageEntry(printable(path), stem_of(path), error, folder_of(path)))
-            files.append(path)
-        super().__init__(tree, options, entries, files)
-
-    @staticmethod
-    def recognize(tree: Tree) -> list[Choice]:
-        """Return LabelMe if a few of the JSON files have its keys."""
-        files = files_like(tree, b".json")
-        seen = [path for path in spread(files, LOOKS) if _is_labelme(read_head(tree, path, 4096, 4096))]
-        if not seen:
-            return []
-        return [Choice("labelme", f"JSON files such as {printable(seen[0])} have the keys of LabelMe")]
-
-    def _entry(self, path: bytes, content: dict[str, Any], stems: set[bytes]) -> ImageEntry:
-        # the tool keeps the old name of an image that was renamed together with its file
-        claimed = content.get("imagePath")
-        name = stem_of(path) if stem_of(path) in stems or not isinstance(claimed, str) else as_bytes(claimed)
-        objects: LabelledObjects | BadLabel = (shapes := LabelledObjects(with_masks=self._with_masks))
-        points: dict[str, Point] = {}
-        size = whole_size(content.get("imageWidth"), content.get("imageHeight"))
-        try:
-            for shape in content["shapes"]:
-                _add_labelme_shape(shapes, shape, points, size)
-            if points:
-                shapes.landmarks = self._landmarks(points)
-            shapes.labels += [flag for flag, there in (content.get("flags") or {}).items() if there is True]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            objects = BadLabel(path, f"is not as LabelMe writes it: {error!r}", "fix the label")
-        return ImageEntry(printable(path), name, objects, folder_of(path), None, size)
-
-    def _landmarks(self, points: dict[str, Point]) -> tuple[Point, ...]:
-        names = sorted(points, key=_natural)
-        self._names = self._names or names
-        if names != self._names:
-            raise ValueError(f"its points are {names}, those of the first file {self._names}")
-        return tuple(points[name] for name in names)
-
-
-def _is_labelme(head: bytes) -> bool:
-    return sum(word in head for word in WORDS) > 1
-
-
-def _add_labelme_shape(
-    objects: LabelledObjects, shape: dict[str, Any], points: dict[str, Point], size: tuple[int, int] | None
-) -> None:
-    kind, name, corners = name_in(shape.get("shape_type") or "polygon"), name_in(shape["label"]), shape["points"]
-    fields = {}
-    if (group := shape.get("group_id")) is not None:
-        name_in(group)
-        fields = {"group": group}
-    if kind == "polygon":
-        objects.add(name, polygon=corners, fields=fields)
-    elif kind == "rectangle":
-        box = extent(corners)
-        if objects.with_masks:  # LabelMe fills it, too (labelme.utils.shape_to_mask)
-            left, top, right, bottom = box
-            objects.shapes[len(objects.boxes)] = ([left, top, right, top, right, bottom, left, bottom],)
-        objects.add(name, box, fields=fields)
-    elif kind == MASK:
-        left, top, *_ = (int(coordinate(value)) for value in extent(corners))
-        objects.add_mask(name, Bitmap(partial(_labelme_mask, shape["mask"]), (left, top), size), fields)
-    elif kind == "point":
-        if name in points:
-            raise ValueError(f"there are two points {name}")
-        ((x, y),) = corners
-        points[name] = (coordinate(x), coordinate(y))
-    else:
-        objects.no_field[kind] += 1
-
-
-def _labelme_mask(text: str) -> Mask:
-    """Return the pixels of a mask: a picture in base64. Raise ValueError if it cannot be read."""
-    data = b64decode(text, validate=True)
-    try:
-        values = decode_values(data, read_mask_header(data, True, len(data)))
-    except BadInput as error:
-        raise ValueError(f"its mask {error.problem}") from None
-    return color_codes(values) if values.ndim == 3 else values
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts p10 after p9."""
-    return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d*)", name)]
-
-
 FIELDS = ("blur", "expression", "illumination", "invalid", "occlusion", "pose")
 FACE = "face"
 MOST_BYTES = 256 * MIB
@@ -276,12 +162,12 @@ FORMATS = {
     "align_celeba": ("anno/list_landmarks_align_celeba.txt",),
     "mpii_json": ("mpii_annotations.json",),
     "imagenet_txt": ("synsets.txt",),
-    "label_me": (),
     "mot_seq": ("gt/gt.txt",),
 }
 """Name of a Datumaro format -> parts of the lower-case paths of files by which it is recognized."""
 MOVED = {
     "dota": "dota", "kitti_detection": "kitti", "icdar_text_localization": "icdar", "open_images": "openimages",
+    "label_me": "labelme",
 }  # fmt: skip
 """Those that packer reads itself -> its kind."""
 NO_FIELD = {"polyline": "line", "caption": "caption", "ellipse": "ellipse", "cuboid_3d": "cuboid"}

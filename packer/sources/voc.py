@@ -191,6 +191,7 @@ def _tag(element: Element) -> str:
 MOST_XML_BYTES = MIB
 MOST_SPLIT_BYTES = 64 * MIB
 SEGMENTATION = b"Segmentation"
+OF_LABELME = re.compile(rb"<(?:pt|segm|imagesize|sourceAnnotation)>")
 
 
 class VocSource(ByStemSource):
@@ -299,10 +300,16 @@ def _xml_files(tree: Tree) -> list[bytes]:
     return [path for path in tree.files if extension_of(path) == b".xml"]
 
 
+def of_labelme(data: bytes) -> bool:
+    """Return whether XML is of LabelMe's web tool, whose root has the name of VOC's."""
+    return OF_LABELME.search(data) is not None and b"<bndbox" not in data
+
+
 def _is_annotation(tree: Tree, path: bytes, damaged: bool) -> bool:
     """Return False for valid XML of another kind, and `damaged` if it cannot be read."""
     try:
-        return parse_xml(read_file(tree, path, MOST_XML_BYTES), path).tag == "annotation"
+        data = read_file(tree, path, MOST_XML_BYTES)
+        return parse_xml(data, path).tag == "annotation" and not of_labelme(data)
     except BadLabel:
         return damaged
 

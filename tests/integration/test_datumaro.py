@@ -75,21 +75,10 @@ def test_a_list_of_imagenet_has_splits(tmp_path: Path) -> None:
     assert source.in_split(b"images/img_0004.jpg") and not source.in_split(b"images/img_0001.jpg")
 
 
-def test_labelme_of_the_web_tool_has_polygons(tmp_path: Path) -> None:
-    corners = "".join(f"<pt><x>{x}</x><y>{y}</y></pt>" for x, y in ((1, 2), (9, 2), (9, 8)))
-    xml = (
-        "<annotation><filename>a.jpg</filename><folder></folder><source></source><imagesize><nrows>30</nrows><ncols>40"
-        "</ncols></imagesize><object><name>cat</name><deleted>0</deleted><verified>0</verified><occluded>no</occluded>"
-        "<attributes></attributes><parts><hasparts></hasparts><ispartof></ispartof></parts><id>0</id><date></date>"
-        f"<polygon><username>me</username>{corners}</polygon></object></annotation>"
-    )
-    files: draw.Files = {"Images/a.jpg": PHOTO, "Annotations/a.xml": xml}
-    annotation = opened(tmp_path, files, "datumaro:label_me").annotate(b"Images/a.jpg")
-    assert annotation.polygons == (((1, 2), (9, 2), (9, 8)),) and annotation.boxes == ((1, 2, 9, 8),)
-
-
 def test_what_it_cannot_read_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Datumaro cannot read it as celeba"):
         opened(tmp_path, draw.photos(), "datumaro:celeba")
     with pytest.raises(UsageError, match=r"cifar.* is not a format for Datumaro"):
         opened(tmp_path, draw.photos(), "datumaro:cifar")  # its importer unpickles
+    with pytest.raises(UsageError, match=r"is not a format for Datumaro.*labelme"):
+        opened(tmp_path, draw.photos(), "datumaro:label_me")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,53 @@ def cvat_with_mask(mask: Masks, left: int, top: int) -> bytes:
     ).encode()
 
 
-BITMAPS = {"labelme": ("a.json", labelme_with_mask), "cvat": ("annotations.xml", cvat_with_mask)}
+def brush_of(mask: Masks) -> list[int]:
+    """A mask as Label Studio packs it, alpha after three colors: half of the runs as values, half as runs."""
+    values = np.repeat(mask.ravel() * 255, 4).tolist()
+    bits = f"{len(values):032b}{8 - 1:05b}" + "".join(f"{size - 1:04b}" for size in (3, 4, 8, 16))
+    at = 0
+    while at < len(values):
+        stop = next((i for i in range(at, len(values)) if values[i] != values[at]), len(values))
+        count = stop - at
+        if count <= 8 and at % 8:
+            bits += "000" + f"{count - 1:03b}" + "".join(f"{value:08b}" for value in values[at:stop])
+        else:
+            bits += "111" + f"{count - 1:016b}{values[at]:08b}"
+        at = stop
+    return [int(bits[i : i + 8].ljust(8, "0"), 2) for i in range(0, len(bits), 8)]
+
+
+def labelstudio_with_mask(mask: Masks, left: int, top: int) -> bytes:
+    whole = np.zeros((30, 40), np.uint8)
+    whole[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
+    polygon = {"points": [[x * 2.5, y / 0.3] for x, y in ((2, 2), (12, 2), (7, 11))], "polygonlabels": ["cell"]}
+    values = [
+        polygon, {"format": "rle", "rle": brush_of(whole), "brushlabels": ["dot"]},
+        {"x": 2.5, "y": 2 / 0.3, "width": 10, "height": 7 / 0.3, "rotation": 0, "rectanglelabels": ["dot"]},
+    ]  # fmt: skip
+    results = [
+        {"id": f"r{i}", "original_width": 40, "original_height": 30, "from_name": "x", "to_name": "y", "value": value}
+        for i, value in enumerate(values)
+    ]
+    return json.dumps([{"annotations": [{"result": results}], "data": {"image": "/data/upload/a.png"}}]).encode()
+
+
+def supervisely_with_mask(mask: Masks, left: int, top: int) -> bytes:
+    data = base64.b64encode(zlib.compress(picture(mask * 255))).decode("ascii")
+    things = [
+        {"geometryType": "polygon", "classTitle": "cell", "points": {"exterior": [[2.0, 2], [12, 2], [7, 11]]}},
+        {"geometryType": "bitmap", "classTitle": "dot", "bitmap": {"data": data, "origin": [left, top]}},
+        {"geometryType": "rectangle", "classTitle": "dot", "points": {"exterior": [[1, 2.25], [5, 9]]}},
+    ]
+    return json.dumps({"tags": [], "size": {"width": 40, "height": 30}, "objects": things}).encode()
+
+
+BITMAPS = {
+    "labelme": ("a.json", labelme_with_mask),
+    "cvat": ("annotations.xml", cvat_with_mask),
+    "labelstudio": ("tasks.json", labelstudio_with_mask),
+    "supervisely": ("ann/a.png.json", supervisely_with_mask),
+}
 
 
 @pytest.mark.parametrize("kind", BITMAPS)
@@ -215,10 +262,10 @@ def test_bitmaps(kind: str, tmp_path: Path) -> None:
     wanted = np.zeros((30, 40), np.uint8)
     wanted[5:14, 20:34] = mask
     assert np.array_equal(found[1], wanted)
-    filled = np.zeros((30, 40), np.uint8)  # as LabelMe fills rectangles; boxes of CVAT are no shapes
+    filled = np.zeros((30, 40), np.uint8)  # as LabelMe fills rectangles; boxes of the others are no shapes
     filled[2:9, 1:5] = kind == "labelme"
     assert np.array_equal(found[2], filled)
-    assert pack.manifest.counts.get("boxes_without_mask", 0) == (kind == "cvat")
+    assert pack.manifest.counts.get("boxes_without_mask", 0) == (kind != "labelme")
     assert np.array_equal(found[0], decoded([[2.0, 2, 12, 2, 7, 11]], 30, 40))
     assert annotation.boxes[1].tolist() == [20, 5, 34, 14]
     without = build(source, labels=kind, instance_masks=False)
@@ -230,6 +277,12 @@ LIES = [
     ("labelme", "iVBOR", "iVBOX"),
     ("cvat", "40", "400000000"),
     ("cvat", "14", "15"),
+    ("labelstudio", '"rle": [0, 0', '"rle": [0, 1'),
+    ("labelstudio", '"original_width": 40', '"original_width": 41'),
+    ("labelstudio", '"original_width": 40', '"original_width": 400000000'),
+    ("supervisely", '"width": 40', '"width": 400000000'),
+    ("supervisely", '"data": "e', '"data": "f'),
+    ("supervisely", '"data": "eJ', '"data": "'),
 ]
 
 

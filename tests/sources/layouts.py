@@ -334,27 +334,128 @@ def dlib() -> str:
     )
 
 
-def via() -> str:
-    """VGG Image Annotator."""
+def labelme_web(name: str) -> str:
+    """The XML of the web tool: a box or polygon for each box, and one that was deleted."""
+    kinds = ("<type>bounding_box</type>", "")
+    things = "".join(
+        f"<object><name>{cls}</name><deleted>0</deleted><verified>0</verified><occluded>no</occluded><attributes/>"
+        f"<parts><hasparts/><ispartof/></parts><date/><id>{i}</id>{kinds[i % 2]}<polygon><username>a</username>"
+        + "".join(f"<pt><x>{x}</x><y>{y}</y></pt>" for x, y in ((x1, y1), (x2, y1), (x2, y2), (x1, y2)))
+        + "</polygon></object>"
+        for i, (cls, x1, y1, x2, y2) in enumerate(BOXES[name])
+    )
+    gone = "<object><name>gone</name><deleted>1</deleted><polygon><pt><x>1</x><y>1</y></pt></polygon></object>"
+    source = "<source><sourceImage>x</sourceImage><sourceAnnotation>LabelMe Webtool</sourceAnnotation></source>"
+    size = f"<imagesize><nrows>{HEIGHT}</nrows><ncols>{WIDTH}</ncols></imagesize>"
+    return (
+        f"<annotation><filename>{name}.jpg</filename><folder>animals</folder>{source}{size}{things}{gone}</annotation>"
+    )
+
+
+def via_regions(name: str) -> list[Any]:
+    """The regions of an image: rectangles, and polygons of four corners."""
+    regions: list[Any] = []
+    for i, (cls, x1, y1, x2, y2) in enumerate(BOXES[name]):
+        rect = {"name": "rect", "x": x1, "y": y1, "width": x2 - x1, "height": y2 - y1}
+        ring = {"name": "polygon", "all_points_x": [x1, x2, x2, x1], "all_points_y": [y1, y1, y2, y2]}
+        regions.append({"shape_attributes": (rect, ring)[i % 2], "region_attributes": {"animal": cls}})
+    return regions
+
+
+def via(version: int = 2, project: bool = False) -> str:
+    """VGG Image Annotator: annotations as JSON of version 1 or 2, or a project."""
+    images = {}
+    for name in BOXES:
+        regions: Any = via_regions(name)
+        entry = {"filename": f"{name}.jpg", "size": 999, "file_attributes": {}}
+        if version == 1:
+            regions = {str(i): region for i, region in enumerate(regions)}
+            entry = {"fileref": "", "base64_img_data": "", **entry}
+        images[f"{name}.jpg999"] = {**entry, "regions": regions}
+    if not project:
+        return json.dumps(images)
+    attributes = {"region": {"animal": {"type": "dropdown", "options": dict.fromkeys(CLASSES, "")}}, "file": {}}
     return json.dumps({
-        f"{name}.jpg999": {"filename": f"{name}.jpg", "size": 999, "file_attributes": {}, "regions": [
-            {"shape_attributes": {"name": "rect", "x": x1, "y": y1, "width": x2 - x1, "height": y2 - y1},
-             "region_attributes": {"animal": cls}} for cls, x1, y1, x2, y2 in boxes]}
-        for name, boxes in BOXES.items()
+        "_via_settings": {"ui": {}, "core": {"buffer_size": 18}, "project": {"name": "animals"}},
+        "_via_img_metadata": images, "_via_attributes": attributes, "_via_data_format_version": "2.0.10",
+        "_via_image_id_list": list(images),
     })  # fmt: skip
 
 
+def via_csv() -> str:
+    head = "filename,file_size,file_attributes,region_count,region_id,region_shape_attributes,region_attributes"
+    rows: list[list[Any]] = []
+    for name, boxes in BOXES.items():
+        regions = via_regions(name) or [{"shape_attributes": {}, "region_attributes": {}}]
+        rows += [[f"{name}.jpg", 999, "{}", len(boxes), i, json.dumps(region["shape_attributes"]),
+                  json.dumps(region["region_attributes"])] for i, region in enumerate(regions)]  # fmt: skip
+    return table(rows, head)
+
+
+def via_coco() -> str:
+    """As VIA 2.0.8 exports it: flat polygons, ids of images as text."""
+    ids = {cls: i for i, cls in enumerate(CLASSES, 1)}
+    objects = [
+        {"id": f"{i}{j}", "image_id": str(i), "category_id": ids[cls], "bbox": [x1, y1, x2 - x1, y2 - y1],
+         "segmentation": [x1, y1, x2, y1, x2, y2, x1, y2], "area": (x2 - x1) * (y2 - y1), "iscrowd": 0}
+        for i, boxes in enumerate(BOXES.values()) for j, (cls, x1, y1, x2, y2) in enumerate(boxes)
+    ]  # fmt: skip
+    images = [{"id": i, "width": WIDTH, "height": HEIGHT, "file_name": f"{name}.jpg", "license": 1, "date_captured": ""}
+              for i, name in enumerate(BOXES)]  # fmt: skip
+    categories = [{"supercategory": "animal", "id": i, "name": cls} for cls, i in ids.items()]
+    return json.dumps({"info": {}, "images": images, "annotations": objects, "licenses": [], "categories": categories})
+
+
+UPLOADED = "0a1b2c3d-"
+
+
+def label_studio_regions(name: str) -> list[Any]:
+    """Each box in percents, with its size and labels: a rectangle, or a polygon of four corners."""
+    regions: list[Any] = []
+    for i, (cls, x1, y1, x2, y2) in enumerate(BOXES[name]):
+        (left, right), (top, bottom) = ([x * 100 / WIDTH for x in (x1, x2)], [y * 100 / HEIGHT for y in (y1, y2)])
+        rect = {"x": left, "y": top, "width": right - left, "height": bottom - top, "rotation": 0}
+        ring = {"points": [[left, top], [right, top], [right, bottom], [left, bottom]], "closed": True}
+        regions.append([{**rect, "rectanglelabels": [cls]}, {**ring, "polygonlabels": [cls]}][i % 2])
+    return regions
+
+
 def label_studio() -> str:
+    """Its JSON, of images that were uploaded."""
+    tasks: list[Any] = []
+    for i, name in enumerate(BOXES, 1):
+        results = [
+            {"original_width": WIDTH, "original_height": HEIGHT, "image_rotation": 0, "value": value, "id": f"r{j}",
+             "from_name": "label", "to_name": "image", "type": list(value)[-1], "origin": "manual"}
+            for j, value in enumerate(label_studio_regions(name))
+        ]  # fmt: skip
+        note = {"id": i, "completed_by": 1, "result": results, "was_cancelled": False, "ground_truth": False}
+        file = f"{UPLOADED}{name}.jpg"
+        tasks.append({"id": i, "annotations": [note], "file_upload": file, "drafts": [], "predictions": [],
+                      "data": {"image": f"/data/upload/1/{file}"}, "meta": {}, "project": 1})  # fmt: skip
+    return json.dumps(tasks)
+
+
+def label_studio_min() -> str:
+    size = {"original_width": WIDTH, "original_height": HEIGHT}
     return json.dumps([
-        {"id": i, "file_upload": f"{name}.jpg", "data": {"image": f"/data/upload/1/{name}.jpg"}, "annotations": [
-            {"result": [{"type": "rectanglelabels", "value": {"x": x1 / WIDTH * 100, "y": y1 / HEIGHT * 100,
-             "width": 5, "height": 5, "rectanglelabels": [cls]}} for cls, x1, y1, x2, y2 in boxes]}]}
-        for i, (name, boxes) in enumerate(BOXES.items())
+        {"image": f"/data/local-files/?d=set%2F{name}.jpg", "id": i,
+         "label": [value | size for value in label_studio_regions(name)],
+         "annotator": 1, "annotation_id": i, "created_at": "2024-01-01T00:00:00Z", "lead_time": 7.5}
+        for i, name in enumerate(BOXES, 1)
     ])  # fmt: skip
 
 
 def supervisely(name: str) -> str:
-    return json.dumps({"size": {"height": HEIGHT, "width": WIDTH}, "tags": [], "objects": [
-        {"classTitle": cls, "geometryType": "rectangle", "points": {"exterior": [[x1, y1], [x2, y2]], "interior": []}}
-        for cls, x1, y1, x2, y2 in BOXES[name]
+    """As its SDK writes it: corners and points are numbers of pixels."""
+    return json.dumps({"description": "", "tags": [], "size": {"height": HEIGHT, "width": WIDTH}, "objects": [
+        {"id": i, "classTitle": cls, "geometryType": "rectangle", "tags": [],
+         "points": {"exterior": [[x1, y1], [x2 - 1, y2 - 1]], "interior": []}}
+        for i, (cls, x1, y1, x2, y2) in enumerate(BOXES[name])
     ]})  # fmt: skip
+
+
+def supervisely_project(folder: str = "ds0/") -> Files:
+    meta = {"classes": [{"title": cls, "shape": "rectangle", "color": "#fff"} for cls in CLASSES], "tags": []}
+    return photos(f"{folder}img/") | {f"{folder}ann/{name}.jpg.json": supervisely(name) for name in BOXES} | {
+        "meta.json": json.dumps(meta)}  # fmt: skip

@@ -7,7 +7,6 @@ suggests and what they find.
 from __future__ import annotations
 
 import importlib.util
-import json
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,13 +190,18 @@ LAYOUTS = [
     Layout("imagefolder of Hugging Face", draw.photos("train/") | {"train/metadata.jsonl": draw.metadata()},
            Found("jsonl")),
     Layout("VoTT", draw.photos() | {"vott-json-export/animals-export.json": draw.vott()}, Found("vott")),
-    Layout("VGG Image Annotator", draw.photos() | {"via_region_data.json": draw.via()},
-           "via_region_data.json names images", {"labels": ("none",)}, Found("none", 4, 0, 0)),
+    Layout("LabelMe of the web", draw.photos("Images/animals/") | {
+        f"Annotations/animals/{name}.xml": draw.labelme_web(name) for name in NAMES}, Found("labelme")),
+    Layout("VIA's project", draw.photos("images/") | {"animals.json": draw.via(project=True)}, Found("via")),
+    Layout("VIA's JSON", draw.photos() | {"via_region_data.json": draw.via()}, Found("via")),
+    Layout("VIA's JSON, version 1", draw.photos("train/") | {"train/via_region_data.json": draw.via(1)}, Found("via")),
+    Layout("VIA's CSV", draw.photos() | {"via_export_csv.csv": draw.via_csv()}, Found("via")),
+    Layout("VIA's COCO", draw.photos() | {"via_export_coco.json": draw.via_coco()}, Found("coco")),
     Layout("Label Studio's JSON", draw.photos() | {"project-1-at-2024.json": draw.label_studio()},
-           "project-1-at-2024.json names images", {"labels": ("none",)}, Found("none", 4, 0, 0)),
-    Layout("Supervisely", draw.photos("ds0/img/") | {f"ds0/ann/{n}.jpg.json": draw.supervisely(n) for n in NAMES}
-           | {"meta.json": json.dumps({"classes": [{"title": "dog"}]})},
-           "4 .json files have names of images", {"labels": ("none",)}, Found("none", 4, 0, 0)),
+           Found("labelstudio")),
+    Layout("Label Studio's JSON-MIN", draw.photos("set/") | {"result.json": draw.label_studio_min()},
+           Found("labelstudio")),
+    Layout("Supervisely", draw.supervisely_project(), Found("supervisely", note="1 file left unread (meta.json)")),
     # sets with formats of their own
     Layout("WIDER FACE", EVENTS | {"wider_face_split/wider_face_train_bbx_gt.txt": draw.wider(),
            "wider_face_split/readme.txt": "x, y, w, h"}, Found("widerface", 4, 1)),

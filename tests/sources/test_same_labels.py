@@ -30,6 +30,8 @@ FORMATS: dict[str, Any] = {
         for name, boxes in draw.BOXES.items())},
     "cvat": lambda: {"annotations.xml": draw.cvat()},
     "labelme": lambda: {f"{name}.json": draw.labelme(name, f"images/{name}.jpg") for name in draw.BOXES},
+    "via": lambda: {"via.json": draw.via()},
+    "labelstudio": lambda: {"labels.json": draw.label_studio()},
     "createml": lambda: {"_annotations.createml.json": draw.createml()},
     "jsonl": lambda: {"images/metadata.jsonl": draw.metadata()},
     "vott": lambda: {"animals-export.json": draw.vott()},
@@ -120,6 +122,9 @@ SETS: dict[str, tuple[str, Any]] = {
     "cvat": ("cvat:lists/a.xml", lambda: draw.photos("images/") | {"lists/a.xml": draw.cvat()}),
     "labelme": ("labelme", lambda: draw.photos("images/") | {
         f"jsons/{name}.json": draw.labelme(name, f"..\\images\\{name}.jpg") for name in draw.BOXES}),
+    "via": ("via:csv/via.csv", lambda: draw.photos("images/") | {"csv/via.csv": draw.via_csv()}),
+    "labelstudio": ("labelstudio", lambda: draw.photos("set/") | {"result.json": draw.label_studio_min()}),
+    "supervisely": ("supervisely", draw.supervisely_project),
     "createml": ("createml", lambda: draw.photos("train/") | {"train/_annotations.createml.json": draw.createml()}),
     "vott": ("vott", lambda: draw.photos() | {"json/animals-export.json": draw.vott()}),
     "widerface": ("widerface", lambda: draw.photos("WIDER_train/images/0--Parade/") | {

@@ -577,7 +577,7 @@ def test_labels_beside_the_archive_and_in_it(found, tmp_path, monkeypatch):
     tree, _ = found(a_zip({"1.jpg": IMAGE, "2.jpg": IMAGE, "l/a.csv": b"1.jpg,dog\n2.jpg,dog\n"}), "s.zip")
     for file, label in (("a.csv", "cat"), ("l/a.csv", "dog"), ("../s.zip/l/a.csv", "dog"), ("./l/a.csv", "dog")):
         assert open_source(f"list:{file}", tree, SourceOptions(columns="path label")).annotate(b"1.jpg").label == label
-    for kind in ("list", "coco", "dlib", "cvat", "createml", "vott", "widerface"):
+    for kind in ("list", "coco", "dlib", "cvat", "via", "labelstudio", "createml", "vott", "widerface"):
         with pytest.raises(UsageError, match="there is no such file; name the file, relative to this folder or to the"):
             open_source(f"{kind}:b.csv", tree, SourceOptions())
 

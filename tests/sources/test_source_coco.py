@@ -259,6 +259,21 @@ def test_what_names_nothing_is_listed_with_its_id_and_line(make_tree):
         assert f"({words})" in error.where and file == "c.json" and lines[int(line) - 1].strip() == "{"
 
 
+def test_numbers_as_text_and_flat_polygons(make_tree):
+    """As Roboflow and VIA write them."""
+    ring = [1, 2, 4, 2, 4, 5]
+    objects = [
+        thing(1, "7", "1", bbox=["1.5000", "2", 3, "3e0"], segmentation=ring, area="9.5", iscrowd="0"),
+        thing(2, "7", 1, bbox=[], segmentation=[list(map(str, ring))], keypoints=["1", "2", "2"]),
+    ]
+    tree = make_tree({"a.jpg": "", "c.json": text(coco([image(7, "a.jpg", width="40", height="30.0")], objects))})
+    found = opened(tree).annotate(b"a.jpg")
+    assert found.boxes == ((1.5, 2, 4.5, 5), (1, 2, 4, 5)) and found.image_size == (40, 30)
+    assert [list(one) for one in found.polygons] == [ring, ring]
+    assert len({*found.box_labels}) == 1 and found.keypoints[1] == ((1.5, 2.5, 2),)
+    assert found.box_fields["area"][0] == 9.5 and found.box_fields["iscrowd"] == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("images", "objects", "problem"),
     [
@@ -267,13 +282,14 @@ def test_what_names_nothing_is_listed_with_its_id_and_line(make_tree):
         ([image(1, "a.jpg")], [thing(5, 1), thing(5, 1)], "another object has the same id as object 5 at c.json:1"),
         ([image("x", "a.jpg")], [thing("y", "x"), thing("y", "x")], "another object has the same id as object .y. at"),
         ([image(1, "a.jpg", width=-3)], [], "its size is -3 by 30"),
-        ([image(1, "a.jpg", width="40")], [], "its size is .40. by 30"),
+        ([image(1, "a.jpg", width="40px")], [], "its size is .40px. by 30"),
         ([image(1, "a.jpg")], [thing(5, 1, 9)], "is of category 9, which is not in the file"),
         ([image(1, "a.jpg")], [thing(5, 1, [9])], "is of category .9., which is not in the file"),
         ([image(1, "a.jpg")], [thing(5, 1, bbox=(1, 2, 3))], "its bbox has 3 numbers"),
         ([image(1, "a.jpg")], [thing(5, 1, bbox=(1, 2, -3, 3))], "the width of its bbox, -3, is below 0"),
         ([image(1, "a.jpg")], [thing(5, 1, bbox=(1, 2e10, 3, 3))], "2e.10 is not a coordinate"),
-        ([image(1, "a.jpg")], [thing(5, 1, bbox=(1, "2", 3, 3))], "Expected `float`, got `str`"),
+        ([image(1, "a.jpg")], [thing(5, 1, bbox=(1, "2,5", 3, 3))], "Expected `float`, got `str`"),
+        ([image(1, "a.jpg")], [thing(5, 1, bbox=(1, "nan", 3, 3))], "Expected `float`, got `str`"),
         ([image(1, "a.jpg")], [thing(5, 1, bbox=())], "has no bbox"),
         ([image(1, "a.jpg")], [thing(5, 1, segmentation=[[1, 2, 3, 4, 5, 6, 7]])], "7 numbers, an x without y"),
         (
@@ -282,7 +298,7 @@ def test_what_names_nothing_is_listed_with_its_id_and_line(make_tree):
             r"json:1 \(object 5\).*-2e.10 is not a coordinate",
         ),
         ([image(1, "a.jpg")], [thing(5, 1, segmentation=[[1, 2, 3, 4, 5, 1e300]] * 2)], "1e.300 is not a coordinate"),
-        ([image(1, "a.jpg")], [thing(5, 1, segmentation=[1, 2, 3, 4, 5, 6])], "Expected `array`"),
+        ([image(1, "a.jpg")], [thing(5, 1, segmentation=[[[1, 2], [3, 4], [5, 6]]])], "Expected `float`, got `array`"),
     ],
 )
 def test_bad_entries(make_tree, images, objects, problem):

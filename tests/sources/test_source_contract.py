@@ -62,6 +62,22 @@ LAYOUTS = {
         "g.jpg": "", "u.jpg": "", "b.jpg": "", "g.json": LABELME % "g", "b.json": '{"shapes": 7}',
         "x.json": LABELME % "x",
     },
+    "via": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "via.json": "{" + ", ".join(
+            f'"{name}.jpg9": {{"filename": "{name}.jpg", "size": 9, "file_attributes": {{}}, "regions": {regions}}}'
+            for name, regions in (("g", "[]"), ("b", "7"), ("x", "[]"))) + "}",
+    },
+    "labelstudio": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", "result.json": "[" + ", ".join(
+            f'{{"id": 1, "annotations": [{{"completed_by": 1, "result": {results}}}], "file_upload": "{name}.jpg", '
+            f'"data": {{"image": "/data/upload/1/{name}.jpg"}}}}'
+            for name, results in (("g", "[]"), ("b", "7"), ("x", "[]"))) + "]",
+    },
+    "supervisely": {
+        "img/g.jpg": "", "img/u.jpg": "", "img/b.jpg": "", **{
+            f"ann/{name}.jpg.json": f'{{"tags": [], "size": {{"width": 4, "height": 3}}, "objects": {objects}}}'
+            for name, objects in (("g", "[]"), ("b", "7"), ("x", "[]"))},
+    },
     "createml": {
         "g.jpg": "", "u.jpg": "", "b.jpg": "", "_annotations.createml.json": "[" + ", ".join(
             f'{{"image": "{name}.jpg", "annotations": [{{"label": "c", "coordinates": '

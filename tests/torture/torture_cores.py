@@ -12,7 +12,7 @@ from torture_adopt import reader_of, seeds
 from torture_archives import ARCHIVES, read_members
 from torture_held import FINDER, refused
 from torture_labels import Target, check_finite, check_named
-from torture_seeds import EDITS, INSTANCE_SHAPES, INSTANCES, SEEDS_OF, WITH_MASKS
+from torture_seeds import EDITS, INSTANCE_SHAPES, INSTANCES, SEEDS_OF, VIA_TABLES, WITH_MASKS
 from torture_texts import read_masks, read_shapes, read_stored_instances
 
 from packer.errors import UsageError
@@ -154,7 +154,18 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
     "coco-map": (Target(objects.read_coco_map, SEEDS_OF["coco"]), ("sources.coco_file",)),
     "labelme": (
         Target(objects.read_labelme, SEEDS_OF["labelme"]),
-        ("sources.small_formats", "sources.by_name"),
+        ("sources.labelme", "sources.by_name"),
+    ),
+    "labelme-web": (Target(objects.read_labelme_web, SEEDS_OF["labelme-web"]), ("sources.labelme", "sources.by_name")),
+    "via": (Target(objects.read_via, SEEDS_OF["via"]), ("sources.via", "sources.by_name")),
+    "via-table": (Target(objects.read_via_table, VIA_TABLES), ("sources.via", "sources.by_name")),
+    "labelstudio": (
+        Target(objects.read_labelstudio, SEEDS_OF["labelstudio"]),
+        ("sources.labelstudio", "sources.by_name"),
+    ),
+    "supervisely": (
+        Target(objects.read_supervisely, SEEDS_OF["supervisely"]),
+        ("sources.supervisely", "sources.by_name"),
     ),
     "createml": (
         Target(objects.read_createml, SEEDS_OF["createml"]),

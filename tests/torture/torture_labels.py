@@ -60,6 +60,7 @@ PHOTO = image_file(0, 40, 30, "PNG")
 HEADER = Header("jpeg", 40, 30, 3, 8, orientation=6)
 ROOT = os.path.realpath(tempfile.mkdtemp(prefix="packer-torture-"))
 atexit.register(shutil.rmtree, ROOT, ignore_errors=True)
+os.mkdir(f"{ROOT}/ann")
 _written: list[str] = []
 _contents: dict[str, bytes] = {}
 
@@ -229,6 +230,10 @@ LABEL_FILES = {
     "dlib": ("faces.xml",),
     "cvat": ("annotations.xml", "more.xml"),
     "labelme": ("frame_000000.json", "c.json"),
+    "labelme-web": ("frame_000000.xml", "c.xml"),
+    "via": ("via.json", "more.csv"),
+    "labelstudio": ("train.json", "val.json"),
+    "supervisely": ("ann/frame_000000.jpg.json", "ann/c.json"),
     "createml": ("train.json", "val.json"),
     "vott": ("a-export.json", "b-export.json"),
     "widerface": ("wider_face_train_bbx_gt.txt", "wider_face_val_bbx_gt.txt"),
@@ -273,7 +278,7 @@ def reader_of(kind: str, json_base: Any = None) -> Callable[[bytes], str]:
         masks = bool(choice & 4) and WITH_MASKS and kind != "openimages"  # they are files of their own
         options = SourceOptions(split="train" if choice & 32 else None, rle_polygons=masks, instance_masks=masks)
         files = dict(zip(LABEL_FILES[kind], texts, strict=False))
-        return _labels(kind, choice, files, options, auto=choice & 0xE0 == 0xE0)
+        return _labels(kind.partition("-")[0], choice, files, options, auto=choice & 0xE0 == 0xE0)
 
     return read
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import marshal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from torture_held import AllImages, annotations_of, held, instead, refused
@@ -13,7 +14,18 @@ from torture_seeds import BASES, WITH_MASKS
 
 from packer.errors import BadLabel, UsageError
 from packer.model.annotation import RawAnnotation
-from packer.sources import by_name, coco_file, json_lines, json_sets, small_formats
+from packer.sources import (
+    by_name,
+    coco_file,
+    coco_objects,
+    json_lines,
+    json_sets,
+    labelme,
+    labelstudio,
+    small_formats,
+    supervisely,
+    via,
+)
 from packer.sources.coco_objects import Rules, far_off, key_of, shape_of
 from packer.sources.paths import json_text
 
@@ -73,12 +85,24 @@ def of_json(kind: str, entries: Callable[[Any], Iterator[by_name.ImageEntry]]) -
     return read
 
 
+def of_text(entries: Callable[[Any], Iterator[by_name.ImageEntry]], name: str) -> Callable[[bytes], str]:
+    """Return the core of a source of texts."""
+
+    def read(data: bytes) -> str:
+        try:
+            return annotations_of(entries(held(data[1:])), name)
+        except (UsageError, BadLabel) as error:
+            return refused(error, name)
+
+    return read
+
+
 def of_labelme(tree: Any) -> Iterator[by_name.ImageEntry]:
     content = by_name.read_json(tree, b"a.json")
     if isinstance(content, dict) and "shapes" in content:
-        source = object.__new__(small_formats.LabelMeSource)
-        source._names, source._with_masks = None, WITH_MASKS
-        yield source._entry(b"a.json", content, {b"a"})
+        source = object.__new__(labelme.LabelMeSource)
+        source._with_masks = WITH_MASKS
+        yield from by_name.with_landmarks([source._entry(b"a.json", content, {b"a"})])
 
 
 def of_createml(tree: Any) -> Iterator[by_name.ImageEntry]:
@@ -96,6 +120,28 @@ def of_jsonl(tree: Any) -> Iterator[by_name.ImageEntry]:
 
 
 read_jsonl = of_json("jsonl", of_jsonl)
+
+
+def of_named(kind: type[by_name.NamedFilesSource], file: bytes) -> Callable[[Any], Iterator[by_name.ImageEntry]]:
+    """Return what reads the entries of a source from one file."""
+
+    def entries(tree: Any) -> Iterator[by_name.ImageEntry]:
+        source = object.__new__(kind)
+        source.notes, source.instance_masks = [], WITH_MASKS
+        yield from by_name.with_landmarks(list(source.entries(tree, [file])))
+
+    return entries
+
+
+def of_web(tree: Any) -> Iterator[by_name.ImageEntry]:
+    yield from by_name.with_landmarks(list(labelme.xml_entries(replace(tree, files=(b"a.xml",)), [])))
+
+
+read_via = of_json("via", of_named(via.ViaSource, b"a.json"))
+read_via_table = of_text(of_named(via.ViaSource, b"a.csv"), "a.csv")
+read_labelstudio = of_json("labelstudio", of_named(labelstudio.LabelStudioSource, b"a.json"))
+read_supervisely = of_json("supervisely", of_named(supervisely.SuperviselySource, b"ann/a.json"))
+read_labelme_web = of_text(of_web, "a.xml")
 read_labelme, read_createml = of_json("labelme", of_labelme), of_json("createml", of_createml)
 read_vott = of_json("vott", of_vott)
 read_bdd100k = of_json("bdd100k", lambda tree: json_sets._bdd_entries(tree, b"a.json", WITH_MASKS))
@@ -109,7 +155,7 @@ def read_coco_object(data: bytes) -> str:
     if choice & 16:
         text = OBJECTS[choice & 3](text)
     try:
-        found = coco_file._OBJECT.decode(text)
+        found = coco_objects.read_object(text)
     except ValueError:  # msgspec's too
         return "refused"
     json_text(found.id).encode()

@@ -117,6 +117,48 @@ BASES: dict[str, Any] = {
             {"label": "x", "points": [[5, 6], [8, 8]], "shape_type": "mask", "mask": PICTURE},
         ],
     },
+    "via": {
+        "_via_settings": {},
+        "_via_img_metadata": {
+            "a.jpg9": {"filename": "a.jpg", "size": 9, "file_attributes": {"label": "x", "caption": ""}, "regions": [
+                {"shape_attributes": {"name": "rect", "x": 1, "y": 2, "width": 9, "height": 8},
+                 "region_attributes": {"class": "dog", "age": "7"}},
+                {"shape_attributes": {"name": "polygon", "all_points_x": [1, 9, 9], "all_points_y": [2, 2, 8.5]},
+                 "region_attributes": {"class": {"dog": True, "7": False}}},
+                {"shape_attributes": {"name": "circle", "cx": 5, "cy": 5, "r": 3}, "region_attributes": {}},
+            ]},
+            "c.png9": {"filename": "x/c.png", "size": 9, "regions": {"0": {
+                "shape_attributes": {"name": "point", "cx": 5, "cy": 5}, "region_attributes": {"class": "p1"}}}},
+        },
+    },
+    "labelstudio": [
+        {"id": 1, "data": {"image": "/data/upload/1/0a1b2c3d-frame_000000.jpg"}, "annotations": [
+            {"completed_by": 1, "was_cancelled": False, "updated_at": "2024", "result": [
+                {"id": "r0", "original_width": 4, "original_height": 3, "from_name": "box", "type": "rectanglelabels",
+                 "value": {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 0, "rectanglelabels": ["dog"]}},
+                {"id": "r0", "from_name": "fur", "type": "choices", "value": {"choices": ["wet"]}},
+                {"id": "r1", "value": {"x": 5, "y": 5, "width": 1, "keypointlabels": ["p1"]}, "parentID": "r0"},
+                {"id": "r2", "value": {"points": [[0, 0], [50, 0], [50, 50]], "polygonlabels": ["7"]}},
+                {"id": "r3", "value": {"format": "rle", "brushlabels": ["x"], "rle": [
+                    0, 0, 0, 48, 58, 55, 224, 0, 47, 127, 128]}},
+            ]},
+            {"completed_by": 2, "ground_truth": False, "result": []},
+        ]},
+        {"image": "/data/local-files/?d=b%2Fc.png", "id": 7, "kind": "dog", "annotator": 1, "annotation_id": 3,
+         "box": [{"x": 1, "y": 2, "width": 3, "height": 4, "rotation": 5, "original_width": 40,
+                  "original_height": 30}]},
+    ],
+    "supervisely": {
+        "tags": [{"name": "night", "value": None}, {"name": "age", "value": 7}], "size": {"width": 40, "height": 30},
+        "objects": [
+            {"classTitle": "dog", "geometryType": "rectangle", "points": {"exterior": [[1, 2], [9, 8]]},
+             "tags": [{"name": "wet", "value": "yes"}]},
+            {"classTitle": "7", "geometryType": "polygon", "points": {
+                "exterior": [[1, 1], [20, 1], [20, 20]], "interior": [[[5, 5], [9, 5], [9, 9]]]}},
+            {"classTitle": "x", "geometryType": "bitmap", "bitmap": {"origin": [2, 3], "data": PICTURE}},
+            {"classTitle": "p1", "geometryType": "point", "points": {"exterior": [[5, 6]], "interior": []}},
+        ],
+    },
     "createml": [
         {"image": "a.jpg", "annotations": [
             {"label": "dog", "coordinates": {"x": 10, "y": 12.5, "width": 6, "height": 8}},
@@ -238,6 +280,21 @@ SEEDS_OF: dict[str, list[bytes]] = {
         b"</annotations>",
         b'\x00<!DOCTYPE a [<!ENTITY b "cc">]><annotations><image name="&b;"/></annotations>',
     ],
+    "labelme-web": [
+        b"\xe0<annotation><filename>a.jpg</filename><folder>x</folder><imagesize><nrows>40</nrows><ncols>30</ncols>"
+        b"</imagesize><object><name>dog</name><deleted>0</deleted><occluded>yes</occluded><attributes>a</attributes>"
+        b"<polygon><pt><x>1</x><y>2</y></pt><pt><x>9</x><y>2</y></pt><pt><x>9.5</x><y>8</y></pt></polygon></object>"
+        b"<object><name>7</name><type>bounding_box</type><polygon><pt><x>1</x><y>2</y></pt><pt><x>9</x><y>8</y></pt>"
+        b"</polygon></object><object><name>x</name><segm><mask>m.png</mask></segm></object></annotation>",
+        b"\x08<annotation><source><sourceAnnotation>LabelMe</sourceAnnotation></source><object><name>p1</name><polygon>"
+        b"<pt><x>1</x><y>2</y></pt></polygon></object></annotation>\0\0<annotation><object><deleted>1</deleted>"
+        b"<polygon><pt/></polygon></object></annotation>",
+        b"\x00<annotation><object><name>a</name><polygon><pt><x>1</x><y>2</y></pt><pt><x>9</x><y>2</y></pt>"
+        b"<pt><x>9</x><y>8</y></pt></polygon></object><object><segm><box/></segm></object></annotation>",
+        b"\x01<annotation><filename>a.jpg</filename><imagesize><nrows/></imagesize></annotation>",
+        b"\x00<annotation><pt><x>nan</x></pt><object><polygon><pt><x>nan</x></pt></polygon></object></annotation>",
+        b'\x00<!DOCTYPE a [<!ENTITY b "cc">]><annotation><pt>&b;</pt></annotation>',
+    ],
     "widerface": [
         b"\x000--Parade/a.jpg\n2\n1 2 10 12 0 0 1 0 2 0 \n3 4 5 6 0 0 0 0 0 0 \nx/c.png\n0\n0 0 0 0 0 0 0 0 0 0 \n",
         b"\xe8a.jpg\r\n0\r\nc.png\r\n1\r\n1 2 3 4\r\n\0\0d.jpg\n1\n1.5 2 -3 4 0 0 0 0 0 0\n",
@@ -312,6 +369,17 @@ SEEDS_OF: dict[str, list[bytes]] = {
     ],
 }
 """Parser -> its seeds; the first byte of each chooses how it is read."""
+VIA_TABLES = [
+    b"\x08filename,region_shape_attributes,region_attributes,file_attributes\n"
+    b'a.jpg,"{""name"":""rect"",""x"":1,""y"":2,""width"":3,""height"":4}","{""class"":""dog""}",{}\nb.jpg,{},{},\n'
+]
+SEEDS_OF["via"] += [b"\x08{}\0\0" + table[1:] for table in VIA_TABLES]
+for kind in ("via", "labelstudio"):
+    SEEDS_OF[kind] += [
+        b"\0{",
+        b"\0null",
+        b'\0{"from_name": "_via_settings", "to_name": {"regions": 7}, "_via_settings": 7}',
+    ]
 SMALL_MAP = np.arange(48, dtype=np.float32).reshape(6, 8)
 
 

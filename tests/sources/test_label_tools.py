@@ -1,0 +1,378 @@
+"""VIA, Label Studio, Supervisely, LabelMe's web tool: every box, point, polygon and tag as another parser reads it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from drawn import image_file
+
+from packer import BuildOptions
+from packer.errors import BadLabel, NoLabel, UsageError
+from packer.packing.scan import read_inputs
+from packer.sources import open_source
+from packer.sources.source import BaseSource, SourceOptions, Tree
+
+MakeTree = Callable[[Mapping[str, bytes | str]], Tree]
+
+
+def opened(tree: Tree, spec: str = "auto", **options: Any) -> BaseSource:
+    return open_source(spec, tree, SourceOptions(**options))
+
+
+def near(found: Any, wanted: Any) -> bool:
+    return bool(np.allclose(np.array(found, float), np.array(wanted, float), atol=1e-9))
+
+
+# -- VIA
+
+RECT = {"name": "rect", "x": 3, "y": 4, "width": 10, "height": 6}
+RING = {"name": "polygon", "all_points_x": [1, 9, 9.5, 1], "all_points_y": [2, 2, 8, 7]}
+VIA = {
+    "a.jpg": ([(RECT, {"id": "7", "Class": "dog", "parts": {"tail": True, "ear": False}}),
+               (RING, {"id": "8", "Class": "", "parts": {"tail": True, "ear": True}}),
+               ({"name": "circle", "cx": 9, "cy": 9, "r": 4}, {"Class": "cat"}),
+               ({"name": "point", "cx": 5, "cy": 6.5}, {"Class": "p2"}),
+               ({"name": "point", "cx": 1, "cy": 2}, {"Class": "p10"})],
+              {"caption": "two", "label": "indoor"}),
+    "b.jpg": ([], {"caption": "", "label": "outdoor"}),
+}  # fmt: skip
+"""Image -> its regions, each a shape with its attributes, and the attributes of the file."""
+
+
+def via_json(version: int, project: bool) -> str:
+    found = {}
+    for name, (regions, of_file) in VIA.items():
+        listed: Any = [{"shape_attributes": shape, "region_attributes": values} for shape, values in regions]
+        if version == 1:
+            listed = {str(i): one for i, one in enumerate(listed)}
+        found[f"{name}99"] = {"filename": name, "size": 99, "regions": listed, "file_attributes": of_file}
+    return json.dumps({"_via_settings": {}, "_via_img_metadata": found} if project else found)
+
+
+def via_csv() -> str:
+    file = io.StringIO()
+    rows = csv.writer(file)
+    rows.writerow(["#filename", "file_size", "file_attributes", "region_count", "region_id",
+                   "region_shape_attributes", "region_attributes"])  # fmt: skip
+    for name, (regions, of_file) in VIA.items():
+        for i, (shape, values) in enumerate(regions or [({}, {})]):
+            rows.writerow([name, 99, json.dumps(of_file), len(regions), i, json.dumps(shape), json.dumps(values)])
+    return file.getvalue()
+
+
+VIA_FILES = {
+    "version 1": ("via_region_data.json", lambda: via_json(1, False)),
+    "version 2": ("via_region_data.json", lambda: via_json(2, False)),
+    "project": ("dogs.json", lambda: via_json(2, True)),
+    "table": ("via_export_csv.csv", via_csv),
+}
+
+
+@pytest.mark.parametrize("kind", VIA_FILES)
+def test_via(make_tree: MakeTree, kind: str) -> None:
+    name, write = VIA_FILES[kind]
+    source = opened(make_tree({"a.jpg": "", "b.jpg": "", name: write()}))
+    assert "--labels via:" in source.notes[0] or source.notes[0].startswith("--labels via")
+    found = source.annotate(b"a.jpg")
+    assert found.boxes == ((3, 4, 13, 10), (1, 2, 9.5, 8)) and found.box_labels == ("dog", "object")
+    assert found.polygons is not None and found.polygons[1] == ((1, 2), (9, 2), (9.5, 8), (1, 7))
+    assert found.box_fields == {"id": ("7", "8"), "parts": ("tail", ["tail", "ear"])}
+    assert found.landmarks == ((5, 6.5), (1, 2))  # p2, p10
+    assert found.label == "indoor" and found.extras == {"caption": "two"}
+    other = source.annotate(b"b.jpg")
+    assert other.boxes == () and other.label == "outdoor" and not other.extras
+    assert any("1 circle" in note for note in source.notes)
+
+
+def test_via_without_an_attribute_that_is_the_class(make_tree: MakeTree) -> None:
+    regions = [{"shape_attributes": RECT, "region_attributes": {"color": "red", "size": "big"}}]
+    content = {"a.jpg9": {"filename": "a.jpg", "size": 9, "regions": regions, "file_attributes": {}}}
+    source = opened(make_tree({"a.jpg": "", "via.json": json.dumps(content)}))
+    found = source.annotate(b"a.jpg")
+    assert found.box_labels == ("object",) and found.box_fields == {"color": ("red",), "size": ("big",)}
+    assert any('of the attributes "color", "size" none is called class' in note for note in source.notes)
+
+
+@pytest.mark.parametrize(("shape", "values"), [
+    ({"name": "rect", "x": "3", "y": 4, "width": 10, "height": 6}, {"a": "b"}),
+    ({"name": "polygon", "all_points_x": [1, 2, 3], "all_points_y": [1, 2]}, {"a": "b"}),
+    ({"name": "rect", "x": 3, "y": 4, "width": 10}, {"a": "b"}), ("rect", {"a": "b"}),
+    (RECT, {"a": {"dog": True, "cat": True}}), (RECT, {"a": [1]}),
+])  # fmt: skip
+def test_bad_regions_of_via(make_tree: MakeTree, shape: Any, values: Any) -> None:
+    regions = [{"shape_attributes": shape, "region_attributes": values}]
+    content = {"a.jpg9": {"filename": "a.jpg", "size": 9, "regions": regions, "file_attributes": {}}}
+    source = opened(make_tree({"a.jpg": "", "via.json": json.dumps(content)}), "via")
+    with pytest.raises(BadLabel, match=r"via.json: a.jpg9: is not as VIA writes it"):
+        source.annotate(b"a.jpg")
+
+
+# -- Label Studio
+
+
+def result(number: int, value: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": f"r{number}", "from_name": "label", "to_name": "image", "original_width": 200,
+            "original_height": 100, "image_rotation": 0, "value": value, **more}  # fmt: skip
+
+
+def task(results: list[Any], image: str = "/data/upload/3/0a1b2c3d-a.jpg", **more: Any) -> dict[str, Any]:
+    note = {"completed_by": 1, "was_cancelled": False, "result": results, **more}
+    return {"id": 1, "data": {"image": image}, "annotations": [note], "file_upload": "x"}
+
+
+def studio(make_tree: MakeTree, *tasks: Any, names: tuple[str, ...] = ("a.jpg",), **options: Any) -> BaseSource:
+    tree = make_tree({**dict.fromkeys(names, ""), "project-1.json": json.dumps(tasks)})
+    return opened(tree, **options)
+
+
+def test_regions_of_label_studio(make_tree: MakeTree) -> None:
+    """Percents of 200x100; a turned rectangle; a box of two results; attributes of a region."""
+    corner, angle = (25.0, 50.0), math.radians(30)
+    results = [
+        result(0, {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 0, "rectanglelabels": ["dog"]}),
+        result(1, {"x": 12.5, "y": 50, "width": 10, "height": 10, "rotation": 30, "rectanglelabels": ["cat"]}),
+        result(2, {"points": [[0, 0], [50, 0], [50, 75]], "polygonlabels": ["cat"]}),
+        result(3, {"x": 5, "y": 5, "width": 5, "height": 5, "rotation": 0}, type="rectangle", from_name="box"),
+        result(3, {"x": 5, "y": 5, "width": 5, "height": 5, "rotation": 0, "labels": ["bird"]}, type="labels"),
+        result(0, {"x": 10, "y": 20, "width": 30, "height": 40, "choices": ["wet"]}, from_name="fur", type="choices"),
+        result(2, {"text": ["a", "b"]}, from_name="note", type="textarea"),
+        result(4, {"x": 5, "y": 5, "radiusX": 5, "radiusY": 5, "ellipselabels": ["dog"]}),
+        {"from_id": "r0", "to_id": "r1", "type": "relation", "direction": "right"},
+        result(5, {"rating": 4}, from_name="quality", type="rating"),
+    ]
+    source = studio(make_tree, task(results))
+    found = source.annotate(b"a.jpg")
+    assert found.boxes is not None and found.polygons is not None
+    assert found.box_labels == ("dog", "cat", "cat", "bird")
+    assert near(found.boxes[0], (20, 20, 80, 60)) and near(found.boxes[3], (10, 5, 20, 10))
+    along, down = np.array([math.cos(angle), math.sin(angle)]) * 20, np.array([-math.sin(angle), math.cos(angle)]) * 10
+    turned = [np.array(corner) + step for step in (0 * along, along, along + down, down)]
+    assert near(found.polygons[1], turned) and near(found.boxes[1], [*np.min(turned, 0), *np.max(turned, 0)])
+    assert near(found.polygons[2], [(0, 0), (100, 0), (100, 75)])
+    assert found.box_fields == {"fur": ("wet", None, None, None), "note": (None, None, ["a", "b"], None)}
+    assert found.extras == {"quality": 4} and found.image_size == (200, 100)
+    assert any("1 ellipse, 1 relation" in note for note in source.notes)
+
+
+def test_keypoints_of_label_studio(make_tree: MakeTree) -> None:
+    """Those with a parent are of its box; others are landmarks."""
+
+    def point(number: int, name: str, x: float, **more: Any) -> dict[str, Any]:
+        return result(number, {"x": x, "y": 50, "width": 0.5, "keypointlabels": [name]}, **more)
+
+    box = {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 0, "rectanglelabels": ["dog"]}
+    results = [point(1, "right_eye", 20, parentID="r0"), result(0, box), point(2, "left_eye", 30, parentID="r0"),
+               result(3, box), point(4, "left_eye", 40, parentID="r3"), point(5, "p2", 1),
+               point(6, "p10", 2)]  # fmt: skip
+    source = studio(make_tree, task(results))
+    found = source.annotate(b"a.jpg")
+    assert found.keypoints == (((60, 50, 2), (40, 50, 2)), ((80, 50, 2), (0, 0, 0)))
+    assert source.flip_index == (1, 0) and found.landmarks == ((2, 50), (4, 50))
+    ellipse = {"x": 5, "y": 5, "radiusX": 5, "radiusY": 5, "ellipselabels": ["dog"]}
+    of_none = studio(make_tree, task([result(0, box), result(9, ellipse), point(1, "tip", 20, parentID="r9")]))
+    assert of_none.annotate(b"a.jpg").keypoints is None and of_none.annotate(b"a.jpg").landmarks == ((40, 50),)
+
+
+def test_classes_of_label_studio(make_tree: MakeTree) -> None:
+    """One choice is the class of an image; several are tags."""
+
+    def chosen(*names: str) -> list[Any]:
+        return [{"id": "c", "from_name": "kind", "to_name": "image", "type": "choices", "value": {"choices": [*names]}}]
+
+    names = ("a.jpg", "set/b c.jpg", "d.jpg")
+    images = ("/data/upload/3/0a1b2c3d-a.jpg", "/data/local-files/?d=set%2Fb%20c.jpg", "s3://bucket/x/d.jpg")
+    one = studio(make_tree, *(task(chosen("cat"), image) for image in images), names=names)
+    assert [one.annotate(name.encode()).label for name in names] == ["cat"] * 3 and one.tags is None
+    several = [chosen("cat", "dog"), chosen("bird"), []]
+    many = studio(make_tree, *map(task, several, images), names=names)
+    assert many.tags == ("bird", "cat", "dog")
+    assert [many.annotate(name.encode()).tags for name in names] == [
+        (False, True, True), (True, False, False), (False, False, False)]  # fmt: skip
+    assert many.annotate(b"a.jpg").label is None
+
+
+BOX = {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 0}
+
+
+def test_which_annotation_of_label_studio_is_read(make_tree: MakeTree) -> None:
+    def note(name: str, **more: Any) -> dict[str, Any]:
+        return {"completed_by": 1, "result": [result(0, {**BOX, "rectanglelabels": [name]})], **more}
+
+    def of(image: str, *notes: Any) -> dict[str, Any]:
+        return {"id": 1, "data": {"image": image}, "annotations": [*notes]}
+
+    source = studio(
+        make_tree,
+        of("a.jpg", note("new", updated_at="2024-02"), note("old", updated_at="2023-02")),
+        of("b.jpg", note("truth", ground_truth=True, updated_at="2023"), note("other", updated_at="2024")),
+        of("c.jpg", note("skipped", was_cancelled=True)), of("d.jpg"),
+        {"id": 5, "data": {"image": "e.jpg"}, "predictions": [note("guess")]},
+        names=tuple(f"{letter}.jpg" for letter in "abcde"),
+    )  # fmt: skip
+    assert source.annotate(b"a.jpg").box_labels == ("new",) and source.annotate(b"b.jpg").box_labels == ("truth",)
+    for name in (b"c.jpg", b"d.jpg", b"e.jpg"):
+        with pytest.raises(NoLabel, match="has no annotation"):
+            source.annotate(name)
+    assert any("1 image has several annotations" in text for text in source.notes)
+
+
+def test_json_min_of_label_studio(make_tree: MakeTree) -> None:
+    size = {"original_width": 200, "original_height": 100}
+    row = {
+        "image": "/data/upload/1/0a1b2c3d-a.jpg", "patient": "x7", "id": 1,
+        "box": [{**BOX, "rectanglelabels": ["dog"], **size}], "kind": "indoor",
+        "many": {"choices": ["p", "q"]}, "annotator": 1, "annotation_id": 1, "created_at": "2024",
+    }  # fmt: skip
+    source = studio(make_tree, row)
+    found = source.annotate(b"a.jpg")
+    assert found.boxes is not None and near(found.boxes[0], (20, 20, 80, 60)) and found.box_labels == ("dog",)
+    assert source.tags == ("indoor", "p", "q") and found.tags == (True, True, True)
+
+
+@pytest.mark.parametrize(("value", "problem"), [
+    ({**BOX, "rectanglelabels": ["a", "b"]}, "several labels: a, b"), ({**BOX, "x": "1"}, "is not a coordinate"),
+    ({"points": [[1, 2, 3]], "polygonlabels": ["a"]}, "too many values"), ([], "is not as Label Studio writes it"),
+])  # fmt: skip
+def test_bad_regions_of_label_studio(make_tree: MakeTree, value: Any, problem: str) -> None:
+    with pytest.raises(BadLabel, match=f"project-1.json: task 1: .*{problem}"):
+        studio(make_tree, task([result(0, value)])).annotate(b"a.jpg")
+
+
+def test_an_image_that_was_turned_in_label_studio(make_tree: MakeTree) -> None:
+    with pytest.raises(BadLabel, match="turned in Label Studio"):
+        studio(make_tree, task([result(0, BOX, image_rotation=90)])).annotate(b"a.jpg")
+
+
+# -- Supervisely
+
+
+def sly(make_tree: MakeTree, objects: list[Any], tags: list[Any] | None = None, name: str = "a.jpg.json") -> Any:
+    content = {"description": "", "tags": tags or [], "size": {"width": 40, "height": 30}, "objects": objects}
+    tree = make_tree({"ds/img/a.jpg": "", "ds/img/b.jpg": "", f"ds/ann/{name}": json.dumps(content), "meta.json": "{}"})
+    return lambda **options: opened(tree, **options)
+
+
+HOLED: dict[str, Any] = {
+    "classTitle": "ring", "geometryType": "polygon",
+    "tags": [{"name": "wet", "value": None}, {"name": "age", "value": 3}],
+    "points": {"exterior": [[2, 2], [22, 2], [22, 20], [2, 20]], "interior": [[[6, 6], [10, 6], [10, 12], [6, 12]]]},
+}  # fmt: skip
+
+
+def test_objects_of_supervisely(make_tree: MakeTree) -> None:
+    """Whole numbers are those of pixels: both corners of a rectangle are inside, points are centers."""
+    objects = [
+        {"classTitle": "dog", "geometryType": "rectangle", "points": {"exterior": [[9, 8], [3, 4]], "interior": []}},
+        {"classTitle": "p2", "geometryType": "point", "points": {"exterior": [[1, 2]], "interior": []}},
+        {"classTitle": "p10", "geometryType": "point", "points": {"exterior": [[5, 6]], "interior": []}},
+        {"classTitle": "x", "geometryType": "line", "points": {"exterior": [[5, 6], [7, 8]], "interior": []}},
+        HOLED,
+    ]
+    tags = [{"name": "night", "value": None}, {"name": "train"}, {"name": "city", "value": "Ulm"}]
+    source = sly(make_tree, objects, tags)(split="train")
+    found = source.annotate(b"ds/img/a.jpg")
+    assert found.boxes == ((3, 4, 10, 9), (2.5, 2.5, 22.5, 20.5)) and found.box_labels == ("dog", "ring")
+    assert found.landmarks == ((1.5, 2.5), (5.5, 6.5)) and found.label == "night" and found.extras == {"city": "Ulm"}
+    assert found.box_fields == {"wet": (None, 1), "age": (None, 3.0)}
+    assert source.in_split(b"ds/img/a.jpg") and not source.in_split(b"ds/img/b.jpg")
+    assert any("1 line" in note for note in source.notes)
+
+
+@pytest.mark.parametrize("name", ["a.jpg.json", "a.json"])
+def test_fractions_of_supervisely_are_used_unchanged(make_tree: MakeTree, name: str) -> None:
+    exact = {"classTitle": "dog", "points": {"exterior": [[3, 4.25], [9, 8]], "interior": []}}
+    assert sly(make_tree, [exact], name=name)().annotate(b"ds/img/a.jpg").boxes == ((3, 4.25, 9, 8),)
+
+
+def area(polygon: Any) -> float:
+    x, y = np.array(polygon, float).T
+    return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
+
+
+def test_holes_of_supervisely(make_tree: MakeTree) -> None:
+    """The polygon has the area without the hole, and the mask its pixels."""
+    found = sly(make_tree, [HOLED])().annotate(b"ds/img/a.jpg")
+    assert area(found.polygons[0]) == 20 * 18 - 4 * 6
+    coco = pytest.importorskip("pycocotools.mask", reason="needs pycocotools")
+    source = sly(make_tree, [HOLED])(instance_masks=True)
+    (shape,) = source.annotate(b"ds/img/a.jpg").rles
+    rings = [
+        [v + 0.5 for point in ring for v in point]
+        for ring in (HOLED["points"]["exterior"], *HOLED["points"]["interior"])
+    ]
+    outer, hole = (coco.decode(coco.frPyObjects([ring], 30, 40))[..., 0] for ring in rings)
+    assert np.array_equal(coco.decode({**shape, "counts": shape["counts"].encode()}), outer & ~hole)
+
+
+# -- LabelMe of the web
+
+
+def web(things: str) -> str:
+    return f"<annotation><filename>renamed.jpg</filename><folder>f</folder><imagesize/>{things}</annotation>"
+
+
+def thing(name: str, points: Any, more: str = "") -> str:
+    ring = "".join(f"<pt><x>\n{x}\n</x><y>{y}</y></pt>" for x, y in points)
+    return f"<object><name>\n{name}\n</name><deleted>0</deleted>{more}<polygon>{ring}</polygon></object>"
+
+
+def test_labelme_of_the_web(make_tree: MakeTree) -> None:
+    xml = web(
+        thing("car", [(1, 2), (9, 2), (9.5, 8)], "<occluded>yes</occluded><attributes>red, old</attributes>")
+        + thing("van", [(1, 2), (9, 2), (9, 8), (1, 8)], "<type>bounding_box</type><occluded>no</occluded>")
+        + thing("eye", [(5, 6)]) + thing("gone", [(1, 1)]).replace("<deleted>0", "<deleted>1")
+        + thing("edge", [(1, 1), (2, 2)])
+        + "<object><name>x</name><deleted>0</deleted><segm><mask>a_mask_0.png</mask></segm></object>"
+    )  # fmt: skip
+    source = opened(make_tree({"Images/f/a.jpg": "", "Annotations/f/a.xml": xml}))
+    found = source.annotate(b"Images/f/a.jpg")
+    assert found.boxes == ((1, 2, 9.5, 8), (1, 2, 9, 8)) and found.box_labels == ("car", "van")
+    assert found.polygons == (((1, 2), (9, 2), (9.5, 8)), ()) and found.landmarks == ((5, 6),)
+    assert found.box_fields == {"occluded": (1, 0), "attributes": ("red, old", "")}
+    assert any("1 line, 1 mask in a file" in note for note in source.notes)
+
+
+def test_points_that_are_objects_are_left_out(make_tree: MakeTree) -> None:
+    things = thing("car", [(1, 2), (9, 2), (9, 8)]) + thing("cell", [(1, 2)]) + thing("cell", [(3, 4)])
+    source = opened(make_tree({"a.jpg": "", "a.xml": web(things)}), "labelme")
+    assert source.annotate(b"a.jpg").landmarks is None and any("2 points" in note for note in source.notes)
+
+
+# -- kinds that find nothing, and files that are left over
+
+
+@pytest.mark.parametrize(("spec", "files"), [
+    ("via", {"via.json": '{"a.jpg9": {"filename": "a.jpg", "regions": [], "file_attributes": {}}}'}),
+    ("labelme", {"a.json": '{"shapes": [], "imagePath": "a.jpg", "imageData": null}'}),
+])  # fmt: skip
+def test_a_kind_that_finds_no_label_of_any_image(
+    make_tree: MakeTree, spec: str, files: dict[str, str], tmp_path: Any
+) -> None:
+    make_tree(files)
+    (tmp_path / "src" / "a.jpg").write_bytes(image_file(1, 40, 30))
+    with pytest.raises(UsageError, match=f"labels=.{spec}.: finds no label of any image; .*=.none"):
+        read_inputs(BuildOptions(str(tmp_path / "src"), labels=(spec,)))
+    assert read_inputs(BuildOptions(str(tmp_path / "src"), labels=("none",))).rows == 1
+
+
+LEFT_OVER = {
+    "V7": ("all.json", '{"schema_ref": "https://darwin-public", "item": {"name": "%s.jpg"}}\n'),
+    "Labelbox": ("export.ndjson", '{"data_row": {"external_id": "%s.jpg"}}\n'),
+    "VIA 3": ("via.json", '{"project": {"vid_list": []}, "file": {"1": {"fname": "%s.jpg"}}}\n'),
+}
+
+
+@pytest.mark.parametrize("tool", LEFT_OVER)
+def test_a_file_of_a_tool_that_is_not_read_is_named(make_tree: MakeTree, tool: str) -> None:
+    name, line = LEFT_OVER[tool]
+    text = "".join(line % f"img_{i}" for i in range(4))
+    tree = make_tree({**{f"img_{i}.jpg": "" for i in range(4)}, name: text})
+    with pytest.raises(UsageError, match=f"{name} names images, as {tool} writes it"):
+        opened(tree)
