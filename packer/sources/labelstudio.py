@@ -231,8 +231,7 @@ class _StudioTask:
             left, top = self._pixels(value["x"], value["y"])
             width, height = self._pixels(value["width"], value["height"])
             if angle := coordinate(value.get("rotation") or 0):
-                corners = _turned(left, top, width, height, angle)
-                objects.add(name, polygon=corners, fields=region.fields)
+                objects.add(name, obb=_turned(left, top, width, height, angle), fields=region.fields)
             else:
                 objects.add(name, (left, top, left + width, top + height), fields=region.fields)
         else:

@@ -154,7 +154,9 @@ def test_regions_of_label_studio(make_tree: MakeTree) -> None:
     assert near(found.boxes[0], (20, 20, 80, 60)) and near(found.boxes[3], (10, 5, 20, 10))
     along, down = np.array([math.cos(angle), math.sin(angle)]) * 20, np.array([-math.sin(angle), math.cos(angle)]) * 10
     turned = [np.array(corner) + step for step in (0 * along, along, along + down, down)]
-    assert near(found.polygons[1], turned) and near(found.boxes[1], [*np.min(turned, 0), *np.max(turned, 0)])
+    assert found.obb is not None and near(found.obb[1], turned)
+    assert near(found.obb[0], [(20, 20), (80, 20), (80, 60), (20, 60)])
+    assert near(found.boxes[1], [*np.min(turned, 0), *np.max(turned, 0)])
     assert near(found.polygons[2], [(0, 0), (100, 0), (100, 75)])
     assert found.box_fields == {"fur": ("wet", None, None, None), "note": (None, None, ["a", "b"], None)}
     assert found.extras == {"quality": 4} and found.image_size == (200, 100)
