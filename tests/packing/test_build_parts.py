@@ -210,7 +210,7 @@ BAD = {
         as_npy(np.full((24, 36, 2), -1e300)),
         "has values that float32 cannot hold: up to 1e+300",
     ),
-    "pickle": ("code/im1.npy", as_npy(np.array([None])), "is not an array of numbers"),
+    "pickle": ("code/im1.npy", as_npy(np.array([None])), "is an array of object in a .npy file, not of numbers"),
     "latin": ("said/im1.txt", b"\xe4", "is not UTF-8 text"),
     "no json": ("more/im1.json", b"{", "is not JSON"),
     "lossy": ("depth/im1.png", picture(np.zeros((24, 36, 3), np.uint8), ".jpg"), "is a JPEG, which changes values"),

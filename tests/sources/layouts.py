@@ -459,3 +459,18 @@ def supervisely_project(folder: str = "ds0/") -> Files:
     meta = {"classes": [{"title": cls, "shape": "rectangle", "color": "#fff"} for cls in CLASSES], "tags": []}
     return photos(f"{folder}img/") | {f"{folder}ann/{name}.jpg.json": supervisely(name) for name in BOXES} | {
         "meta.json": json.dumps(meta)}  # fmt: skip
+
+
+def open_images() -> Files:
+    corners, flags = "XMin,XMax,YMin,YMax", "IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"
+    head = f"ImageID,Source,LabelName,Confidence,{corners},{flags}\n"
+    rows = [
+        f"{name},xclick,/m/{cls},1,{x1 / WIDTH},{x2 / WIDTH},{y1 / HEIGHT},{y2 / HEIGHT},0,0,0,0,0\n"
+        for name, boxes in BOXES.items() for cls, x1, y1, x2, y2 in boxes
+    ]  # fmt: skip
+    names = "LabelName,DisplayName\n" + "".join(f"/m/{cls},{cls}\n" for cls in CLASSES)
+    tags = "ImageID,Source,LabelName,Confidence\n" + "".join(f"{name},verification,/m/dog,0\n" for name in BOXES)
+    return {
+        "train-annotations-bbox.csv": head + "".join(rows), "oidv7-class-descriptions.csv": names,
+        "train-annotations-human-imagelabels.csv": tags,
+    }  # fmt: skip

@@ -36,6 +36,8 @@ FORMATS: dict[str, Any] = {
     "jsonl": lambda: {"images/metadata.jsonl": draw.metadata()},
     "vott": lambda: {"animals-export.json": draw.vott()},
     "coco": lambda: draw.coco("annotations/instances_train.json", "images/"),
+    "bdd100k": lambda: {"labels/det.json": draw.bdd100k()},
+    "kitti": lambda: {f"label_2/{name}.txt": draw.kitti(name) for name in draw.BOXES},
     "dota": lambda: {f"labelTxt/{name}.txt": draw.dota(name) for name in draw.BOXES},
 }  # fmt: skip
 
@@ -129,6 +131,14 @@ SETS: dict[str, tuple[str, Any]] = {
     "vott": ("vott", lambda: draw.photos() | {"json/animals-export.json": draw.vott()}),
     "widerface": ("widerface", lambda: draw.photos("WIDER_train/images/0--Parade/") | {
         "wider_face_split/wider_face_train_bbx_gt.txt": draw.wider()}),
+    "kitti": ("kitti", lambda: draw.photos("training/image_2/") | {
+        f"training/label_2/{name}.txt": draw.kitti(name) for name in draw.BOXES}),
+    "visdrone": ("visdrone", lambda: draw.photos("images/") | {
+        f"annotations/{name}.txt": draw.visdrone(name) for name in draw.BOXES}),
+    "icdar": ("icdar", lambda: draw.photos("images/") | {f"gt/gt_{n}.txt": draw.icdar(n) for n in draw.BOXES}),
+    "bdd100k": ("bdd100k", lambda: draw.photos("images/") | {"labels/det.json": draw.bdd100k()}),
+    "crowdhuman": ("crowdhuman", lambda: draw.photos("Images/") | {"annotation_train.odgt": draw.crowdhuman()}),
+    "openimages": ("openimages", lambda: draw.photos("train/") | draw.open_images()),
     "jsonl": ("jsonl", lambda: draw.photos("train/") | {"train/metadata.jsonl": draw.metadata()}),
 }  # fmt: skip
 """Source -> the value of its labels, with FILE relative to the source, and how to draw its set."""

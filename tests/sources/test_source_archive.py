@@ -552,7 +552,7 @@ def test_files_that_are_no_source_say_what_to_give(tmp_path, name, data, problem
 
 
 def test_datumaro_reads_no_archives(found):
-    tree, _ = found(a_zip({"training/image_2/1.png": IMAGE, "training/label_2/1.txt": b"dog 0 0 0 1 1 9 9\n"}), "s.zip")
+    tree, _ = found(a_zip({"mot/img1/1.png": IMAGE, "mot/gt/gt.txt": b"1,1,1,1,9,9,1,1,1\n"}), "s.zip")
     with pytest.raises(UsageError, match="reads no archives"):
         open_source("auto", tree, SourceOptions())
 
