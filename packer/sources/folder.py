@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from copy import copy
 from itertools import chain, combinations
@@ -31,6 +31,7 @@ from packer.sources.paths import (
     stem_of,
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
+from packer.stores import is_url
 
 NOTHING = RawAnnotation(origin="")
 
@@ -128,7 +129,7 @@ class FolderSource(BaseSource):
             return []
         if splits and tops_of(folders, base) - splits:
             return []  # some of the folders are splits and others are not
-        if any(_is_dataset(tree, base + top) for top in classes):
+        if any(_is_dataset(tree, base + top) for top in classes) or _are_few_archives(tree, classes):
             return []
         below = f" below the splits {', '.join(sorted(map(printable, splits)))}" if splits else ""
         return [Choice("folder", f"the images are in {plural(len(classes), 'class folder')}{below}")]
@@ -207,6 +208,14 @@ def _is_part(name: bytes) -> bool:
     return bool(splits_in(name) or {*re.split(rb"[-_. ]", name.lower())} & IMAGE_FOLDERS)
 
 
+def _are_few_archives(tree: Tree, classes: set[bytes]) -> bool:
+    """Return whether the folders are archives of one image or two each: classes have more."""
+    archives = () if tree.members is None or is_url(tree.root) else tree.members.archives
+    if not classes <= {stem_of(one.path) for one in archives}:
+        return False
+    return min(Counter(image.partition(b"/")[0] for image in tree.images).values()) <= SEVERAL
+
+
 def _is_dataset(tree: Tree, folder: bytes) -> bool:
     """Return whether a folder has a folder of images beside one of labels, as each year in VOCdevkit."""
     inside = {name.lower() for name in _subfolders(tree, folder + b"/")}
@@ -269,7 +278,13 @@ MASK_FOLDERS = LABEL_FOLDERS | frozenset(
     b" gtfine gtcoarse semantic semantic_rgb instance instances stuffthingmaps".split()
 )
 """Folders with a second picture of each image (compared in lower case), which are not classes."""
-OR_MASKS = f"they do not look like masks; if they are: {option('mask', 'FOLDER')}"
+OF_PARTS = frozenset(
+    b"images image imgs annotations annotation gt groundtruth labels depth disparity disp rgb normals flow".split()
+)
+"""Words in the names of folders that hold one part of each record: images_prepped_train/, RGBLeft/, DepthLeft/."""
+WORDS = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+OR_MASKS = f"; they do not look like masks; if they are: {option('mask', 'FOLDER')}"
+OR_PARTS = f"; if they belong together: {option('mask', 'FOLDER')} or {option('part', 'NAME=FOLDER:KIND')}"
 MASK_NAME = re.compile(rb"[-_ ]?(?:masks?|gt|annot|annotations?|labels?|seg|segmentation)", re.IGNORECASE)
 """What follows the name of a folder of images in that of its masks: train_masks/, valannot/."""
 MASK_ENDING = re.compile(
@@ -297,7 +312,7 @@ def _masks_beside(tree: Tree) -> str | None:
     found = [image for image, name in plain.items() if name in there]
     if len(found) < SEVERAL:
         return None
-    return f"{len(found)} images are named like masks of others ({some_paths(found)}); {OR_MASKS}"
+    return f"{len(found)} images are named like masks of others ({some_paths(found)}){OR_MASKS}"
 
 
 def _without_extension(image: bytes) -> bytes:
@@ -324,7 +339,8 @@ def _paired_folders(tree: Tree) -> str | None:
     """Describe two folders with pictures of the same things, such as images/ and masks/; None if there are none.
 
     Class folders may number their images alike (cat/001.jpg, dog/001.jpg). Two folders are a pair if one is named like
-    a folder of masks or images, or if they are the only two and the names they share are more than numbers.
+    a folder of masks, images or another part, or if they are the only two and the names they share are more than
+    numbers.
     """
     folders = sorted(folder[:-1] for folder in image_folders(tree))[:MOST_FOLDERS]
     pairs = list(_pairs(folders))
@@ -334,22 +350,20 @@ def _paired_folders(tree: Tree) -> str | None:
         if (folder := folder_of(image)) in stems:
             stems[folder].add(MASK_ENDING.sub(b"", stem_of(image)))
             endings[folder].add(extension_of(image))
-    for first, second, is_named in pairs:
+    for first, second, hint in pairs:
         one, other = stems[first], stems[second]
-        if is_named:
+        if hint:
             alike = 2 * len(one & other) >= min(len(one), len(other))
         else:
             alike = one == other and len(one) >= SEVERAL
             alike = alike and (not endings[first] & endings[second] or not _is_count(one))
         if alike:
-            return f"{quoted_value(first + b'/')} and {quoted_value(second + b'/')} hold images of the same names" + (
-                f"; {OR_MASKS}" if is_named else ""
-            )
+            return f"{quoted_value(first + b'/')} and {quoted_value(second + b'/')} hold images of the same names{hint}"
     return None
 
 
-def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool]]:
-    """Yield pairs of folders whose paths differ in one part: named as a pair (True), or the only two (False)."""
+def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, str]]:
+    """Yield pairs of folders whose paths differ in one part, with what to say if they are named as a pair."""
     there = set(folders)
     siblings: dict[tuple[bytes, bytes], list[tuple[bytes, bytes]]] = defaultdict(list)
     for folder in folders:
@@ -357,15 +371,23 @@ def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, bool]]:
         for i, part in enumerate(parts):
             siblings[b"/".join(parts[:i]), b"/".join(parts[i + 1 :])].append((part, folder))
         if parts[-1].lower() in MASK_FOLDERS and folder_of(folder) in there:
-            yield folder_of(folder), folder, True
+            yield folder_of(folder), folder, OR_MASKS
     for group in siblings.values():
         if len(group) > MOST_SIBLINGS:
             continue
         for (name, first), (other, second) in combinations(group, 2):
-            is_named = bool({name.lower(), other.lower()} & (MASK_FOLDERS | IMAGE_FOLDERS)) or _is_mask_of(name, other)
             are_splits = SPLIT_FOLDER.fullmatch(name) and SPLIT_FOLDER.fullmatch(other)
-            if not are_splits and (is_named or len(group) == 2):
-                yield first, second, is_named
+            hint = _hint_of(name, other)
+            if not are_splits and (hint or len(group) == 2):
+                yield first, second, hint
+
+
+def _hint_of(name: bytes, other: bytes) -> str:
+    """Return what to say if two folders are named as images and their masks, or as two parts; "" if they are not."""
+    if {name.lower(), other.lower()} & (MASK_FOLDERS | IMAGE_FOLDERS) or _is_mask_of(name, other):
+        return OR_MASKS
+    one, two = ({word.lower() for word in WORDS.findall(each)} for each in (name, other))
+    return OR_PARTS if one != two and (one | two) & OF_PARTS else ""
 
 
 def _is_count(stems: set[bytes]) -> bool:

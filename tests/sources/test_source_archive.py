@@ -27,7 +27,7 @@ from packer.files.tar_members import Files as PlainFiles
 from packer.files.tar_members import one_by_one, tar_members
 from packer.files.zip_members import members_by_zipfile, plain_files
 from packer.packing.build_options import BuildOptions
-from packer.sources import open_source, places
+from packer.sources import open_source, places, recognize
 from packer.sources.places import Archive, Place, SourceFile, held_open
 from packer.sources.source import SourceOptions, Tree
 from packer.sources.tree import find_tree, read_file, read_head
@@ -601,3 +601,12 @@ def test_a_zip_whose_first_member_begins_before_it(found):
     data[end + 16 : end + 20] = struct.pack("<L", struct.unpack("<L", data[end + 16 : end + 20])[0] + 9)
     with pytest.raises(UsageError, match="is damaged"):
         found(bytes(data), "s.zip")
+
+
+@pytest.mark.parametrize(("count", "spec"), [(1, "none"), (2, "none"), (3, "folder")])
+def test_archives_are_classes_only_if_each_has_several_images(tmp_path, count, spec):
+    """As ImageNet has a tar for each class; two zips of downloads are none."""
+    for name, images in (("cat", count), ("dog", 9)):
+        (tmp_path / f"{name}.zip").write_bytes(a_zip({f"{name}{i}.jpg": IMAGE for i in range(images)}))
+    tree, _ = find_tree(str(tmp_path))
+    assert recognize(tree, SourceOptions()).spec == spec

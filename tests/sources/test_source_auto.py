@@ -148,6 +148,9 @@ def test_a_map_of_class_numbers_is_no_label(make_tree):
     ({"set/1.jpg": "", "set/masks/1.png": ""}, '"set/" and "set/masks/"'),
     ({f"{d}/{i}.{e}": "" for d, e in (("a", "jpg"), ("b", "png")) for i in range(3)}, '"a/" and "b/"'),
     ({f"{d}/{i}.png": "" for d in "AB" for i in ("sea", "sky")}, '"A/" and "B/"'),
+    ({f"{d}_prepped_train/{i}.png": "" for d in ("images", "annotations") for i in range(3)}, '"annotations_prepped_'),
+    ({f"{d}Left/{i:06d}.png": "" for d in ("RGB", "GT", "Depth") for i in range(3)}, '"DepthLeft/" and '),
+    ({f"{d}/{i:04d}.png": "" for d in ("left", "right", "disparity") for i in range(3)}, '"disparity/" and "left/"'),
     ({f"{d}/{i}.png": "" for d in "AB" for i in (139, 285, 632)}, '"A/" and "B/"'),
 ])  # fmt: skip
 def test_folders_of_pairs_stop(make_tree, files, message):
@@ -167,6 +170,7 @@ def test_pairs_are_packed_where_the_labels_are_said(make_tree):
     {f"{d}/1 ({i}).jpg": "" for d in ("cat", "dog") for i in range(5)},
     {"mask/1.jpg": "", "mask/2.jpg": "", "no mask/3.jpg": "", "no mask/4.jpg": ""},
     {f"{d}/{i}.jpg": "" for d in ("mask", *"abcdefgh") for i in range(3)},
+    {f"{d}/{d}{i}.jpg": "" for d in ("depth charge", "flowGauge") for i in range(5)},
 ])  # fmt: skip
 def test_class_folders_may_share_names(make_tree, files):
     assert recognize(make_tree(files), SourceOptions()).spec == "folder"
