@@ -23,10 +23,12 @@ from packer.sources.coco_objects import check_pixels, join_rings, signed_area
 from packer.sources.path_finder import FileImages, ImageNames
 from packer.sources.paths import (
     are_splits,
+    as_bytes,
     check_count,
     coordinate,
     extension_of,
     file_of,
+    folder_of,
     folder_splits,
     in_order,
     is_text,
@@ -284,6 +286,9 @@ class ByNameSource(BaseSource):
             if images is None:
                 images = in_folder[entry.folder] = names.of_file(b"/".join([tree.root, entry.folder, b""]))
             found = images.find(entry.name) or images.find(entry.or_name)
+            if len(found) > 1 and entry.split:  # each subset of a project may have a frame_000000.jpg
+                split = as_bytes(entry.split).lower()
+                found = [path for path in found if split in folder_of(path).lower().split(b"/")] or found
             if len(found) > 1:
                 problem = f"{quoted_value(entry.name)} may be any of {some_paths(found)}"
                 self._bad.append(BadLabel(entry.origin, problem, "write its path below the source"))

@@ -378,3 +378,19 @@ def test_a_file_of_a_tool_that_is_not_read_is_named(make_tree: MakeTree, tool: s
     tree = make_tree({**{f"img_{i}.jpg": "" for i in range(4)}, name: text})
     with pytest.raises(UsageError, match=f"{name} names images, as {tool} writes it"):
         opened(tree)
+
+
+def test_equal_names_in_the_subsets_of_a_project_of_cvat(make_tree: MakeTree) -> None:
+    """Each subset has its own frame_000000.jpg, in a folder of its name."""
+    parts = {"Train": (1, 2, 9, 8), "Validation": (3, 4, 20, 21)}
+    entries = "".join(
+        f'<image id="{i}" name="frame_000000.jpg" subset="{name}" width="40" height="30"><box label="dog" occluded="0"'
+        f' xtl="{box[0]}" ytl="{box[1]}" xbr="{box[2]}" ybr="{box[3]}"/></image>'
+        for i, (name, box) in enumerate(parts.items())
+    )
+    files = {f"images/{name}/frame_000000.jpg": "" for name in parts}
+    tree = make_tree(files | {"annotations.xml": f"<annotations><version>1.1</version>{entries}</annotations>"})
+    source = open_source("cvat", tree, SourceOptions())
+    for name, box in parts.items():
+        assert source.annotate(f"images/{name}/frame_000000.jpg".encode()).boxes == (box,)
+    assert list(source.unmatched_labels()) == []
