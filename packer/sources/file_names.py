@@ -36,6 +36,12 @@ NO_CLASSES = frozenset(
 LOOKED_AT, IMAGES_EACH, LISTED = 4096, 4, 8
 """Images that are looked at, those of each class that there must be on average, and classes that are listed."""
 
+KNOWN = (
+    (re.compile(rb"-?\d+_c\d+(?:s\d+)?_.+"), r"name:(?P<class>-?\d+)_c(?P<camera>\d+)"),  # Market-1501, DukeMTMC, MARS
+    (re.compile(rb"\d{1,3}_[01]_[0-4]_\d{14,}.*"), r"name:(?P<value>\d+)_(?P<gender>[01])_(?P<race>\d)_"),  # UTKFace
+)
+"""Names of the images of known sets, and the expressions of their labels."""
+
 
 class NameSource(BaseSource):
     """The named groups of an expression: ``class``, ``value`` or ``value1``, ``value2``, ..., ``split``, and extras.
@@ -131,7 +137,7 @@ class NameSource(BaseSource):
 def expression_of(tree: Tree, wanted: Callable[[bytes], bool]) -> str | None:
     """Return the expression of the classes with which the names of images begin: cat.0.jpg, dog.0.jpg; None without.
 
-    There are at least two, with some numbered images each.
+    There are at least two, with some numbered images each, or the names are those of a known set.
 
     Args:
         tree: The source.
@@ -139,6 +145,9 @@ def expression_of(tree: Tree, wanted: Callable[[bytes], bool]) -> str | None:
     """
     images = tree.images
     some = list(filter(wanted, (images[i] for i in range(0, len(images), -(-len(images) // LOOKED_AT)))))
+    for names_of_set, expression in KNOWN:
+        if some and sum(bool(names_of_set.fullmatch(stem_of(image))) for image in some) >= 0.9 * len(some):
+            return expression
     found = [match for match in map(NUMBERED.fullmatch, map(stem_of, some)) if match]
     names = Counter(match["name"] for match in found)
     if len(found) < 0.9 * len(some) or not 2 <= len(names) <= len(some) / IMAGES_EACH:

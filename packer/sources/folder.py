@@ -178,7 +178,7 @@ class NoneSource(BaseSource):
         self._prefixes = split_folders(tree, options.split)
         if options.by_auto and (spec := expression_of(tree, self.in_split)) is not None:
             choices = f'{option("labels")}="{spec}", or {option("labels", "none")} (no labels)'
-            raise UsageError(tree.root, "the names of its images seem to be classes", f"choose one: {choices}")
+            raise UsageError(tree.root, "the names of its images seem to be labels", f"choose one: {choices}")
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:

@@ -121,6 +121,11 @@ def test_a_pack_of_each_split_which_is_made_again(tmp_path: Path) -> None:
         (["train/cat ({}).png", "val/big dog ({}).png"], r"name:(?P<class>big dog|cat) \(\d"),
         (["cat{:03d}.jpg", "dog_{:03d}.jpg"], r"name:(?P<class>cat|dog)[-_. (]*\d"),
         ([f"{letter}_bird_{{}}.jpg" for letter in "abcdefghij"], r"name:(?P<class>[A-Za-z]+(?:[ _-][A-Za-z]+)*)_\d"),
+        (
+            ["train/000{0}_c{0}s1_00017{0}_00.jpg", "-1_c{0}s1_00020{0}_01.jpg"],
+            r"name:(?P<class>-?\d+)_c(?P<camera>\d+)",
+        ),
+        (["{}_1_4_20170109{:09d}.jpg.chip.jpg"], r"name:(?P<value>\d+)_(?P<gender>[01])_(?P<race>\d)_"),
         (["IMG_{}.jpg", "DSC_{}.jpg"], None),
         (["frame_{}.jpg"], None),
         (["{}.jpg"], None),
@@ -129,7 +134,7 @@ def test_a_pack_of_each_split_which_is_made_again(tmp_path: Path) -> None:
 )
 def test_what_auto_says_of_names(make_tree: Any, names: list[str], regex: str | None) -> None:
     """The expression that is named fits all images; names that cameras give are no classes."""
-    tree = make_tree({name.format(number): "" for name in names for number in range(1, 6)})
+    tree = make_tree({name.format(number, number): "" for name in names for number in range(1, 6)})
     assert expression_of(tree, lambda image: True) == regex
     if regex is None:
         assert open_source("auto", tree, SourceOptions()).annotate(tree.images[0]).label is None
