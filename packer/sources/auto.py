@@ -42,6 +42,8 @@ LABEL_EXTENSIONS = LIST_EXTENSIONS | TREES | OTHERS
 SIDECARS = LABEL_EXTENSIONS | {b""}
 """Extensions of label files that have an image's name; Stanford Dogs' XML files have none."""
 SHEETS = frozenset(b".xlsx .xls .ods .h5 .hdf5 .pickle".split())
+MATLAB = b".mat"
+"""Many sets have their labels in such files, whatever they are called: mpii_human_pose_v1_u12_1.mat."""
 CALLED_LABELS = re.compile(rb"labels?\Z|\Alabels?|annotations?\Z|ground[-_]?truth")
 AFFIX = re.compile(rb"(?<=[A-Za-z])[-_.]|[-_.](?=[A-Za-z])")
 """Where a name may be divided into that of an image and an affix: gt_img_1.txt, 1_boxes.json."""
@@ -133,11 +135,13 @@ def _is_kept_as_label(path: bytes) -> bool:
 
 
 def called_labels(tree: Tree) -> list[bytes]:
-    """Return the files that have a name of labels: imagelabels.mat, labels.npy, ILSVRC2012_ground_truth.txt."""
+    """Return the files that have a name of labels, labels.npy, ILSVRC2012_ground_truth.txt, or are MATLAB's."""
     endings = LABEL_EXTENSIONS | SHEETS
     return [
-        path for path in tree.files if extension_of(path) in endings and CALLED_LABELS.search(stem_of(path).lower())
-    ]
+        path for path in tree.files
+        if extension_of(path) == MATLAB
+        or (extension_of(path) in endings and CALLED_LABELS.search(stem_of(path).lower()))
+    ]  # fmt: skip
 
 
 def _looked_at(tree: Tree) -> list[bytes]:
@@ -323,7 +327,7 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
     if problem is None:
         problem, instead = unread_labels(tree), f"{option('labels', 'list:FILE')} (a list that you create from them)"
         if problem is None and not folders and (called := called_labels(tree)):
-            problem = f"{some_paths(called)} {'has' if len(called) == 1 else 'have'} a name of labels"
+            problem = f"{some_paths(called)} {'is called' if len(called) == 1 else 'are called'} as labels are"
         problem = problem and f"there are labels that --labels=auto cannot read: {problem}"
     if problem is not None:
         choices = [f"{option('labels', 'none')} (no labels)", instead]

@@ -298,12 +298,13 @@ def test_a_class_may_have_the_word_of_a_split(make_tree):
 
 
 @pytest.mark.parametrize("name", [
-    "imagelabels.mat", "labels.npy", "labels.xlsx", "ILSVRC2012_validation_ground_truth.txt", "train_labels.csv",
+    "imagelabels.mat", "mpii_human_pose_v1_u12_1.mat", "labels.npy", "labels.xlsx", "train_labels.csv",
+    "ILSVRC2012_validation_ground_truth.txt",
 ])  # fmt: skip
 def test_files_with_a_name_of_labels_stop_auto(make_tree, name):
     """They name no image, so that nothing else would show that they are labels."""
     tree = make_tree({f"{i}.jpg": "" for i in range(3)} | {name: "3\n1\n2\n"})
-    with pytest.raises(UsageError, match=r"has a name of labels; choose one: .*labels=.none."):
+    with pytest.raises(UsageError, match=r"seems to be labels; choose one: .*labels=.none."):
         recognize(tree, SourceOptions())
 
 
