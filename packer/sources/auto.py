@@ -327,7 +327,7 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
     if problem is None:
         problem, instead = unread_labels(tree), f"{option('labels', 'list:FILE')} (a list that you create from them)"
         if problem is None and not folders and (called := called_labels(tree)):
-            problem = f"{some_paths(called)} {'is called' if len(called) == 1 else 'are called'} as labels are"
+            problem = f"{some_paths(called)} {'seems' if len(called) == 1 else 'seem'} to be labels"
         problem = problem and f"there are labels that --labels=auto cannot read: {problem}"
     if problem is not None:
         choices = [f"{option('labels', 'none')} (no labels)", instead]
