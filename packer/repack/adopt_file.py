@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from packer.images.image_headers import Header, OnAnimation, frame_like_last, le
 from packer.images.masks import read_mask_header, stored_obstacle
 from packer.images.parts import check_size
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
-from packer.model.annotation import MISSING, Annotation, key_of
+from packer.model.annotation import MISSING, Annotation, RawAnnotation, key_of
 from packer.model.fields import BY_NAME, FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members
 from packer.packing.make_record import rejected
 from packer.packing.partition import checked_texts
@@ -412,12 +412,23 @@ class _Reader:
         label = self._ids.get(known.label)
         if label is None:
             label = self._class_id(known.label)
-        annotation = self._resolver.annotation([known.raw], header, path)
+        annotation = self._resolver.annotation([self._named(known)], header, path)
         texts = checked_texts(annotation, path)
         self._title(known.names)
         self.result.fields.update(listed_members(annotation))
         rich[row] = annotation, texts
         return label
+
+    def _named(self, known: Rich) -> RawAnnotation:
+        """Return the annotation; boxes have the names of their classes if ``--classes`` has some of these.
+
+        Else the numbers are places in that list.
+        """
+        labels, classes = known.raw.box_labels, self._job.classes
+        if classes is None or labels is None or not {*classes}.intersection(known.names.values()):
+            return known.raw
+        names = {str(number): name for number, name in known.names.items()}
+        return replace(known.raw, box_labels=tuple(names.get(label, label) for label in labels))
 
     def _class_id(self, known: Class) -> int:
         number = known if isinstance(known, int) else known.number if isinstance(known, Numbered) else None

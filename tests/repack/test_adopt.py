@@ -20,7 +20,7 @@ from foreign_files import samples, write_tar
 from running import good, refused
 from xxhash import xxh3_128_digest
 
-from packer import PackedDataset, PackedLoader, adopt, open_pack
+from packer import PackedDataset, PackedLoader, PackWriter, adopt, open_pack
 from packer.cli.group import cli
 from packer.errors import DamagedPack, TooManyBad, UsageError
 from packer.format.lists import read_list
@@ -211,6 +211,23 @@ def test_classes_of_a_file(tmp_path: Path) -> None:
     adopt([tar], tmp_path / "pack", classes=str(tmp_path / "names.txt"))
     pack = open_pack(tmp_path / "pack")
     assert pack.classes == ["ant", "bee", "cat"] and pack.annotation(2).label == 2
+
+
+@pytest.mark.parametrize("container", ["webdataset", "tfrecord"])
+def test_classes_in_another_order_than_the_pack_has_them(container: str, tmp_path: Path) -> None:
+    """Names in packer's own files decide, also those of boxes; a list without these names is of the numbers."""
+    with PackWriter(tmp_path / "a", format=container, encode="jpeg", classes=["cat", "dog"]) as writer:
+        writer.write(np.zeros((9, 9, 3), np.uint8), label="dog", boxes=[[1, 1, 5, 5]], box_labels=["cat"])
+    shard = next(path for path in (tmp_path / "a").iterdir() if path.suffix in (".tar", ".tfrecord"))
+    for number, (names, expected) in enumerate((("dog\ncat\n", ("dog", "cat")), ("chat\nchien\n", ("chien", "chat")))):
+        (tmp_path / "names.txt").write_text(names)
+        adopt([shard], tmp_path / f"b{number}", classes=str(tmp_path / "names.txt"))
+        pack = open_pack(tmp_path / f"b{number}")
+        found = pack.annotation(0)
+        assert (pack.classes[found.label], pack.classes[found.box_labels[0]]) == expected
+    (tmp_path / "names.txt").write_text("dog\nbird\n")
+    with pytest.raises(TooManyBad, match="class cat is not in the class list"):
+        adopt([shard], tmp_path / "c", classes=str(tmp_path / "names.txt"))
 
 
 def test_names_of_classes_are_sorted_over_all_files(tmp_path: Path) -> None:
