@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from packer.containers import container_of
 from packer.errors import UsageError, option, printable
 from packer.packing.option_table import TABLE, bad_allowed, is_number, is_whole
+from packer.sources.source import HAVE_COLUMNS
 from packer.stores import clean_url, is_url
 
 if TYPE_CHECKING:
@@ -383,7 +384,7 @@ def _columns_are_those_of_lists(options: BuildOptions) -> None:
     given, lists = len(options.columns), sum(spec.startswith("list:") for spec in options.labels)
     if given and given not in (1, lists):
         raise UsageError(option("columns"), f"is given {given} times for {lists} lists", "give one for each list")
-    if given and not lists and not any(spec.startswith(("auto", "parquet")) for spec in options.labels):
+    if given and not lists and not any(spec.partition(":")[0] in ("auto", *HAVE_COLUMNS) for spec in options.labels):
         problem = "is for lists, but the labels include no list"
         raise UsageError(option("columns"), problem, "add --labels=list:FILE")
 

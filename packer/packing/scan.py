@@ -43,7 +43,7 @@ from packer.sources.mask_files import MaskSource
 from packer.sources.part_files import mask_asked
 from packer.sources.paths import PathWriter, as_text, extension_of, file_of, quoted_value
 from packer.sources.places import MemberPlaces, Scratch
-from packer.sources.source import BaseSource, SourceOptions, Tree, leaves_out
+from packer.sources.source import HAVE_COLUMNS, BaseSource, SourceOptions, Tree, leaves_out
 from packer.sources.store_tree import find_store_tree
 from packer.sources.tree import Run, find_tree, run_here
 from packer.stores import is_url
@@ -256,7 +256,7 @@ def _open_sources(
     columns: Iterator[str | None] = iter(options.columns)
     sources: list[BaseSource] = []
     for spec, more_files in sources_of:
-        of_list = (options.one_columns or next(columns, None)) if spec.startswith(("list:", "parquet")) else None
+        of_list = (options.one_columns or next(columns, None)) if spec.partition(":")[0] in HAVE_COLUMNS else None
         source_options = replace(base, columns=of_list, more_files=more_files, rle_polygons=options.rle == "polygons")
         sources.append(open_source(spec, tree, source_options))
         if others and not getattr(sources[-1], "has_splits", True):  # the list itself is the split

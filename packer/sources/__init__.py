@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from packer.errors import UsageError, as_options, option, plural, printable
 from packer.model.annotation import PartSpec
 from packer.sources.paths import as_text, folder_splits, some_paths
-from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
+from packer.sources.source import HAVE_COLUMNS, BaseSource, Choice, SourceOptions, SourceType, Tree, with_defaults
 from packer.system.registry import Registry, resolve_alias, suggestion
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def joined(specs: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
 def check_options(specs: Sequence[str], options: SourceOptions) -> None:
     """Raise UsageError for ``--columns`` if no source can use it."""
     names = {spec.partition(":")[0] for spec in specs}
-    if options.columns is not None and not names & {"list", "parquet", "jsonl", "auto"}:
+    if options.columns is not None and names.isdisjoint((*HAVE_COLUMNS, "auto")):
         raise UsageError("", f"{option('columns')} is for lists", "pass --labels=list:FILE, or leave out --columns")
 
 

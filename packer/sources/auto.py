@@ -26,7 +26,7 @@ from packer.sources.paths import (
     spread,
     stem_of,
 )
-from packer.sources.source import BaseSource, Choice, SourceOptions, SourceType, Tree
+from packer.sources.source import HAVE_COLUMNS, BaseSource, Choice, SourceOptions, SourceType, Tree
 from packer.sources.tree import MIB, lines_of, read_head
 from packer.sources.yolo_config import NOT_LISTS
 
@@ -289,7 +289,7 @@ def _splits_of_files(tree: Tree, fits: Sequence[Choice]) -> tuple[str, ...]:
 def _fitting(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> list[Choice]:
     """Return the choices of all sources; with ``--columns``, of lists only."""
     only_lists = options.columns is not None
-    asked = [types[name] for name in ("list", "parquet") if name in types] if only_lists else types.values()
+    asked = [types[name] for name in HAVE_COLUMNS if name in types] if only_lists else types.values()
     return [choice for kind in asked for choice in kind.recognize(tree)]
 
 

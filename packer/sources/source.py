@@ -119,6 +119,10 @@ class SourceOptions:
         return self.more_files if self.file is None else (self.file, *self.more_files)
 
 
+HAVE_COLUMNS = ("list", "parquet", "jsonl")
+"""Kinds of labels that ``--columns`` is for."""
+
+
 class Choice(NamedTuple):
     """A candidate of ``--labels auto``."""
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
+from drawn import image_file
 from PIL import Image
+from running import good, refused
 
+from packer import open_pack
 from packer.errors import UsageError
 from packer.sources import open_source, recognize
 from packer.sources.source import SourceOptions
@@ -120,3 +124,18 @@ def test_classes_in_a_manifest(read):
 def test_a_line_that_is_not_json_is_named(read):
     with pytest.raises(UsageError, match=r"metadata.jsonl:2: is not an object in JSON"):
         read([{"file_name": "a.png", "label": "x"}, "{", {"file_name": "b.png", "label": "x"}])
+
+
+@pytest.mark.parametrize("labels", ["auto", "jsonl"])
+def test_the_command_that_is_named_for_boxes_of_two_forms_packs_them(labels: str, tmp_path: Path) -> None:
+    """Both forms fit: packer asks, and what it says to write works."""
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.jpg").write_bytes(image_file(1, 90, 80))
+    line = {"file_name": "a.jpg", "objects": {"bbox": [[1, 2, 30, 40]], "categories": ["dog"]}}
+    (tmp_path / "set" / "metadata.jsonl").write_text(json.dumps(line) + "\n")
+    given = ("build", tmp_path / "set", "--labels", labels, "-o", tmp_path / "p")
+    asked = refused(2, *given)
+    for form, box in {"xmin ymin w h": [1, 2, 31, 42], "xmin ymin xmax ymax": [1, 2, 30, 40]}.items():
+        assert f'--columns "{form}"' in asked
+        good(*given, "--columns", form, "--overwrite")
+        assert open_pack(tmp_path / "p").annotation(0).boxes.tolist() == [box]
