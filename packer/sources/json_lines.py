@@ -124,9 +124,10 @@ def _votes(tree: Tree, lines: Sequence[_Line]) -> Votes:
             if size is None and line.origin in looked_at:
                 images = names.of_file(b"/".join([tree.root, line.path])).find(as_bytes(line.item["file_name"]))
                 size = image_size(tree, images[0])
-        except (*WRONG, BadInput):
+            sides = np.array(size or (np.inf, np.inf), np.float64)
+        except (*WRONG, BadInput, OverflowError):
             continue
-        votes.add(numbers, np.broadcast_to(np.array(size or (np.inf, np.inf), np.float64), (len(numbers), 2)))
+        votes.add(numbers, np.broadcast_to(sides, (len(numbers), 2)))
     return votes
 
 

@@ -121,6 +121,13 @@ def test_classes_in_a_manifest(read):
     assert [one.label for one in found.values()] == ["dog"] * 3
 
 
+def test_a_size_beyond_all_floats_is_no_vote(read):
+    """It is compared with that of the image when that is packed."""
+    objects = {"bbox": [[1, 2, 3, 1]], "categories": [0]}
+    _, found = read([{"file_name": f"{s}.png", "width": 10**400, "height": 30, "objects": objects} for s in BOXES])
+    assert found["a.png"].boxes == ((1, 2, 4, 3),)
+
+
 def test_a_line_that_is_not_json_is_named(read):
     with pytest.raises(UsageError, match=r"metadata.jsonl:2: is not an object in JSON"):
         read([{"file_name": "a.png", "label": "x"}, "{", {"file_name": "b.png", "label": "x"}])
