@@ -213,7 +213,7 @@ def read_runs(cell: bytes, size: tuple[int, int], by_rows: bool) -> tuple[Box, d
 
 
 def looks_like(cells: Sequence[bytes]) -> tuple[str, str]:
-    """Return what cells seem to hold that are not classes, and the column of ``--columns`` that reads it, else label."""
+    """Return what cells that are not classes seem to hold, and the column of ``--columns`` for it, else label."""
     if are_runs(cells):
         return "run lengths", "rle"
     if readings := readings_of(cells, [UNKNOWN] * len(cells)):
