@@ -6,6 +6,7 @@ A source yields an `ImageEntry` for each image that its files name. `LabelledObj
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -65,6 +66,12 @@ def corners(box: Box) -> tuple[Point, ...]:
     """Return the corners of a box as those of an oriented one, from the top left one clockwise."""
     left, top, right, bottom = box
     return (left, top), (right, top), (right, bottom), (left, bottom)
+
+
+def turned(box: Box, degrees: float, around: Point) -> list[Point]:
+    """Return the corners of a box that is turned clockwise around a point."""
+    (x0, y0), cos, sin = around, math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    return [(x0 + (x - x0) * cos - (y - y0) * sin, y0 + (x - x0) * sin + (y - y0) * cos) for x, y in corners(box)]
 
 
 class Bitmap(NamedTuple):

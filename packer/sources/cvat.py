@@ -6,7 +6,6 @@ its image if no image has two of them, and keypoints otherwise.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from defusedxml.ElementTree import iterparse
 
 from packer.errors import BadImage, BadLabel, UsageError, printable
 from packer.model.annotation import Json
-from packer.sources.by_name import MASK, VISIBLE, Bitmap, ImageEntry, LabelledObjects, NamedFilesSource
+from packer.sources.by_name import MASK, VISIBLE, Bitmap, ImageEntry, LabelledObjects, NamedFilesSource, turned
 from packer.sources.coco_objects import check_pixels
 from packer.sources.paths import as_bytes, folder_of, is_number, number, quoted_value, stem_of
 from packer.sources.places import stream_of
@@ -126,10 +125,11 @@ class _CvatFile:
         fields: dict[str, Json] = {"occluded": int(shape.get("occluded") == "1"), **(more or {})}
         fields |= {a.get("name", ""): self._value(a.get("name", ""), a.text or "") for a in shape.findall("attribute")}
         if shape.tag == "box":
-            box = [_number(shape, edge) for edge in ("xtl", "ytl", "xbr", "ybr")]
+            left, top, right, bottom = (_number(shape, edge) for edge in ("xtl", "ytl", "xbr", "ybr"))
+            box = left, top, right, bottom
             angle = _number(shape, "rotation") if shape.get("rotation") else 0.0
-            turned = _turned_corners(box, angle) if angle else ()
-            objects.add(name, None if angle else box, fields=fields, obb=turned)
+            obb = turned(box, angle, ((left + right) / 2, (top + bottom) / 2)) if angle else ()
+            objects.add(name, None if angle else box, fields=fields, obb=obb)
         elif shape.tag == MASK:
             objects.add_mask(name, self._bitmap(shape), fields)
         elif shape.tag == "polygon":
@@ -189,15 +189,6 @@ def _points(shape: Element) -> tuple[tuple[float, float], ...]:
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"<{shape.tag}> points are not x,y;x,y")
     return tuple((number(x.encode()), number(y.encode())) for x, y in pairs)
-
-
-def _turned_corners(box: list[float], degrees: float) -> list[tuple[float, float]]:
-    """Return the corners of a box that is turned clockwise around its center."""
-    left, top, right, bottom = box
-    x0, y0 = (left + right) / 2, (top + bottom) / 2
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    corners = ((left, top), (right, top), (right, bottom), (left, bottom))
-    return [(x0 + (x - x0) * cos - (y - y0) * sin, y0 + (x - x0) * sin + (y - y0) * cos) for x, y in corners]
 
 
 class CvatSource(NamedFilesSource):

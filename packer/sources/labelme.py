@@ -21,6 +21,7 @@ from packer.sources.by_name import (
     ByNameSource,
     ImageEntry,
     LabelledObjects,
+    corners,
     extent,
     files_like,
     read_json,
@@ -88,24 +89,23 @@ def _is_labelme(head: bytes) -> bool:
 
 
 def _add_shape(objects: LabelledObjects, shape: dict[str, Any], size: tuple[int, int] | None) -> None:
-    kind, name, corners = name_in(shape.get("shape_type") or "polygon"), name_in(shape["label"]), shape["points"]
+    kind, name, points = name_in(shape.get("shape_type") or "polygon"), name_in(shape["label"]), shape["points"]
     fields = {}
     if (group := shape.get("group_id")) is not None:
         name_in(group)
         fields = {"group": group}
     if kind == "polygon":
-        objects.add(name, polygon=corners, fields=fields)
+        objects.add(name, polygon=points, fields=fields)
     elif kind == "rectangle":
-        box = extent(corners)
+        box = extent(points)
         if objects.with_masks:  # LabelMe fills it, too (labelme.utils.shape_to_mask)
-            left, top, right, bottom = box
-            objects.shapes[len(objects.boxes)] = ([left, top, right, top, right, bottom, left, bottom],)
+            objects.shapes[len(objects.boxes)] = (corners(box),)
         objects.add(name, box, fields=fields)
     elif kind == MASK:
-        left, top, *_ = (int(coordinate(value)) for value in extent(corners))
+        left, top, *_ = (int(coordinate(value)) for value in extent(points))
         objects.add_mask(name, Bitmap(partial(_read_mask, shape["mask"]), (left, top), size), fields)
     elif kind == "point":
-        ((x, y),) = corners
+        ((x, y),) = points
         objects.points.append((name, (coordinate(x), coordinate(y))))
     else:
         objects.no_field[kind] += 1

@@ -5,7 +5,6 @@ Coordinates are percents of the image. A turned rectangle is given by its corner
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from packer.sources.by_name import (
     natural,
     read_json,
     shared_json,
+    turned,
     whole_size,
 )
 from packer.sources.paths import IMAGE_EXTENSIONS, as_bytes, coordinate, extension_of, flip_index_of, folder_of, name_in
@@ -230,10 +230,9 @@ class _StudioTask:
         elif kind == "rectangle":
             left, top = self._pixels(value["x"], value["y"])
             width, height = self._pixels(value["width"], value["height"])
-            if angle := coordinate(value.get("rotation") or 0):
-                objects.add(name, obb=_turned(left, top, width, height, angle), fields=region.fields)
-            else:
-                objects.add(name, (left, top, left + width, top + height), fields=region.fields)
+            box, angle = (left, top, left + width, top + height), coordinate(value.get("rotation") or 0)
+            obb = turned(box, angle, (left, top)) if angle else ()
+            objects.add(name, None if angle else box, fields=region.fields, obb=obb)
         else:
             objects.no_field[kind] += 1
 
@@ -254,14 +253,6 @@ class _StudioTask:
     def _pixels(self, x: Any, y: Any) -> Point:
         width, height = self._sides
         return coordinate(x) * width / 100, coordinate(y) * height / 100
-
-
-def _turned(left: float, top: float, width: float, height: float, degrees: float) -> list[Point]:
-    """Return the corners of a box that is turned clockwise around its first one."""
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    across, down = (width * cos, width * sin), (-height * sin, height * cos)
-    both = (across[0] + down[0], across[1] + down[1])
-    return [(left + x, top + y) for x, y in ((0.0, 0.0), across, both, down)]
 
 
 def decode_brush(data: Sequence[int], size: tuple[int, int]) -> Mask:
