@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.images.opencv import INTERPOLATIONS, Interpolation
 from packer.model.annotation import Int64
-from packer.samplers.order import Float64, uniform
+from packer.samplers.order import Float64, records_in, uniform
 
 Regions = NDArray[np.float64]
 """float64 (n, 4): x, y, width, height in pixels of each source image. What is outside the image becomes a black border,
@@ -319,15 +319,15 @@ class Augmentation:
     seed: int = 0
 
     def params(
-        self, records: Int64, epoch: int, output: tuple[int, int], sizes_of: Callable[[Int64], tuple[Float64, Float64]]
+        self, samples: Int64, epoch: int, output: tuple[int, int], sizes_of: Callable[[Int64], tuple[Float64, Float64]]
     ) -> CropParams:
-        """Return crop and flip of each record; `sizes_of` gives the widths and heights that a crop needs."""
+        """Return crop and flip of each sample; `sizes_of` gives the widths and heights that a crop needs."""
         count = 0 if self.crop is None else self.crop.num_random
         needed = count or self.flip
-        random = uniform(self.seed, epoch, records, count + 1) if needed else np.zeros((len(records), 1))
+        random = uniform(self.seed, epoch, samples, count + 1) if needed else np.zeros((len(samples), 1))
         regions = None
         if self.crop is not None:
-            sizes = sizes_of(records)
+            sizes = sizes_of(records_in(samples))
             regions = with_whole_borders(self.crop.regions(*sizes, random[:, 1:]), sizes, output)
         return CropParams(regions, random[:, 0] < self.flip if self.flip else None, output)
 

@@ -36,7 +36,7 @@ from packer.loading.targets import (
 from packer.model.annotation import Image
 from packer.model.annotation_columns import Ragged
 from packer.samplers.clock import is_dispatched
-from packer.samplers.order import Records, check_indices
+from packer.samplers.order import VISIT, Records, check_indices
 from packer.samplers.ranks import check_int
 
 Indices = Sequence[int] | NDArray[np.int64]
@@ -62,7 +62,8 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         path: the pack's directory or URL, or an open Pack.
         transform: called with each image: ``transform(image)`` or ``transform(image, generator)``. The torch.Generator
             is seeded with (seed, epoch, record), so that its numbers are the same for any number of workers and ranks.
-            Numbers that a transform draws from other generators are not.
+            If a sampler of packer's repeats a record, they are others each time. Numbers that a transform draws from
+            other generators are not reproducible.
         target_transform: called with each target.
         decoder: JPEG decoder: auto, fast, simplejpeg, opencv or jpeg4py.
         transforms: called with both, instead of the other two: ``transforms(image, target)`` or ``transforms(image,
@@ -147,7 +148,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
     def __getitem__(self, index: int) -> LoadedSample:
         """Return sample `index`; negative indices count from the end."""
         i = record_number(index, len(self), self.indices)
-        return self._sample(i, self._image(i), self._targets.target(i))
+        return self._sample(i, self._image(i), self._targets.target(i), getattr(index, "visit", 0))
 
     def _image(self, i: int) -> torch.Tensor:
         array = self.pack.image(i, self.decoder)
@@ -160,10 +161,12 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         Images of one shape are written into one tensor (see `Batch`): raw ones in one call.
         """
         numbers = self._numbers(indices)
-        batch = self._samples(numbers if self.indices is None else self.indices[numbers].astype(np.int64))
+        records = numbers if self.indices is None else self.indices[numbers].astype(np.int64)
+        visits = [getattr(index, "visit", 0) for index in indices] if self.functions.random else None
+        batch = self._samples(records, visits or [0] * len(records))
         return contiguous(batch) if self._is_dispatched or is_dispatched() else batch
 
-    def _samples(self, records: NDArray[np.int64]) -> Sequence[LoadedSample]:
+    def _samples(self, records: NDArray[np.int64], visits: list[int]) -> Sequence[LoadedSample]:
         found = self._targets.of(records)
         targets: Any = torch.from_numpy(found) if isinstance(found, np.ndarray) else as_list(found)
         images: torch.Tensor | list[torch.Tensor]
@@ -175,7 +178,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
                 return Batch(images, targets, self._kind)
         if isinstance(found, np.ndarray):
             targets = as_list(found)
-        samples = [self._sample(i, *pair) for i, *pair in zip(records.tolist(), images, targets, strict=True)]
+        samples = [self._sample(*one) for one in zip(records.tolist(), images, targets, visits, strict=True)]
         if isinstance(images, torch.Tensor) and not self.functions.of_images:
             return Batch(images, [target for _, target in samples], self._kind)
         return samples
@@ -232,12 +235,12 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         options = TargetOptions(label_offset=self.label_offset, parts=self.parts, ignored=self.ignored)
         return Targets(self.pack, options, self.indices)
 
-    def _sample(self, i: int, image: torch.Tensor, target: Target) -> LoadedSample:
+    def _sample(self, i: int, image: torch.Tensor, target: Target, visit: int) -> LoadedSample:
         functions = self.functions
         if not functions:
             return self._kind((image, target))
         with naming(self.pack, i):
-            return self._kind(functions(image, target, (self.seed, int(self._epoch), i)))
+            return self._kind(functions(image, target, (self.seed, int(self._epoch), i + visit * VISIT)))
 
     def _numbers(self, indices: Indices) -> NDArray[np.int64]:
         """Return sample indices, which must be integers in range, counted from the first sample."""

@@ -125,9 +125,9 @@ class ImageFiller:
             raise ValueError(f"{self.pack.path}: 8-bit and 16-bit images cannot be in one batch")
         return np.dtype(self.pack.reader.dtype_of(0))
 
-    def params(self, records: Int64, epoch: int) -> CropParams:
-        """Return crop and flip of each record: they depend on (seed, epoch, record) alone."""
-        return self.augmentation.params(records, epoch, self.output, partial(sizes_of, self.pack))
+    def params(self, samples: Int64, epoch: int) -> CropParams:
+        """Return crop and flip of each sample: they depend on (seed, epoch, record, visit) alone."""
+        return self.augmentation.params(samples, epoch, self.output, partial(sizes_of, self.pack))
 
     def fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
         """Write the image of each record to its row. Raise DamagedPack, naming the record, if one cannot be read."""

@@ -120,9 +120,9 @@ class PackedLoader:
     images: (n, channels, height, width), channels last in memory, uint8 unless mean and std or a dtype are given.
     targets: int64 (n,) if the pack has only class labels, float32 (n, k) if only tags, int64 (n, height, width) if only
     masks, as ``cross_entropy(..., ignore_index=255)`` takes them, else a list of n dicts
-    (`loading.targets.Targets.target`), on `device`. The randomness of a sample depends only on (seed, epoch, record):
-    batches are the same for any number of threads, and each global batch has the same samples for any number of
-    ranks. No record is read before the first batch is requested.
+    (`loading.targets.Targets.target`), on `device`. The randomness of a sample depends only on (seed, epoch, record),
+    and on how often the record came before in the epoch: batches are the same for any number of threads, and each
+    global batch has the same samples for any number of ranks. No record is read before the first batch is requested.
 
     Args:
         data: a pack's directory or URL, an open Pack, or a PackedDataset (its transforms, decoder and offset are used);
@@ -144,7 +144,7 @@ class PackedLoader:
         hide_outside: keypoints outside the crop get visibility 0; False: they keep theirs.
         transform: called with each image tensor in the threads (for heavy Python, use PackedDataset in a DataLoader
             with worker processes); its results must be tensors of one shape. ``transform(image, generator)`` gets a
-            torch.Generator seeded with (seed, epoch, record); numbers drawn elsewhere are not reproducible.
+            torch.Generator seeded as crops are; numbers drawn elsewhere are not reproducible.
         target_transform: called with each target in the threads.
         transforms: instead of these two: ``transforms(image, target)``, or with a generator; returns both.
         mixup: alpha of torchvision's MixUp, for class labels: targets become float32 (n, classes).
@@ -315,11 +315,11 @@ class PackedLoader:
             here.position = min(first * size, self.sampler.num_samples)
         check_cache(self.pack, self.sampler, self.batch_size)
         stats = self._stats = Stats()
-        records = self.sampler.rank_batches(self.batch_size, here.epoch, here.position)
+        samples = self.sampler.rank_samples(self.batch_size, here.epoch, here.position)
         if isinstance(self.sampler, BlockShuffleSampler):
-            records = WindowedBatches(records, self.sampler, here.epoch, here.position, size)
+            samples = WindowedBatches(samples, self.sampler, here.epoch, here.position, size)
         end, augmentation, begun = self._end(size), self._augmentation, False
-        batches: Iterator[Any] = self._batches.run(records, here.epoch, stats)
+        batches: Iterator[Any] = self._batches.run(samples, here.epoch, stats)
         if self.device.type != "cpu" or not self._transfer.normalize.nothing:
             batches = self._transfer.run(batches, stats)
         with quiet_opencv():

@@ -24,6 +24,7 @@ from packer.loading.decoding import in_whole_pixels
 from packer.loading.page_cache import announced
 from packer.loading.pipeline import LoadedBatch, Pipeline, Replacements, Stats, problem_of
 from packer.model.annotation import Int64
+from packer.samplers.order import records_in
 from packer.system import available_bytes
 
 ANTIALIASED = ("area", "bilinear", "fast")
@@ -59,11 +60,16 @@ class Decoding(Protocol):
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Records of one batch, and what becomes of them."""
+    """Samples of one batch (`samplers.order.VISIT`), and what becomes of them."""
 
-    records: Int64
+    samples: Int64
     params: CropParams
     replaced: Replacements = ()
+
+    @property
+    def records(self) -> Int64:
+        """Numbers of the records."""
+        return records_in(self.samples)
 
 
 class EncodedReader:
@@ -109,23 +115,24 @@ class EncodedReader:
 
     def read(self, batches: Iterable[Int64], epoch: int) -> Iterator[EncodedBatch]:
         """Yield each batch, its records verified, damaged ones replaced."""
-        for records in announced(batches, self.pack):
+        for samples in announced(batches, self.pack):
             if not self.host.filler.verify and self.host.replacer is None:
-                yield EncodedBatch(records, self.host.filler.params(records, epoch))
+                yield EncodedBatch(samples, self.host.filler.params(samples, epoch))
                 continue
             try:
+                records = records_in(samples)
                 with self.pack.reader.held(records):
                     self.pack.reader.check(records)
             except DamagedPack as error:
-                yield self.replaced(records, epoch, error)
+                yield self.replaced(samples, epoch, error)
             else:
-                yield EncodedBatch(records, self.host.filler.params(records, epoch))
+                yield EncodedBatch(samples, self.host.filler.params(samples, epoch))
 
-    def replaced(self, records: Int64, epoch: int, error: DamagedPack) -> EncodedBatch:
+    def replaced(self, samples: Int64, epoch: int, error: DamagedPack) -> EncodedBatch:
         """Return the batch with stand-ins for damaged records. Raise the error if the loader replaces none."""
         if self.host.replacer is None:
             raise error
-        readable, replaced = self.host.replacer.stand_ins(records, epoch)
+        readable, replaced = self.host.replacer.stand_ins(samples, epoch)
         return EncodedBatch(readable, self.host.filler.params(readable, epoch), replaced)
 
     def data(self, records: Int64) -> Iterator[memoryview]:
@@ -225,13 +232,13 @@ class DeviceCache:
             self._bad[record] = problem is not None
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
-        """Yield one batch for each array of record numbers, in order; images uint8 on the device."""
+        """Yield one batch for each array of samples, in order; images uint8 on the device."""
         host, filler = self.host, self.host.filler
-        for records in batches:
-            if host.replacer is not None and self._bad[records].any():
-                records, replaced = host.replacer.stand_ins(records, epoch)  # noqa: PLW2901
+        for samples in batches:
+            if host.replacer is not None and self._bad[records_in(samples)].any():
+                samples, replaced = host.replacer.stand_ins(samples, epoch)  # noqa: PLW2901
                 host.replacer.report([what for _, what in replaced], stats)
-            params = filler.params(records, epoch)
+            params, records = filler.params(samples, epoch), records_in(samples)
             images = self._gathered(records)
             if params.regions is not None:
                 images = crop_and_resize(images, params.regions, filler.output, filler.interpolation)
@@ -387,7 +394,7 @@ class DeviceDecode:
             try:
                 decoded = self._decoded(batch.records)
             except DamagedPack as error:
-                batch = self.reader.replaced(batch.records, epoch, error)
+                batch = self.reader.replaced(batch.samples, epoch, error)
                 decoded = self._decoded(batch.records)
             images = self._cropped(decoded, batch.params)
             stats.add("decode", time.perf_counter() - started)

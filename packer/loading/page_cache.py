@@ -25,7 +25,7 @@ from packer.format.pack import Pack
 from packer.format.pack_files import PackFiles
 from packer.model.annotation import Int64
 from packer.samplers import BlockShuffleSampler, Sampler, SequentialSampler
-from packer.samplers.order import SortedPackWarning
+from packer.samplers.order import SortedPackWarning, records_in
 from packer.stores.blocks import BlockLayout
 from packer.system import available_bytes
 from packer.system.locks import Locked
@@ -56,7 +56,7 @@ class _Window:
 
 
 class WindowedBatches(Iterator[Int64]):
-    """Batches of record numbers, and the windows that they are from.
+    """Batches of samples, and the windows that they are from.
 
     Args:
         batches: of the sampler.
@@ -121,7 +121,7 @@ SAMPLED_RECORDS = 64
 
 
 def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
-    """Yield the same record numbers, requesting their bytes AHEAD_BYTES in advance: from the disk, or from the store.
+    """Yield the same samples, requesting their bytes AHEAD_BYTES in advance: from the disk, or from the store.
 
     Blocks from a store stay until they are used; if the cache can hold the pack, those of a block shuffle are requested
     window by window. Do nothing for packs that are in the page cache already, which is checked once, at the start.
@@ -135,7 +135,7 @@ def announced(batches: Iterable[Int64], pack: Pack) -> Iterator[Int64]:
     def ask(records: Int64, later: bool = False) -> tuple[int, list[Closable]]:
         """Ask for records; return their bytes, and what holds them."""
         size, held = 0, list[Closable]()
-        for files, its in pack.reader.by_files(records):
+        for files, its in pack.reader.by_files(records_in(records)):
             if not later or ahead_of[files].takes_windows:
                 places = pack.reader.own_places(its)
                 size += int(places[1].sum())

@@ -30,7 +30,7 @@ from packer.loading.page_cache import announced
 from packer.loading.targets import Targets, Transforms
 from packer.model.annotation import Int64
 from packer.samplers import Sampler
-from packer.samplers.order import Records, uniform
+from packer.samplers.order import MOST_VISITS, VISIT, Records, derive, records_in, uniform
 from packer.system.locks import Locked
 
 BLOCK_BYTES = 4 << 20
@@ -134,7 +134,9 @@ class Workload:
 
 
 class Pipeline:
-    """Yields (images, targets, records) for runs of record numbers, with images uint8 (n, channels, height, width).
+    """Yields (images, targets, records) for runs of samples (record + visit * `samplers.order.VISIT`).
+
+    Images are uint8 (n, channels, height, width).
 
     Args:
         filler: fills rows of a batch with images.
@@ -190,7 +192,7 @@ class Pipeline:
         return join_targets([targets], self.work.collation, params.output)
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
-        """Yield one batch for each array of record numbers, in order. Exceptions in threads are raised here."""
+        """Yield one batch for each array of samples, in order. Exceptions in threads are raised here."""
         # small raw images are copied faster than a thread is woken: the consumer copies, too, instead of waiting
         helps = self._batches_a_block > 1 and self._stage == "read" and self.work.threads > 1 and can_help()
         threads = ThreadPool(self.work.threads - helps)
@@ -216,23 +218,23 @@ class Pipeline:
             self._buffers.trim(2 * self.work.prefetch + 4)  # in the threads, in flight, and with the consumer
 
     def _begin(self, threads: ThreadPool, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
-        records = block[0] if len(block) == 1 else np.concatenate(block)
-        size = len(records) * self._row_bytes
+        samples = block[0] if len(block) == 1 else np.concatenate(block)
+        size = len(samples) * self._row_bytes
         if size > self._buffers.size:  # a sampler may have more samples than in the epoch before
             self._buffers = BufferPool(size, self.work.pinned)
-            self._mask_buffers = BufferPool(max(1, len(records) * self._mask_bytes), self.work.pinned)
-        rows, masks = self._buffers.take()[:size], self._take_masks(len(records))
-        shaped = rows.view(self.filler.dtype).reshape(len(records), *self.filler.row_shape)
-        size, step = self._part_size(len(records)), len(block[0])
+            self._mask_buffers = BufferPool(max(1, len(samples) * self._mask_bytes), self.work.pinned)
+        rows, masks = self._buffers.take()[:size], self._take_masks(len(samples))
+        shaped = rows.view(self.filler.dtype).reshape(len(samples), *self.filler.row_shape)
+        size, step = self._part_size(len(samples)), len(block[0])
         if len(block) > 1:
             size = -(-size // step) * step  # whole batches
         step = min(size, step)
 
         def fill(part: int) -> tuple[list[_Piece], Replacements]:
             rows = slice(part * size, (part + 1) * size)
-            return self._fill(records[rows], epoch, shaped[rows], stats, step, None if masks is None else masks[rows])
+            return self._fill(samples[rows], epoch, shaped[rows], stats, step, None if masks is None else masks[rows])
 
-        results = threads.run(-(-len(records) // size), fill)
+        results = threads.run(-(-len(samples) // size), fill)
         return _Pending(shaped, masks, results, list(accumulate(len(batch) for batch in block)), size)
 
     def _take_masks(self, count: int) -> NDArray[Any] | None:
@@ -250,34 +252,34 @@ class Pipeline:
         return -(-records // parts)
 
     def _fill(
-        self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int, masks: NDArray[Any] | None
+        self, samples: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int, masks: NDArray[Any] | None
     ) -> tuple[list[_Piece], Replacements]:
-        """Fill rows with the images of records, and return them in pieces of `step` rows."""
+        """Fill rows with the images of samples, and return them in pieces of `step` rows."""
         try:
-            return self._pieces(records, epoch, rows, stats, step, masks), ()
+            return self._pieces(samples, epoch, rows, stats, step, masks), ()
         except DamagedPack:
             if self.replacer is None:
                 raise
-            records, replaced = self.replacer.stand_ins(records, epoch)
-            return self._pieces(records, epoch, rows, stats, step, masks), replaced
+            samples, replaced = self.replacer.stand_ins(samples, epoch)
+            return self._pieces(samples, epoch, rows, stats, step, masks), replaced
 
     def _pieces(
-        self, records: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int, masks: NDArray[Any] | None
+        self, samples: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int, masks: NDArray[Any] | None
     ) -> list[_Piece]:
         started = time.perf_counter()
-        params = self.filler.params(records, epoch)
+        params, records = self.filler.params(samples, epoch), records_in(samples)
         self.filler.fill(records, params, rows)
         stats.add(self._stage, time.perf_counter() - started)
         cuts = [slice(start, start + step) for start in range(0, len(records), step)]
         if not self.targets.is_array or self.transforms:
-            return [self._piece(records[cut], params[cut], epoch, rows[cut], stats) for cut in cuts]
+            return [self._piece(samples[cut], params[cut], epoch, rows[cut], stats) for cut in cuts]
         started = time.perf_counter()
         labels: Any = self.targets.of(records, params, masks)
         stats.add("targets", time.perf_counter() - started)
         return [_Piece(records[cut], labels[cut], None) for cut in cuts]
 
-    def _piece(self, records: Int64, params: CropParams, epoch: int, rows: NDArray[Any], stats: Stats) -> _Piece:
-        started = time.perf_counter()
+    def _piece(self, samples: Int64, params: CropParams, epoch: int, rows: NDArray[Any], stats: Stats) -> _Piece:
+        started, records = time.perf_counter(), records_in(samples)
         targets = self.targets.of(records, params)
         made = time.perf_counter()
         stats.add("targets", made - started)
@@ -285,7 +287,7 @@ class Pipeline:
             return _Piece(records, targets, None)
         seen = (torch.from_numpy(row).permute(2, 0, 1) for row in rows)
         seed = (self.filler.augmentation.seed, epoch)
-        images, targets = self.transforms.batch(seen, targets, self.filler.pack, records, seed)
+        images, targets = self.transforms.batch(seen, targets, self.filler.pack, samples, seed)
         stats.add("transform", time.perf_counter() - made)
         return _Piece(records, targets, images)
 
@@ -326,6 +328,8 @@ DRAWS = 64
 
 REPLACEMENT_STREAM = 1 << 32
 """Derives another seed from that of crops and flips."""
+STAND_IN = 2 * MOST_VISITS
+"""Visits of a record in place of damaged ones, above all others; so it has another crop than where it is itself."""
 
 
 @dataclass(frozen=True)
@@ -362,43 +366,44 @@ class Replacer(Locked):
         other._reported = self._reported
         return other
 
-    def stand_ins(self, records: Int64, epoch: int) -> tuple[Int64, Replacements]:
-        """Return the records with damaged ones replaced, and which ones were.
+    def stand_ins(self, samples: Int64, epoch: int) -> tuple[Int64, Replacements]:
+        """Return the samples with damaged records replaced, and which ones were.
 
         Raises:
             DamagedPack: if every record of the epoch is bad, or an index is damaged.
         """
-        readable = records.copy()
+        readable = samples.copy()
         replacements = []
-        for position, record in enumerate(records.tolist()):
-            found = self._stand_in(record, epoch)
+        for position, sample in enumerate(samples.tolist()):
+            found = self._stand_in(sample, epoch)
             if found is not None:
                 readable[position] = found[0]
                 replacements.append((position, found[1]))
         return readable, replacements
 
-    def _stand_in(self, record: int, epoch: int) -> tuple[int, Replaced] | None:
-        found = self._found.get((epoch, record))
-        if found is None and (error := self._problem(record, epoch)) is not None:
-            replaced = Replaced(record, error.key or "", error.shard, error.problem)
-            found = self._candidate(record, epoch, error), replaced
+    def _stand_in(self, sample: int, epoch: int) -> tuple[int, Replaced] | None:
+        found = self._found.get((epoch, sample))
+        if found is None and (error := self._problem(sample, epoch)) is not None:
+            replaced = Replaced(sample % VISIT, error.key or "", error.shard, error.problem)
+            found = self._candidate(sample, epoch, error), replaced
             with self.lock:
                 if len(self._found) >= MOST_REMEMBERED:
                     self._found.clear()
-                self._found[epoch, record] = found
+                self._found[epoch, sample] = found
         return found
 
-    def _candidate(self, record: int, epoch: int, error: DamagedPack) -> int:
+    def _candidate(self, sample: int, epoch: int, error: DamagedPack) -> int:
         samples = self._sampler.num_samples
-        random = uniform(self._seed ^ REPLACEMENT_STREAM, epoch, np.array([record]), DRAWS)[0]
+        random = uniform(self._seed ^ REPLACEMENT_STREAM, epoch, np.array([sample]), DRAWS)[0]
         positions = (random * samples).astype(np.int64).tolist()
-        tried = {record}
+        tried = {sample % VISIT}
+        visit = STAND_IN + derive(sample) % STAND_IN
         for position in chain(positions, range(positions[-1], samples), range(positions[-1])):
-            candidate = self._record_at(epoch, position)
-            if candidate not in tried:
-                if self._problem(candidate, epoch) is None:
-                    return candidate
-                tried.add(candidate)
+            record = self._record_at(epoch, position)
+            if record not in tried:
+                if self._problem(record + visit * VISIT, epoch) is None:
+                    return record + visit * VISIT
+                tried.add(record)
         raise DamagedPack(
             self._filler.pack.path, f"none of the {len(tried)} records of epoch {epoch} can be read: {error.problem}",
             error.next_step,
@@ -408,17 +413,17 @@ class Replacer(Locked):
         """Return the record at a position of an epoch, of all ranks."""
         with self.lock:
             if self._order is None or self._order[0] != epoch:
-                self._order = epoch, self._sampler.records_at(epoch)
-            return int(self._order[1](np.array([position]))[0])
+                self._order = epoch, self._sampler.samples_at(epoch)
+            return int(self._order[1](np.array([position]))[0]) % VISIT
 
-    def _problem(self, record: int, epoch: int) -> DamagedPack | None:
-        """Return the problem of a record, read alone with its crop of this epoch."""
-        one = np.array([record])
+    def _problem(self, sample: int, epoch: int) -> DamagedPack | None:
+        """Return the problem of a sample, read alone with its crop of this epoch."""
+        one = np.array([sample])
         row = np.empty((1, *self._filler.row_shape), self._filler.dtype)
 
         def read() -> None:
-            self._filler.fill(one, self._filler.params(one, epoch), row)
-            self._targets.read_parts(one)
+            self._filler.fill(records_in(one), self._filler.params(one, epoch), row)
+            self._targets.read_parts(records_in(one))
 
         return problem_of(read)
 

@@ -26,7 +26,7 @@ from packer.loading.part_rows import PartReader
 from packer.model.annotation import OF_PIXELS, Int64
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS, INSTANCES
-from packer.samplers.order import Records, derive
+from packer.samplers.order import VISIT, Records, derive
 from packer.samplers.ranks import as_number, check_int
 from packer.stores.waiting import check_ended
 
@@ -352,7 +352,7 @@ class Transforms:
     """What the user does to each sample, after crop and flip.
 
     A function that takes one argument more, or one that is called `generator`, gets a torch.Generator seeded by (seed,
-    epoch, record): its results are the same for any number of threads, workers and ranks. What a function draws
+    epoch, record, visit): its results are the same for any number of threads, workers and ranks. What a function draws
     elsewhere (torch.rand without a generator, `random`, numpy) depends on all of these.
 
     Args:
@@ -387,7 +387,7 @@ class Transforms:
         return self.of_images or self.of_targets
 
     def __call__(self, image: torch.Tensor, target: Any, numbers: tuple[int, int, int]) -> tuple[Any, Any]:
-        """Return a transformed sample; `numbers` are seed, epoch and record."""
+        """Return a transformed sample; `numbers` are seed, epoch and sample (`samplers.order.VISIT`)."""
         more = (generator_of(*numbers),) if self.random else ()
         if self.transforms is not None:
             made: Any = self.transforms(image, target, *more)
@@ -400,15 +400,15 @@ class Transforms:
         return image, target if self.target_transform is None else self.target_transform(target)
 
     def batch(
-        self, images: Iterable[torch.Tensor], targets: Any, pack: Pack, records: Int64, seed: tuple[int, int]
+        self, images: Iterable[torch.Tensor], targets: Any, pack: Pack, samples: Int64, seed: tuple[int, int]
     ) -> tuple[list[Any] | None, Any]:
-        """Return the transformed images and targets of some records.
+        """Return the transformed images and targets of some samples.
 
         Args:
-            images: one for each record.
+            images: one for each sample.
             targets: class ids (n,), or BatchAnnotations.
             pack: the pack, for messages.
-            records: their numbers.
+            samples: their records and visits (`samplers.order.VISIT`).
             seed: seed and epoch.
 
         Returns:
@@ -416,10 +416,10 @@ class Transforms:
         """
         each = targets if not self.of_targets else as_list(targets)
         made: list[tuple[Any, Any]] = []
-        for number, (image, record) in enumerate(zip(images, records.tolist(), strict=True)):
+        for number, (image, sample) in enumerate(zip(images, samples.tolist(), strict=True)):
             check_ended()  # an iteration that is left waits for this thread
-            with naming(pack, record):
-                made.append(self(image, each[number] if self.of_targets else None, (*seed, record)))
+            with naming(pack, sample % VISIT):
+                made.append(self(image, each[number] if self.of_targets else None, (*seed, sample)))
                 if not isinstance(made[-1][0], torch.Tensor):
                     name = "transform" if self.transforms is None else "transforms"
                     found = type(made[-1][0]).__name__
@@ -469,6 +469,6 @@ def takes_generator(function: Callable[..., Any] | None, before: int) -> bool:
     return positional[before].default is inspect.Parameter.empty or positional[before].name == "generator"
 
 
-def generator_of(seed: int, epoch: int, record: int) -> torch.Generator:
+def generator_of(seed: int, epoch: int, sample: int) -> torch.Generator:
     """Return the generator of a sample."""
-    return torch.Generator("cpu").manual_seed(derive(seed ^ STREAM, epoch, record))
+    return torch.Generator("cpu").manual_seed(derive(seed ^ STREAM, epoch, sample))

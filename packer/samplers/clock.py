@@ -2,11 +2,12 @@
 
 A state is a small dict:
 
-    {"version": 1, "epoch": 3, "position": 5120, "kind": "shuffle", "seed": 0, "num_records": 50000,
+    {"version": 2, "epoch": 3, "position": 5120, "kind": "shuffle", "seed": 0, "num_records": 50000,
      "num_samples": 50000, "drop_last": False, "pack": "9f...", "records": None}
 
 `position` counts the samples consumed by all ranks together, so that another number of ranks can resume. A loader adds
 `global_batch`, the samples per batch of all ranks. All other fields, and the sampler's own options, must be unchanged.
+States of version 1 have the same order; but then a record had the same crop each time that it came in an epoch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from weakref import ReferenceType, ref
 from packer.errors import UsageError
 from packer.samplers.ranks import check_int
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 Scalar = str | int | float | bool | None
 

@@ -39,6 +39,11 @@ SAMPLED_RUNS, RUN = 64, 1024
 """Runs of neighbors that are looked at in a large pack, and records in each."""
 
 SORTED_UP_TO = 4096
+VISIT = 1 << 40
+"""Makes a sample of a record: record + visit * VISIT. The visit says how often the record came before in the epoch;
+random numbers depend on both."""
+MOST_VISITS = 1 << 20
+"""Visits of a record in an epoch that differ: after these it has the crops of the first ones again."""
 PIECE = 1 << 14  # three arrays of 128 KiB: they stay in the second-level cache
 
 _ROUNDS = 4  # each of both halves: 8 of Luby and Rackoff's
@@ -80,7 +85,7 @@ def uniform(seed: int, epoch: int, records: Int64, count: int) -> Float64:
     Args:
         seed: any integer.
         epoch: any integer.
-        records: record numbers (n,).
+        records: record numbers (n,), or samples, whose visits count too.
         count: random numbers per record.
 
     Returns:
@@ -94,6 +99,11 @@ def uniform(seed: int, epoch: int, records: Int64, count: int) -> Float64:
         numbers = _mix_array(keys[:, None] + np.arange(1, count + 1, dtype=np.uint64) * step)
     random: Float64 = (numbers >> np.uint64(11)) * 2.0**-53
     return random
+
+
+def records_in(samples: Records) -> Records:
+    """Return the record numbers of samples, record + visit * VISIT, in their type."""
+    return samples if samples.dtype.itemsize < 8 else samples & (VISIT - 1)
 
 
 def compact(n: int) -> type[np.int32] | type[np.int64]:

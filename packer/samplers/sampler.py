@@ -28,7 +28,9 @@ from packer.samplers.clock import (
     workers_reader,
 )
 from packer.samplers.order import (
+    MOST_VISITS,
     PIECE,
+    VISIT,
     Records,
     check_indices,
     compact,
@@ -38,9 +40,13 @@ from packer.samplers.order import (
     pack_of,
     permutation,
     permutation_function,
+    records_in,
     records_of,
 )
 from packer.samplers.ranks import Ranks, as_distributed, check_int, length_of, warn_if_ungrouped
+
+PADDED = MOST_VISITS
+"""Added to the visit of a sample that is repeated so that every rank has equally many."""
 
 Data = int | Sized
 """What is sampled: a number of records, a Pack, a PackedDataset, or any object with a length."""
@@ -127,7 +133,10 @@ class Sampler(ABC):
 
     @abstractmethod
     def _order(self, epoch: int) -> Records:
-        """Return (num_samples,) numbers from 0 to num_indices - 1, in the order of this epoch."""
+        """Return (num_samples,) numbers from 0 to num_indices - 1, in the order of this epoch.
+
+        A record that comes again is number + visit * VISIT, int64: then it has other random numbers than before.
+        """
 
     def _numbers(self, epoch: int) -> Callable[[Int64], Records]:
         """Return the function from positions in `_order` to its numbers; a subclass may do without the whole order."""
@@ -189,13 +198,26 @@ class Sampler(ABC):
 
     def order(self, epoch: int | None = None) -> Records:
         """Return the whole `epoch` (default: that of `set_epoch`), all ranks: (num_samples,) record numbers."""
-        order = self._order(self.epoch if epoch is None else check_int("epoch", epoch, 0))
+        order = records_in(self._order(self.epoch if epoch is None else check_int("epoch", epoch, 0)))
+        order = order.astype(compact(self.num_records), copy=False)
         return order if self._indices is None else self._indices[order]
 
-    def records_at(self, epoch: int) -> Callable[[Int64], Records]:
-        """Return the function from positions in `epoch` to the record numbers there; it is not thread-safe."""
+    def samples_at(self, epoch: int) -> Callable[[Int64], Records]:
+        """Return the function from positions in `epoch` to the samples there, record + visit * VISIT.
+
+        It is not thread-safe. `order.records_in` gives the records of samples.
+        """
         numbers, indices = self._numbers(epoch), self._indices
-        return numbers if indices is None else lambda positions: indices[numbers(positions)]
+        if indices is None:
+            return numbers
+
+        def samples(positions: Int64) -> Records:
+            found = numbers(positions)
+            place = records_in(found)
+            mapped: Records = indices[place] + (found - place)
+            return mapped
+
+        return samples
 
     def __len__(self) -> int:
         """Samples of this rank in a whole epoch."""
@@ -228,19 +250,29 @@ class Sampler(ABC):
             epoch: default: that of `set_epoch`.
             start: the global position to start at, a multiple of the global batch or the end, else UsageError.
         """
+        return map(records_in, self.rank_samples(batch_size, epoch, start))
+
+    def rank_samples(self, batch_size: int, epoch: int | None = None, start: int = 0) -> Iterator[Int64]:
+        """Return the samples of each batch, record + visit * VISIT, as `rank_batches` does the records."""
         ranks, size = self._begin(), self.global_batch(batch_size)
         end = self.num_batches(batch_size) * size if self.drop_last else self._length(ranks) * ranks.world_size
         start = self._check_position(start, size)
         epoch = self.epoch if epoch is None else check_int("epoch", epoch, 0)
-        return (records.astype(np.int64) for records in self._shares(epoch, start, end, size, ranks))
+        return (samples.astype(np.int64) for samples in self._shares(epoch, start, end, size, ranks))
 
     def _shares(self, epoch: int, start: int, end: int, size: int, ranks: Ranks) -> Iterator[Records]:
-        """Yield a rank's share of the positions from start to end, `size` positions at a time."""
+        """Yield a rank's share of the samples from start to end, `size` positions at a time."""
         if start >= min(end, self.num_samples):
             return
-        records = self.records_at(epoch)
-        padded = (lambda positions: records(self._repeated(positions))) if end > self.num_samples else records
-        yield from in_pieces(padded, range(start + ranks.first, end, ranks.world_size), size // ranks.world_size)
+        samples = self.samples_at(epoch)
+
+        def padded(positions: Int64) -> Records:
+            again = (positions >= self.num_samples) * np.int64(PADDED * VISIT)
+            repeated: Records = samples(self._repeated(positions)) + again
+            return repeated
+
+        numbers = padded if end > self.num_samples else samples
+        yield from in_pieces(numbers, range(start + ranks.first, end, ranks.world_size), size // ranks.world_size)
 
     def _repeated(self, positions: Int64) -> Int64:
         """Return `positions`, beyond the end of the order those that are repeated there."""
@@ -312,6 +344,28 @@ class Sampler(ABC):
         )
 
 
+class Again(int):
+    """The number of a record that came before in its epoch, as an index of a dataset; `visit` says how often."""
+
+    visit: int
+
+    def __new__(cls, record: int, visit: int) -> Again:
+        number = super().__new__(cls, record)
+        number.visit = visit
+        return number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Again, (int(self), self.visit)
+
+
+def _indices_of(samples: Records) -> list[int]:
+    """Return samples as indices of a dataset."""
+    numbers: list[int] = samples.tolist()
+    if samples.dtype.itemsize < 8 or not len(samples) or samples.max() < VISIT:
+        return numbers
+    return [number if number < VISIT else Again(number % VISIT, number // VISIT) for number in numbers]
+
+
 class _RankNumbers(Iterator[int]):
     """The record numbers of one rank in one epoch. It has a state: torchdata also saves those of iterators."""
 
@@ -338,7 +392,7 @@ class _RankNumbers(Iterator[int]):
         self._step = ranks.world_size
         end, size = sampler._length(ranks) * self._step, PIECE * self._step
         pieces = sampler._shares(here.epoch, here.position, end, size, ranks)
-        self._rest = chain.from_iterable(piece.tolist() for piece in pieces)
+        self._rest = chain.from_iterable(map(_indices_of, pieces))
         sampler.clock.begin(here, workers_reader(loader), ahead=loader is not None)
         return here
 

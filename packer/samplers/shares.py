@@ -17,10 +17,11 @@ from packer.errors import UsageError, plural, printable
 from packer.model.annotation import Int64
 from packer.model.annotation_columns import Ragged
 from packer.samplers.order import (
+    MOST_VISITS,
     PIECE,
+    VISIT,
     Records,
     bits_at,
-    compact,
     derive,
     digest_of,
     pack_of,
@@ -54,7 +55,7 @@ class BalancedSampler(Sampler):
     A record with an expected 2.3 samples per epoch gets 2 or 3 at random, and 2.3 on average (systematic sampling,
     Madow 1949, over the shuffled records). This has less noise than independent draws.
 
-    A record that comes twice in an epoch has the same crop, flip and random numbers each time.
+    A record that comes twice in an epoch has another crop, flip and random numbers each time.
 
     Args:
         data: the pack or dataset, or the class ids themselves: (n,), -1 for none, or a Ragged of n rows.
@@ -100,7 +101,7 @@ class BalancedSampler(Sampler):
         place = permutation_function(size, derive(self.seed, epoch, _SAMPLES))
         # the samples stand at offset, offset + 1, ...; each record covers a stretch as long as its expected samples
         offset = float(random_bits(derive(self.seed, epoch, _OFFSET), 1)[0] >> np.uint64(11)) / (1 << 53)
-        out = np.empty(size, compact(n))
+        out = np.empty(size, np.int64)
         done, covered = 0, 0.0
         for start in range(0, n, PIECE):
             records = record(np.arange(start, min(start + PIECE, n)))
@@ -109,8 +110,11 @@ class BalancedSampler(Sampler):
             samples_by = np.minimum(np.ceil(ends - offset).astype(np.int64), size)
             if start + len(records) == n:
                 samples_by[-1] = size  # whatever the sum's last bit says
-            drawn = np.repeat(records, np.diff(samples_by, prepend=done))
-            out[place(np.arange(done, done + len(drawn)))] = drawn
+            counts = np.diff(samples_by, prepend=done)
+            drawn = np.repeat(records, counts)
+            places = np.arange(done, done + len(drawn))
+            visits = (places - np.repeat(samples_by - counts, counts)) % MOST_VISITS
+            out[place(places)] = drawn + visits * VISIT
             done += len(drawn)
         return out
 
@@ -220,7 +224,7 @@ class MixtureSampler(Sampler):
         weights: the share of each pack, in the same order: positive numbers with any sum.
         seed: as in `Sampler`; `drop_last`, `rank` and `world_size` too.
         num_samples: samples per epoch. Default: the number of records. If it exceeds n / share for a pack of n records,
-            its records are read more than once per epoch, each time with the same crop and flip.
+            its records are read more than once per epoch, each time with another crop and flip.
         indices: numbers of the records to sample (default: all), in the numbering of the joined pack; at least one of
             each pack. Their order does not matter.
 
@@ -257,13 +261,14 @@ class MixtureSampler(Sampler):
         return {"weights": _text(self.weights), "packs": _text(np.diff(self._firsts).tolist())}
 
     def _order(self, epoch: int) -> Records:
-        return whole_order(self._numbers(epoch), self.num_samples, self.num_indices)
+        return whole_order(self._numbers(epoch), self.num_samples, 1 << 62)
 
     def _numbers(self, epoch: int) -> Callable[[Int64], Records]:
         rounds: dict[int, tuple[int, Callable[[Int64], Int64]]] = {}  # the last one of each pack
 
         def numbers(positions: Int64) -> Records:
             pack, turn = self.turns(epoch, positions)
+            begun = samples_before(self.weights, np.array([epoch * self.num_samples]))[:, 0] // np.diff(self._firsts)
             out = np.empty(len(positions), np.int64)
             # 16-bit numbers are sorted without comparing them
             by_pack = np.argsort(pack.astype(np.int16), kind="stable")
@@ -277,7 +282,9 @@ class MixtureSampler(Sampler):
                     one = int(its_rounds[begin])
                     if rounds.get(number, (None,))[0] != one:
                         rounds[number] = one, self._shuffled(number, one)
-                    out[by_pack[start + begin : start + end]] = first + rounds[number][1](items[begin:end])
+                    visit = (one - int(begun[number])) % MOST_VISITS  # each round has each record once
+                    found = first + rounds[number][1](items[begin:end]) + visit * VISIT
+                    out[by_pack[start + begin : start + end]] = found
             return out
 
         return numbers

@@ -164,7 +164,7 @@ def test_a_crop_of_the_users_own_is_known_by_its_name(pack):
 
 @pytest.mark.parametrize("change", [
     {"crop": 3}, {"crop": None}, {"flip": "0.5"}, {"flip": None}, {"flip": True},
-    {"version": 2}, {"version": None}, {"version": True}, {"epoch": -1}, {"epoch": 1.0}, {"epoch": None},
+    {"version": 3}, {"version": None}, {"version": True}, {"epoch": -1}, {"epoch": 1.0}, {"epoch": None},
     {"position": 3}, {"position": 28}, {"position": -4}, {"position": "8"}, {"position": True}, {"seed": 3.0},
     {"view_seed": "3"}, {"view_seed": 3.0}, {"view_seed": None}, {"pack": "0" * 64}, {"extra": 1}, {"global_batch": 8},
 ], ids=str)  # fmt: skip

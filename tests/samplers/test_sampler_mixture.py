@@ -13,6 +13,7 @@ import pytest
 from packer import join_packs
 from packer.errors import UsageError
 from packer.samplers import MixtureSampler, subset
+from packer.samplers.order import records_in
 from packer.samplers.shares import MOST, WINDOW, samples_before, whole_weights
 
 COUNTS, SHARES = (1000, 50, 300), (0.5, 0.2, 0.3)
@@ -90,7 +91,7 @@ def test_positions_far_from_the_start() -> None:
         exact = Fraction((1001 * (1 << 40)) * sampler.weights[k], sum(sampler.weights))
         assert abs(before[k, -1] - exact) < 2
         assert not (pack == k).any() or turn[pack == k].max() + 1 == before[k, -1]
-    records = sampler._numbers(1000)(positions)
+    records = records_in(sampler.samples_at(1000)(positions))
     assert (records >= 0).all() and (records < (1 << 33) + 3).all()
 
 

@@ -75,7 +75,7 @@ def test_iterating_and_batches_give_the_same_samples(kind: str, drop_last: bool)
         flat = np.concatenate(list(sampler.rank_batches(4)))
         assert flat.dtype == np.int64
         numbers = list(sampler)
-        assert all(type(number) is int for number in numbers)
+        assert all(isinstance(number, int) for number in numbers)
         assert numbers[: len(flat)] == flat.tolist()
         assert len(numbers) - len(flat) == (len(numbers) % 4 if drop_last else 0)
 

@@ -193,7 +193,7 @@ def state_now(sampler: Sampler) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (put(version=2), "has version 2, but this packer knows 1; install a newer packer"),
+        (put(version=3), "has version 3, but this packer knows 2; install a newer packer"),
         (put(version="1"), "no valid version: '1'"),
         (put(version=True), "no valid version: True"),
         (without("version"), "no valid version: None"),
