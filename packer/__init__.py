@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.to_device import CudaPrefetcher
+    from packer.loading.views import CropView
     from packer.packing.build import BuildSummary, build, build_pack, build_packs, build_part, build_parts
     from packer.packing.build_options import BuildOptions
     from packer.packing.recorded import options_from, options_like
@@ -48,6 +49,7 @@ _HOMES = {
     "PackerError": "packer.errors",
     "RandomResizedCrop": "packer.loading.crop",
     "Resize": "packer.loading.crop",
+    "CropView": "packer.loading.views",
     "adopt": "packer.repack.adopt",
     "attach": "packer.repack.attach",
     "as_tv_tensors": "packer.loading.collate",
@@ -81,6 +83,7 @@ __all__ = [
     "BuildOptions",
     "BuildSummary",
     "CenterCrop",
+    "CropView",
     "CudaPrefetcher",
     "Pack",
     "PackWriter",

@@ -22,13 +22,15 @@ from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import Classes, PackedDataset, check_decoder, choose_records, pack_at
 from packer.loading.fill import ImageFiller
+from packer.loading.mixing import BatchPostprocessor, Mixing
 from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Replacer, Workload
 from packer.loading.targets import ImageTransform, JointTransform, TargetOptions, Targets, Transforms, check_choice
-from packer.loading.to_device import BatchPostprocessor, Mixing, Normalize, Transfer
+from packer.loading.to_device import Normalize, Transfer
+from packer.loading.views import CropView, ViewFiller, ViewTargets, check_views
 from packer.samplers import MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
-from packer.samplers.order import Records
+from packer.samplers.order import Records, derive
 from packer.samplers.ranks import as_number, check_int
 from packer.system import usable_cores
 
@@ -51,6 +53,8 @@ class Augment:
     """What is changed at random, in images and their annotations."""
 
     crop: Crop | None
+    views: Mapping[str, Any] | None
+    repeats: int
     flip: bool | float
     flip_index: Sequence[int] | None
     min_area: float
@@ -182,26 +186,32 @@ def assemble(given: Arguments) -> LoaderParts:
     sampler = check_sampler(order.sampler, pack, order.shuffle, own, order.classes, within)
     sampler.num_batches(batch_size)  # raises where drop_last would leave none
     seed = sampler.seed if order.seed is None else check_int("seed", order.seed, 0, (1 << 64) - 1)
-    augmentation = Augmentation(check_crop(augment.crop), check_flip(augment.flip), seed)
-    filler = ImageFiller(pack, augmentation, check_decoder(reading.decoder or "auto"), reading.verify)
+    views = check_views(augment.views, augment.repeats, augment.crop, check_crop)
+    filler = _filler(given, pack, seed, views)
     functions = Transforms(given.functions.transform, given.functions.target_transform, given.functions.transforms)
-    widen = device.type == "cpu" or bool(functions)
+    widen = device.type == "cpu" or bool(functions) or bool(views)
     options = TargetOptions(
         augment.min_area, form.label_offset or 0, augment.flip_index, augment.hide_outside, form.parts, widen,
         reading.verify, filler.interpolation, form.ignored or "keep",
     )  # fmt: skip
     targets = Targets(pack, options)
-    if augmentation.flip:
+    if filler.augmentation.flip:
         targets.warn_of_flips()
     collation = check_collate(form.collate, targets)
     work = Workload(_threads(given, pack), check_int("prefetch", reading.prefetch, 1), device.type == "cuda", collation)
     check_choice("on_error", reading.on_error, ("raise", "replace"))
-    replacer = Replacer(filler, targets, sampler, seed) if reading.on_error == "replace" else None
-    host = Pipeline(filler, targets, min(batch_size, sampler.num_samples), work, functions, replacer)
+    its_targets = ViewTargets(targets, {name: view.count for name, view in views.items()}) if views else targets
+    replacer = Replacer(filler, its_targets, sampler, seed) if reading.on_error == "replace" else None
+    host = Pipeline(filler, its_targets, min(batch_size, sampler.num_samples), work, functions, replacer)
     normalize = Normalize(form.mean, form.std, form.dtype, form.memory_format or torch.channels_last)
     check_normalize(normalize, filler)
     mixing = Mixing(augment.mixup, augment.cutmix, augment.color_jitter, len(pack.classes), seed)
     check_mixing(mixing, normalize, filler, targets, functions)
+    jitters = _jitters(augment, views, mixing, seed)
+    for each in jitters.values():
+        check_mixing(each, normalize, filler, targets, functions)
+    if views:
+        _check_with_views(given, views, mixing)
     check_choice("cache", reading.cache, ("ram", "device", None))
     return LoaderParts(
         pack=pack,
@@ -211,11 +221,45 @@ def assemble(given: Arguments) -> LoaderParts:
         batches=_elsewhere(reading, host, device),
         ram=RamCache(pack) if reading.cache == "ram" else None,
         device=device,
-        transfer=Transfer(device, reading.prefetch, Normalize() if mixing.jitters else normalize),
+        transfer=Transfer(device, reading.prefetch, Normalize() if jitters or mixing.jitters else normalize),
         hand_over=BatchPostprocessor(
-            mixing, normalize, form.memory_format, form.with_index, widen=targets.are_masks and not widen
+            mixing, normalize, form.memory_format, form.with_index, targets.are_masks and not widen, jitters
         ),
     )
+
+
+def _filler(given: Arguments, pack: Pack, seed: int, views: dict[str, CropView]) -> ImageFiller:
+    augment, decoder, verify = given.augment, check_decoder(given.reading.decoder or "auto"), given.reading.verify
+    if not views:
+        augmentation = Augmentation(check_crop(augment.crop), check_flip(augment.flip), seed)
+        return ImageFiller(pack, augmentation, decoder, verify)
+    flips = {name: augment.flip if view.flip is None else view.flip for name, view in views.items()}
+    each = {name: (view, check_flip(flips[name])) for name, view in views.items()}
+    return ViewFiller(pack, each, seed, decoder, verify)
+
+
+def _jitters(augment: Augment, views: dict[str, CropView], mixing: Mixing, seed: int) -> dict[str, Mixing]:
+    """Return what changes the colors of each view; {} if nothing does, or there are no views but `repeats`."""
+    if not augment.views:
+        return {}
+    given = [augment.color_jitter if one.color_jitter is None else one.color_jitter for one in views.values()]
+    if all(jitter is None for jitter in given):
+        return {}
+    made = enumerate(zip(views, given, strict=True))
+    return {name: Mixing(None, None, jitter, 0, seed if not k else derive(seed, k)) for k, (name, jitter) in made}
+
+
+def _check_with_views(given: Arguments, views: dict[str, CropView], mixing: Mixing) -> None:
+    """Raise UsageError for what cannot be combined with several crops of an image."""
+    option = "views" if given.augment.views else "repeats"
+    functions = {field.name: getattr(given.functions, field.name) for field in fields(given.functions)}
+    changes = {name: function is not None for name, function in functions.items()}
+    changes |= dict.fromkeys(mixing.mixes, given.augment.views is not None)
+    if name := next((name for name, used in changes.items() if used), None):
+        raise UsageError(name, f"cannot be combined with {option}", "apply it to the batches")
+    if given.reading.decode != "host" or given.reading.cache == "device":
+        name = "decode" if given.reading.decode != "host" else "cache"
+        raise UsageError(name, f"cannot be combined with {option}, which are cut on the host", "leave it out")
 
 
 def _threads(given: Arguments, pack: Pack) -> int:

@@ -25,19 +25,33 @@ BY_VALUE_BYTES = 1 << 20
 """Up to this, a tensor goes through a pipe sooner than a file is opened for it."""
 
 
-def join_targets(parts: Sequence[Any], collation: str = "list", size: tuple[int, int] = (1, 1)) -> Any:
+def sizes_in(images: Any) -> Any:
+    """Return the (height, width) of images, a tensor; or those of each view, by name."""
+    if isinstance(images, dict):
+        return {name: sizes_in(one) for name, one in images.items()}
+    return int(images.shape[-2]), int(images.shape[-1])
+
+
+def join_targets(parts: Sequence[Any], collation: str = "list", size: Any = (1, 1)) -> Any:
     """Return the targets of a batch out of those of its parts.
 
     Args:
-        parts: class ids (n,), tags (n, k), `BatchAnnotations`, or lists of transformed targets: all of one kind.
+        parts: class ids (n,), tags (n, k), `BatchAnnotations`, or lists of transformed targets: all of one kind. With
+            views, a list of such for each, by name.
         collation: what becomes of boxes, one of COLLATIONS.
-        size: (height, width) of the images.
+        size: (height, width) of the images; with views a dict.
 
     Returns:
         Class ids as int64 (n,); tags as float32 (n, k); transformed targets as a list, or as a tensor if they are
         numbers, 0-d tensors or vectors of one length; BatchAnnotations of tensors, whose `as_dicts` gives a target for
         each image; or what `yolo_rows` and `padded_boxes` make of these.
     """
+    if isinstance(parts[0], dict):
+        views = {}
+        for name, crops in parts[0].items():  # one crop of all images after another
+            every = [part[name][k] for k in range(len(crops)) for part in parts]
+            views[name] = join_targets(every, collation, size[name] if isinstance(size, dict) else size)
+        return views.get("", views)
     if isinstance(parts[0], np.ndarray):
         return torch.from_numpy(np.concatenate(parts) if len(parts) > 1 else parts[0])
     if isinstance(parts[0], BatchAnnotations):

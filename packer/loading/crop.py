@@ -9,7 +9,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -330,6 +330,10 @@ class Augmentation:
             sizes = sizes_of(records_in(samples))
             regions = with_whole_borders(self.crop.regions(*sizes, random[:, 1:]), sizes, output)
         return CropParams(regions, random[:, 0] < self.flip if self.flip else None, output)
+
+    def with_crop(self, crop: Crop | None) -> Augmentation:
+        """Return one with another crop."""
+        return replace(self, crop=crop)
 
     @property
     def identity(self) -> dict[str, str | int | float | None]:

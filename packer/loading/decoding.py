@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -275,15 +275,51 @@ class RowDecoder:
     def _decode_parts(self, records: Int64, regions: Regions, rows: list[Image]) -> None:
         """Decode plain JPEGs at 1/1 to 1/8, and resize parts of them into their rows."""
         widths, heights = sizes_of(self.pack, records)
-        factors = self._factors(regions, widths, heights)
+        factors = factors_of(room_of(regions, self._output, self._interpolation), (widths, heights))
+        sizes_then = widths / factors, heights / factors
+        images = self._reduced(records, factors)
+        resize_parts(images, regions / factors[:, None], sizes_then, rows, self._interpolation)
+
+    def _reduced(self, records: Int64, factors: Int64) -> Iterator[Image]:
+        """Decode plain JPEGs at 1/1 to 1/8."""
+        widths, heights = sizes_of(self.pack, records)
         sizes = (np.ceil(heights / factors).astype(int).tolist(), np.ceil(widths / factors).astype(int).tolist())
         numbers = records.tolist(), data_of(self.pack, records), *sizes, factors.tolist()
-        images = (
-            self._decode_one(record, data, self._room(record, data, height, width), factor)
-            for record, data, height, width, factor in zip(*numbers, strict=True)
-        )
-        sizes_then = widths / factors, heights / factors
-        resize_parts(images, regions / factors[:, None], sizes_then, rows, self._interpolation)
+        for record, data, height, width, factor in zip(*numbers, strict=True):
+            yield self._decode_one(record, data, self._room(record, data, height, width), factor)
+
+    def images(self, records: Int64, room: Float64) -> tuple[list[Image], Int64]:
+        """Return whole images for crops of several sizes, and the factor by which each is smaller.
+
+        Args:
+            records: their numbers.
+            room: the least `room_of` the crops of each.
+
+        Raises:
+            DamagedPack: An image cannot be decoded, or is not what the index says.
+        """
+        plain = self._plain(records)
+        factors = np.where(plain, factors_of(room, sizes_of(self.pack, records)), 1)
+        upright = self._reduced(records[plain], factors[plain])
+        images = []
+        for row, record in enumerate(records.tolist()):
+            if plain[row]:
+                images.append(next(upright))
+                continue
+            images.append(self._whole(record, float(room[row])))
+            factors[row] = reduced_by(self.pack.reader.shape_of(record)[:2], images[-1])
+        if self._sound is not None:
+            self._sound.set(records)
+        return images, factors
+
+    def _whole(self, record: int, room: float) -> Image:
+        """Decode an image by what its header says, smaller if there is room."""
+        # of joined packs, some may have raw images
+        if self.pack.reader.encoding_of(record) == "raw":
+            return self.pack.image(record)
+        height, width, _ = self.pack.reader.shape_of(record)
+        room = max(1.0, room)
+        return self._decoded(record, (math.ceil(width / room), math.ceil(height / room)))
 
     def _room(self, record: int, data: memoryview, height: int, width: int) -> Image:
         """Return memory for an image; that of a large one only if its header is as large as its row says."""
@@ -291,33 +327,22 @@ class RowDecoder:
             self._header(record, bytes(data))
         return np.empty((height, width, self._channels), np.uint8)
 
-    def _factors(self, regions: Regions, widths: Float64, heights: Float64) -> Int64:
-        """Return the factor, 1 to 8, by which each image can be decoded smaller without visible loss in its part."""
-        factors = np.ones(len(regions), np.int64)
-        if self._interpolation != "nearest":
-            room = np.minimum(regions[:, 2] / self._output[1], regions[:, 3] / self._output[0]) / HEADROOM
-            for factor in (2, 4, 8):
-                factors[(room >= factor) & (np.minimum(widths, heights) >= REDUCED_SIDE_MIN)] = factor
-        return factors
-
     def _decode_any(self, record: int, part: list[float] | None, row: Image) -> None:
         """Decode an image by what its header says, and resize a part of it into the row."""
         # of joined packs, some may have raw images
-        image = (
-            self.pack.image(record) if self.pack.reader.encoding_of(record) == "raw" else self._decoded(record, part)
-        )
+        height, width, _ = self.pack.reader.shape_of(record)
+        at_least = None if part is None else self._at_least(part, width, height)
+        raw = self.pack.reader.encoding_of(record) == "raw"
+        image = self.pack.image(record) if raw else self._decoded(record, at_least)
         if part is None:
             row[:] = image
         else:
-            height, width, _ = self.pack.reader.shape_of(record)
             factor = reduced_by((height, width), image)
             sides = width / factor, height / factor
             resize_into(image, [edge / factor for edge in part], row, self._interpolation, sides)
 
-    def _decoded(self, record: int, part: list[float] | None) -> Image:
-        height, width, _ = self.pack.reader.shape_of(record)
+    def _decoded(self, record: int, at_least: tuple[int, int] | None) -> Image:
         data = bytes(data_of(self.pack, np.array([record]))[0])
-        at_least = None if part is None else self._at_least(part, width, height)
         header = self._header(record, data)
         try:
             decoder = "lenient" if self.pack.manifest.lenient else self._decoder
@@ -345,6 +370,21 @@ class RowDecoder:
             return width, height
         across, down = HEADROOM * self._output[1], HEADROOM * self._output[0]
         return math.ceil(width * across / part[2]), math.ceil(height * down / part[3])
+
+
+def room_of(regions: Regions, output: tuple[int, int], interpolation: Interpolation) -> Float64:
+    """Return how many times smaller each image could be decoded without visible loss in its region, (n,)."""
+    if interpolation == "nearest":
+        return np.ones(len(regions))
+    return np.minimum(regions[:, 2] / output[1], regions[:, 3] / output[0]) / HEADROOM
+
+
+def factors_of(room: Float64, sizes: Sizes) -> Int64:
+    """Return the factor, 1 to 8, by which libjpeg decodes each image smaller where there is room."""
+    factors = np.ones(len(room), np.int64)
+    for factor in (2, 4, 8):
+        factors[(room >= factor) & (np.minimum(*sizes) >= REDUCED_SIDE_MIN)] = factor
+    return factors
 
 
 def flip_rows(rows: NDArray[Any], places: Int64) -> None:

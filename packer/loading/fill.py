@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -15,8 +16,8 @@ from packer.format.pack import Pack
 from packer.images.decode import Decoder
 from packer.images.opencv import Interpolation
 from packer.loading.crop import Augmentation, CropParams, Regions
-from packer.loading.decoding import RowDecoder, data_of, flip_rows, resize_parts, sizes_of
-from packer.model.annotation import Int64
+from packer.loading.decoding import RowDecoder, Sizes, data_of, flip_rows, resize_parts, sizes_of
+from packer.model.annotation import Image, Int64
 
 
 class Gather:
@@ -125,6 +126,20 @@ class ImageFiller:
             raise ValueError(f"{self.pack.path}: 8-bit and 16-bit images cannot be in one batch")
         return np.dtype(self.pack.reader.dtype_of(0))
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of each row."""
+        height, width, channels = self.row_shape
+        return int(height * width * channels * self.dtype.itemsize)
+
+    def shaped(self, memory: NDArray[np.uint8], count: int) -> Any:
+        """Return memory of `count` rows as these rows."""
+        return memory.view(self.dtype).reshape(count, *self.row_shape)
+
+    def tensors(self, rows: Any) -> Any:
+        """Return rows as the images of a batch, (n, channels, height, width)."""
+        return torch.from_numpy(rows).permute(0, 3, 1, 2)
+
     def params(self, samples: Int64, epoch: int) -> CropParams:
         """Return crop and flip of each sample: they depend on (seed, epoch, record, visit) alone."""
         return self.augmentation.params(samples, epoch, self.output, partial(sizes_of, self.pack))
@@ -138,7 +153,7 @@ class ImageFiller:
         if self.verify:
             self.pack.reader.check(records)
         if self.pack.manifest.encoding != "raw":
-            self._decoder.decode(records, params, rows)
+            self.row_decoder.decode(records, params, rows)
             return
         if params.regions is None:
             out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
@@ -149,13 +164,14 @@ class ImageFiller:
             flip_rows(rows, np.flatnonzero(params.flipped))
 
     @cached_property
-    def _decoder(self) -> RowDecoder:
+    def row_decoder(self) -> RowDecoder:
+        """Decodes encoded images."""
         return RowDecoder(self.pack, self.decoder, self.channels, self.output, self.interpolation, self.verify)
 
     @property
     def decoded_by(self) -> str:
         """What decodes JPEGs: the version of the native decoder, or the name of another; "" for a raw pack."""
-        return "" if self.pack.manifest.encoding == "raw" else self._decoder.name
+        return "" if self.pack.manifest.encoding == "raw" else self.row_decoder.name
 
     @cached_property
     def _gather(self) -> Gather:
@@ -163,16 +179,19 @@ class ImageFiller:
 
     def _cut(self, records: Int64, regions: Regions, rows: BatchSlice) -> None:
         """Resize parts of raw images, reading only those parts from the map."""
-        pack = self.pack
-        widths, heights = sizes_of(pack, records)
+        sizes = sizes_of(self.pack, records)
+        resize_parts(self.mapped(records, sizes), regions, sizes, list(rows), self.interpolation)
+
+    def mapped(self, records: Int64, sizes: Sizes) -> Iterator[Image]:
+        """Return raw images as views of the map; `sizes` are theirs."""
+        pack, (widths, heights) = self.pack, sizes
         stored = pack.reader.places(records)[1]
         wrong = np.flatnonzero(stored != widths * heights * self.channels * self.dtype.itemsize)
         for i in wrong.tolist():
             problem = f"has {stored[i]} bytes, which is not a {widths[i]:.0f}x{heights[i]:.0f} image"
             raise pack.reader.damage_error(int(records[i]), problem)
-        sizes = zip(heights.astype(int).tolist(), widths.astype(int).tolist(), strict=True)
-        images = (
+        shapes = zip(heights.astype(int).tolist(), widths.astype(int).tolist(), strict=True)
+        return (
             np.frombuffer(data, self.dtype).reshape(height, width, self.channels)
-            for data, (height, width) in zip(data_of(pack, records), sizes, strict=True)
+            for data, (height, width) in zip(data_of(pack, records), shapes, strict=True)
         )
-        resize_parts(images, regions, (widths, heights), list(rows), self.interpolation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -28,11 +27,12 @@ from packer.loading.assemble import (
 )
 from packer.loading.crop import STATE, Augmentation, Crop, crop_of, crop_text
 from packer.loading.dataset import Classes, PackedDataset
+from packer.loading.mixing import MIXING_STATE
 from packer.loading.on_device import Decoding
 from packer.loading.page_cache import WindowedBatches, check_cache
 from packer.loading.pipeline import Replaced, Stats
 from packer.loading.targets import ImageTransform, JointTransform
-from packer.loading.to_device import MIXING_STATE
+from packer.loading.views import CropView
 from packer.samplers import BlockShuffleSampler, Sampler
 from packer.samplers.clock import Iteration, next_iteration
 
@@ -137,6 +137,12 @@ class PackedLoader:
         drop_last: leave out the samples that do not fill a batch.
         samples_per_epoch: of several packs with shares; default: the number of their records.
         crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed if images differ in size.
+        views: several crops of each image out of one decode, by name: ``{"global": (2, RandomResizedCrop(224)),
+            "local": (8, RandomResizedCrop(96))}``, or `packer.CropView` with its own flip and colors. Images are then a
+            dict of tensors (count * n, ...): one crop of all n images, then the next; so are targets that crops change.
+            Class ids, tags and values come once, (n, ...).
+        repeats: so many crops of each image in one batch (repeated augmentation): images (repeats * n, ...), and all
+            targets so many times. `RepeatedSampler` spreads them over batches and ranks.
         flip: chance of a horizontal flip; True is 0.5. Boxes, polygons and points move with crop and flip.
         flip_index: index of the mirror image of each landmark or keypoint, (1, 0, 2, 4, 3) for eyes, nose and mouth
             corners; default: that of the pack.
@@ -199,6 +205,8 @@ class PackedLoader:
         drop_last: bool = False,
         samples_per_epoch: int | None = None,
         crop: Crop | None = None,
+        views: Mapping[str, CropView | tuple[int, Crop]] | None = None,
+        repeats: int = 1,
         flip: bool | float = False,
         flip_index: Sequence[int] | None = None,
         min_area: float = 1.0,
@@ -235,7 +243,7 @@ class PackedLoader:
             data,
             batch_size,
             Order(shuffle, sampler, indices, classes, seed, drop_last, samples_per_epoch),
-            Augment(crop, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
+            Augment(crop, views, repeats, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
             Functions(transform, target_transform, transforms),
             Form(collate, label_offset, ignored, parts, with_index, device, mean, std, dtype, memory_format),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),
@@ -293,10 +301,10 @@ class PackedLoader:
             crop: as for the loader.
 
         Raises:
-            UsageError: if it is not a crop.
+            UsageError: if it is not a crop, or the loader has views.
             ValueError: if it is None and the images differ in size.
         """
-        self._augmentation = replace(self._augmentation, crop=check_crop(crop))
+        self._augmentation = self._augmentation.with_crop(check_crop(crop))
         self._host = self._host.with_filler(self._host.filler.with_augmentation(self._augmentation))
         self._batches = self._batches.with_host(self._host)
 

@@ -7,6 +7,7 @@ Nothing of that runs until a record has failed.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import warnings
@@ -21,13 +22,14 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, DamagedRecordWarning, printable
-from packer.loading.collate import join_targets, stack_images
+from packer.loading.collate import join_targets, sizes_in, stack_images
 from packer.loading.crop import CropParams
 from packer.loading.fill import ImageFiller
 from packer.loading.loader_threads import LEFT_S, Results, ThreadPool, can_help
 from packer.loading.memory import BufferPool
 from packer.loading.page_cache import announced
 from packer.loading.targets import Targets, Transforms
+from packer.loading.views import ViewTargets
 from packer.model.annotation import Int64
 from packer.samplers import Sampler
 from packer.samplers.order import MOST_VISITS, VISIT, Records, derive, records_in, uniform
@@ -44,8 +46,8 @@ DECODED_BYTES = 256 << 10
 DECODED_A_PART = 16
 """Bytes of pixels, and minimum number of images, in a part of images to decode."""
 
-LoadedBatch = tuple[torch.Tensor, Any, Int64]
-"""Images, targets (as `join_targets` returns them) and the numbers of the records, int64 (n,)."""
+LoadedBatch = tuple[Any, Any, Int64]
+"""Images (a tensor or `Views`), targets (as `join_targets` returns them) and the numbers of the records, int64 (n,)."""
 _NOTHING: NDArray[Any] = np.zeros(0, np.uint8)
 
 
@@ -100,7 +102,7 @@ class Stats:
 class _Pending:
     """A block of batches in progress."""
 
-    rows: NDArray[Any]
+    rows: Any
     masks: NDArray[Any] | None
     """The targets, if they are masks."""
     results: Results
@@ -136,7 +138,7 @@ class Workload:
 class Pipeline:
     """Yields (images, targets, records) for runs of samples (record + visit * `samplers.order.VISIT`).
 
-    Images are uint8 (n, channels, height, width).
+    Images are uint8 (n, channels, height, width), or a dict of such with views.
 
     Args:
         filler: fills rows of a batch with images.
@@ -148,7 +150,7 @@ class Pipeline:
     """
 
     def __init__(
-        self, filler: ImageFiller, targets: Targets, batch_size: int, work: Workload,
+        self, filler: ImageFiller, targets: Targets | ViewTargets, batch_size: int, work: Workload,
         transforms: Transforms | None = None, replacer: Replacer | None = None,
     ) -> None:  # fmt: skip
         self.filler = filler
@@ -157,16 +159,15 @@ class Pipeline:
         self.work = work
         self.transforms = transforms or Transforms()
         self.replacer = replacer
-        height, width, channels = filler.row_shape
-        self._row_bytes: int = height * width * channels * filler.dtype.itemsize
-        # a transform may be slow, so no batch should wait for others
+        self._row_bytes = filler.row_bytes
+        # a transform may be slow, so no batch should wait for others; views of a batch lie one after another
         fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
-        self._batches_a_block = 1 if self.transforms else max(1, min(fit, BLOCK_BATCHES))
+        alone = bool(self.transforms) or isinstance(targets, ViewTargets)
+        self._batches_a_block = 1 if alone else max(1, min(fit, BLOCK_BATCHES))
         self._buffers = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
-        pixels, batches = height * width, self._batches_a_block * batch_size
         self._has_masks = targets.are_masks and not self.transforms
-        self._mask_bytes = pixels * targets.mask_dtype.itemsize if self._has_masks else 0
-        self._mask_buffers = BufferPool(max(1, batches * self._mask_bytes), work.pinned)
+        self._mask_bytes = math.prod(filler.output) * targets.mask_dtype.itemsize if self._has_masks else 0
+        self._mask_buffers = BufferPool(max(1, self._batches_a_block * batch_size * self._mask_bytes), work.pinned)
         self._stage = "read" if filler.pack.manifest.encoding == "raw" else "decode"
 
     @property
@@ -224,7 +225,7 @@ class Pipeline:
             self._buffers = BufferPool(size, self.work.pinned)
             self._mask_buffers = BufferPool(max(1, len(samples) * self._mask_bytes), self.work.pinned)
         rows, masks = self._buffers.take()[:size], self._take_masks(len(samples))
-        shaped = rows.view(self.filler.dtype).reshape(len(samples), *self.filler.row_shape)
+        shaped = self.filler.shaped(rows, len(samples))
         size, step = self._part_size(len(samples)), len(block[0])
         if len(block) > 1:
             size = -(-size // step) * step  # whole batches
@@ -252,7 +253,7 @@ class Pipeline:
         return -(-records // parts)
 
     def _fill(
-        self, samples: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int, masks: NDArray[Any] | None
+        self, samples: Int64, epoch: int, rows: Any, stats: Stats, step: int, masks: NDArray[Any] | None
     ) -> tuple[list[_Piece], Replacements]:
         """Fill rows with the images of samples, and return them in pieces of `step` rows."""
         try:
@@ -264,7 +265,7 @@ class Pipeline:
             return self._pieces(samples, epoch, rows, stats, step, masks), replaced
 
     def _pieces(
-        self, samples: Int64, epoch: int, rows: NDArray[Any], stats: Stats, step: int, masks: NDArray[Any] | None
+        self, samples: Int64, epoch: int, rows: Any, stats: Stats, step: int, masks: NDArray[Any] | None
     ) -> list[_Piece]:
         started = time.perf_counter()
         params, records = self.filler.params(samples, epoch), records_in(samples)
@@ -278,7 +279,7 @@ class Pipeline:
         stats.add("targets", time.perf_counter() - started)
         return [_Piece(records[cut], labels[cut], None) for cut in cuts]
 
-    def _piece(self, samples: Int64, params: CropParams, epoch: int, rows: NDArray[Any], stats: Stats) -> _Piece:
+    def _piece(self, samples: Int64, params: CropParams, epoch: int, rows: Any, stats: Stats) -> _Piece:
         started, records = time.perf_counter(), records_in(samples)
         targets = self.targets.of(records, params)
         made = time.perf_counter()
@@ -310,12 +311,11 @@ class Pipeline:
             if self.transforms.of_images:
                 images = stack_images([image for piece in mine for image in piece.images or ()])
             else:
-                images = torch.from_numpy(rows[start:end]).permute(0, 3, 1, 2)
-            size = int(images.shape[-2]), int(images.shape[-1])
+                images = self.filler.tensors(rows[start:end])
             if masks is not None:
                 targets: Any = torch.from_numpy(masks[start:end])
             else:
-                targets = join_targets([piece.targets for piece in mine], self.work.collation, size)
+                targets = join_targets([piece.targets for piece in mine], self.work.collation, sizes_in(images))
             yield images, targets, np.concatenate([piece.records for piece in mine]) if mine[1:] else mine[0].records
 
 
@@ -351,7 +351,7 @@ _warned: set[tuple[str, int]] = set()
 class Replacer(Locked):
     """Finds replacements for all threads, and keeps the reports to the consumer."""
 
-    def __init__(self, filler: ImageFiller, targets: Targets, sampler: Sampler, seed: int) -> None:
+    def __init__(self, filler: ImageFiller, targets: Targets | ViewTargets, sampler: Sampler, seed: int) -> None:
         super().__init__()
         self._filler, self._targets = filler, targets
         self._sampler = sampler
@@ -419,7 +419,7 @@ class Replacer(Locked):
     def _problem(self, sample: int, epoch: int) -> DamagedPack | None:
         """Return the problem of a sample, read alone with its crop of this epoch."""
         one = np.array([sample])
-        row = np.empty((1, *self._filler.row_shape), self._filler.dtype)
+        row = self._filler.shaped(np.empty(self._filler.row_bytes, np.uint8), 1)
 
         def read() -> None:
             self._filler.fill(records_in(one), self._filler.params(one, epoch), row)

@@ -1,4 +1,4 @@
-"""From a batch on the host to the training loop: copied to the device and normalized, mixed, its colors changed.
+"""From a batch on the host to the training loop: copied to the device and normalized.
 
 Batches are copied to the GPU ahead of the consumer, on a separate stream. Apex's `data_prefetcher` (BSD-3-Clause)
 introduced the pattern. Unlike it, `CudaPrefetcher` takes any nesting of tensors, keeps several batches in flight, and
@@ -9,23 +9,19 @@ drops is not reused before its work is done.
 from __future__ import annotations
 
 import copy
-import importlib
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from packer.errors import NotInstalled, UsageError
-from packer.loading.annotations import BatchAnnotations
-from packer.loading.pipeline import LoadedBatch, Stats
-from packer.samplers.order import derive
-from packer.samplers.ranks import as_number
+from packer.errors import UsageError
+from packer.loading.pipeline import Stats
+from packer.loading.views import Views
 
 
 @dataclass(frozen=True)
@@ -292,6 +288,9 @@ class _BatchWalk:
             images = not self.images_seen and item.dim() == 4 and item.dtype in IMAGES
             self.images_seen |= images
             return self._function(item, images)
+        if isinstance(item, Views) and not self.images_seen:
+            self.images_seen = True
+            return Views({name: self._function(images, True) for name, images in item.items()})
         if isinstance(item, Mapping):
             return _like(item, {key: self.walk(value) for key, value in item.items()})
         if isinstance(item, tuple):
@@ -316,173 +315,3 @@ def _like(item: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
     for key, value in values.items():
         there[key] = value
     return there
-
-
-MIXING_STATE = ("mixup", "cutmix", "color_jitter")
-"""What of a loader's state is about mixing."""
-FRACTIONS = "return fractions from it, image / 255"
-JITTER = "write color_jitter=(0.4, 0.4, 0.4, 0.1)"
-MIXING_STREAM = 3 << 32
-"""Gives batches other random numbers than crops, flips and transforms."""
-
-
-class Mixing:
-    """Random changes of whole batches, by torchvision's transforms v2, on the device where the batch is.
-
-    Their random numbers depend on (seed, epoch, number of the global batch) alone. A batch is mixed with itself: with
-    more ranks, other images are mixed.
-
-    Args:
-        mixup: alpha of MixUp; None: none.
-        cutmix: alpha of CutMix; with both, each batch gets one of the two.
-        color_jitter: arguments of ColorJitter: brightness, contrast, saturation, hue; the same for all of a batch.
-        num_classes: what class ids become one-hot vectors of.
-        seed: any integer.
-
-    Raises:
-        NotInstalled: if torchvision is missing.
-        UsageError: if a value is out of range.
-    """
-
-    def __init__(
-        self, mixup: float | None, cutmix: float | None, color_jitter: Sequence[float] | None, num_classes: int,
-        seed: int,
-    ) -> None:  # fmt: skip
-        self._seed = seed
-        self._mix = self._jitter = None
-        self._values: dict[str, float] = {}
-        alphas = {"mixup": mixup, "cutmix": cutmix}
-        self.mixes = [name for name, alpha in alphas.items() if alpha is not None]
-        """mixup, cutmix: those that are used."""
-        used = self.mixes + ["color_jitter"] * (color_jitter is not None)
-        if not used:
-            return
-        v2 = _torchvision(used[0])
-        for name, alpha in alphas.items():
-            if alpha is not None and not 0 < as_number(alpha) < math.inf:
-                raise UsageError(name, f"must be a number above 0, got {alpha!r}", f"write {name}=1.0, or leave it out")
-        self._values = {name: float(alpha) for name, alpha in alphas.items() if alpha is not None}
-        mixes = [
-            kind(alpha=float(alpha), num_classes=num_classes)
-            for kind, alpha in ((v2.MixUp, mixup), (v2.CutMix, cutmix))
-            if alpha is not None
-        ]
-        if mixes:
-            self._mix = v2.RandomChoice(mixes) if len(mixes) > 1 else mixes[0]
-        if color_jitter is not None:
-            problem = f"must be brightness, contrast, saturation and hue, got {color_jitter!r}"
-            try:
-                values = [color_jitter[number] for number in range(len(color_jitter))]
-                if not 1 <= len(values) <= 4:
-                    raise TypeError
-                self._jitter = v2.ColorJitter(*values)
-            except (TypeError, KeyError):
-                raise UsageError("color_jitter", problem, JITTER) from None
-            except ValueError as error:
-                raise UsageError("color_jitter", f"{problem}: {str(error).rstrip('.')}", JITTER) from None
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Return the fields for a state: those of the changes that are used."""
-        values: dict[str, Any] = dict(self._values)
-        if self._jitter is not None:
-            each = (getattr(self._jitter, name) for name in ("brightness", "contrast", "saturation", "hue"))
-            values["color_jitter"] = [None if span is None else [float(edge) for edge in span] for span in each]
-        return values
-
-    @property
-    def jitters(self) -> bool:
-        """Whether it changes colors, which needs images as they are stored."""
-        return self._jitter is not None
-
-    def jitter(self, images: torch.Tensor, epoch: int, number: int) -> torch.Tensor:
-        """Return the images of global batch `number` with other colors."""
-        if self._jitter is None:
-            return images
-        _check_images("color_jitter", images)
-        with _seeded_torch(derive(self._seed ^ MIXING_STREAM, epoch, number, 0)):
-            changed: torch.Tensor = self._jitter(images)
-        return changed
-
-    def mix(self, images: torch.Tensor, targets: Any, epoch: int, number: int) -> tuple[torch.Tensor, Any]:
-        """Return the mixed images, and targets (n, classes) in the place of class ids (n,)."""
-        if self._mix is None:
-            return images, targets
-        _check_images(self.mixes[0], images)
-        if "mixup" in self.mixes and not images.is_floating_point():
-            raise UsageError("mixup", f"needs float images, but the transform returns {images.dtype}", FRACTIONS)
-        with _seeded_torch(derive(self._seed ^ MIXING_STREAM, epoch, number, 1)):
-            mixed: tuple[torch.Tensor, Any] = self._mix(images, targets)
-        return mixed
-
-
-class BatchPostprocessor:
-    """The last step of each batch.
-
-    Args:
-        mixing: random changes of the batch.
-        normalize: what is left to do to images whose colors change here.
-        memory_format: of the images; None: as they come.
-        with_index: whether the numbers of the records are handed out, too.
-        widen: whether targets are masks as they are stored, which become int64.
-    """
-
-    def __init__(
-        self, mixing: Mixing, normalize: Normalize, memory_format: torch.memory_format | None, with_index: bool,
-        widen: bool = False,
-    ) -> None:  # fmt: skip
-        self._mixing = mixing
-        self._normalize = normalize
-        self._memory_format = memory_format
-        self._with_index = with_index
-        self._widen = widen
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Return the fields for a state, which must be equal to resume it."""
-        return self._mixing.identity
-
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Raise UsageError if the batches of a state were mixed, or changed in color, in another way."""
-        for name in MIXING_STATE:
-            if state.get(name) != (here := self.identity.get(name)):
-                problem = f"has {name} {state.get(name)!r}, here {here!r}"
-                raise UsageError("state", problem, f"use the same {name}, or set_epoch in place of a state")
-
-    def __call__(self, batch: LoadedBatch, epoch: int, number: int) -> tuple[Any, ...]:
-        """Return (images, targets), and the numbers of the records if asked for; it is global batch `number`."""
-        images, targets, records = batch
-        if self._mixing.jitters:
-            images = self._normalize(self._mixing.jitter(images, epoch, number))
-        images, targets = self._mixing.mix(images, targets, epoch, number)
-        if self._memory_format is not None and images.dim() == 4:
-            images = images.contiguous(memory_format=self._memory_format)
-        if isinstance(targets, BatchAnnotations):
-            targets = targets.as_dicts()
-        elif self._widen:
-            targets = targets.to(torch.int64)  # after the way to the device: an eighth of the bytes
-        if not self._with_index:
-            return images, targets
-        return images, targets, torch.from_numpy(records).to(images.device, non_blocking=True)
-
-
-def _check_images(name: str, images: torch.Tensor) -> None:
-    """Raise UsageError unless a transform has left images, which torchvision can change."""
-    if images.dim() != 4:
-        problem = f"needs images, but the transform returns tensors of shape {tuple(images.shape[1:])}"
-        raise UsageError(name, problem, "leave it out")
-
-
-def _torchvision(name: str) -> Any:
-    try:
-        return importlib.import_module("torchvision.transforms.v2")
-    except ImportError:
-        raise NotInstalled(name, "needs torchvision, which is not installed", "pip install torchvision") from None
-
-
-@contextmanager
-def _seeded_torch(seed: int) -> Iterator[None]:
-    """Let torch's functions draw from a seed, for torchvision takes no generator; then all is as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield

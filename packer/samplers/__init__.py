@@ -6,6 +6,7 @@
 | `SequentialSampler` | to evaluate and predict |
 | `BalancedSampler` | to train where some classes are rare |
 | `MixtureSampler` | to train on several packs, each with its share of the samples |
+| `RepeatedSampler` | to train with repeated augmentation, each record several times in a row |
 | `BlockShuffleSampler` | to train from packs larger than memory or disk; each of many machines may read its own part |
 
 `subset` selects records by their columns; all samplers take the numbers as `indices=`. numpy only: torch is asked for
@@ -17,12 +18,13 @@ from __future__ import annotations
 from packer.samplers.block import BlockShuffleSampler
 from packer.samplers.order import SortedPackWarning, subset
 from packer.samplers.sampler import Sampler, SequentialSampler, ShuffleSampler
-from packer.samplers.shares import BalancedSampler, MixtureSampler
+from packer.samplers.shares import BalancedSampler, MixtureSampler, RepeatedSampler
 
 __all__ = [
     "BalancedSampler",
     "BlockShuffleSampler",
     "MixtureSampler",
+    "RepeatedSampler",
     "Sampler",
     "SequentialSampler",
     "ShuffleSampler",

@@ -253,7 +253,13 @@ class Sampler(ABC):
         return map(records_in, self.rank_samples(batch_size, epoch, start))
 
     def rank_samples(self, batch_size: int, epoch: int | None = None, start: int = 0) -> Iterator[Int64]:
-        """Return the samples of each batch, record + visit * VISIT, as `rank_batches` does the records."""
+        """Return the samples of each batch, record + visit * VISIT.
+
+        Args:
+            batch_size: as for `rank_batches`; `epoch` and `start` too.
+            epoch: default: that of `set_epoch`.
+            start: the global position to start at.
+        """
         ranks, size = self._begin(), self.global_batch(batch_size)
         end = self.num_batches(batch_size) * size if self.drop_last else self._length(ranks) * ranks.world_size
         start = self._check_position(start, size)

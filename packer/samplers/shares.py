@@ -193,6 +193,53 @@ def _positions(ids: NDArray[np.int64]) -> NDArray[np.int64]:
     return (np.cumsum(occurs) - 1)[ids]
 
 
+class RepeatedSampler(Sampler):
+    """Records in random order, each several times in a row: repeated augmentation.
+
+    Each time a record has another crop and flip. With several ranks its repetitions are on as many of them, as in DeiT
+    (Touvron et al. 2021, https://arxiv.org/abs/2012.12877) and timm's RepeatAugSampler, whose epochs also have as many
+    samples as there are records: with three repetitions, those of a third of them. For all repetitions in one batch,
+    out of one decode, pass `repeats` to a PackedLoader.
+
+    Args:
+        data: as in `Sampler`; `seed`, `indices`, `drop_last`, `rank` and `world_size` too.
+        repeats: how often each record comes, 1 or more.
+        num_samples: samples per epoch, at most records * repeats. Default: the number of records.
+
+    Raises:
+        UsageError: if an argument is out of range.
+    """
+
+    kind = "repeated"
+
+    def __init__(  # noqa: PLR0913 - all but the first have a default, and each stands alone
+        self, data: Any, repeats: int = 3, seed: int = 0, *, num_samples: int | None = None,
+        indices: ArrayLike | None = None, drop_last: bool = False, rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:  # fmt: skip
+        self.repeats = check_int("repeats", repeats, 1, MOST_VISITS)
+        super().__init__(data, seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size)
+        if num_samples is not None:
+            self.num_samples = check_int("num_samples", num_samples, 1, self.num_indices * self.repeats)
+            self._ranks()
+
+    def _options(self) -> dict[str, int]:
+        return {"repeats": self.repeats}
+
+    def _order(self, epoch: int) -> Records:
+        return whole_order(self._numbers(epoch), self.num_samples, 1 << 62)
+
+    def _numbers(self, epoch: int) -> Callable[[Int64], Records]:
+        order, repeats = permutation_function(self.num_indices, derive(self.seed, epoch)), self.repeats
+
+        def numbers(positions: Int64) -> Records:
+            items, visits = np.divmod(positions, repeats)
+            samples: Records = order(items) + visits * VISIT
+            return samples
+
+        return numbers
+
+
 WINDOW = 512
 """Positions within which the packs have their shares exactly, and the samples change places."""
 MOST = 1 << 30

@@ -15,7 +15,7 @@ from PIL import Image
 from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack
 from packer.images.jpeg import decode_into
 from packer.images.opencv import resample
-from packer.loading.decoding import RowDecoder, reduced_by, resize_into
+from packer.loading.decoding import reduced_by, resize_into
 from packer.samplers.order import uniform
 
 
@@ -391,7 +391,7 @@ def test_scaled_decoding_is_close_to_the_full_one(pack, monkeypatch):
     monkeypatch.setattr("packer.loading.decoding.decode_into", watched)
     scaled = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
     assert len(factors) == 27 and {2, 4, 8} >= {*factors} and len({*factors}) > 1
-    monkeypatch.setattr(RowDecoder, "_factors", lambda self, regions, *_: np.ones(len(regions), np.int64))
+    monkeypatch.setattr("packer.loading.decoding.factors_of", lambda room, _: np.ones(len(room), np.int64))
     whole = [images for images, _ in PackedLoader(pack("photos"), 9, **options)]
     differences = (torch.cat(scaled).int() - torch.cat(whole).int()).abs().float()
     assert differences.mean() < 0.5 and differences.max() <= 4

@@ -200,7 +200,7 @@ def test_a_jpeg_of_another_size_than_the_index_says_is_damage(tmp_path, monkeypa
     monkeypatch.setattr(decoding, "data_of", lambda pack, some: [regions[i] for i in some.tolist()])
     for known in (True, False):
         if not known:
-            filler._decoder.__dict__.pop("_kinds", None)
+            filler.row_decoder.__dict__.pop("_kinds", None)
         if size == (16, 20):
             filler.fill(records, params, rows[1:4])
         else:

@@ -18,7 +18,14 @@ from loader_packs import RECORDS, alike
 from torch.utils.data import DataLoader
 
 from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate, join_packs
-from packer.samplers import BalancedSampler, BlockShuffleSampler, MixtureSampler, SequentialSampler, ShuffleSampler
+from packer.samplers import (
+    BalancedSampler,
+    BlockShuffleSampler,
+    MixtureSampler,
+    RepeatedSampler,
+    SequentialSampler,
+    ShuffleSampler,
+)
 from packer.samplers.order import VISIT, records_in
 
 CROP = RandomResizedCrop(8)
@@ -96,6 +103,7 @@ def test_the_seed_of_the_sampler_is_that_of_the_crops(pack):
 
 SAMPLERS = {
     "balanced": lambda data, **ranks: BalancedSampler(data, seed=4, num_samples=60, **ranks),
+    "repeated": lambda data, **ranks: RepeatedSampler(data, 3, 4, num_samples=60, **ranks),
     "mixture": lambda data, **ranks: MixtureSampler(data, [1, 9], 4, num_samples=60, **ranks),
     "padded": lambda data, **ranks: ShuffleSampler(data, 4, **ranks),
     "padded blocks": lambda data, **ranks: BlockShuffleSampler(
@@ -135,7 +143,7 @@ def test_a_record_that_comes_again_has_another_crop(pack, kind, name):
         # one visit of each record is that of samplers that never repeat
         assert torch.equal(image, once[sample % VISIT]) == (sample < VISIT)
     assert max(seen.values()) > 1
-    if name == "balanced":
+    if name in ("balanced", "repeated"):
         visits = sorted(map(divmod_visit, samples.tolist()))
         assert visits == sorted((record, visit) for record, count in seen.items() for visit in range(count))
 
@@ -157,7 +165,7 @@ def test_records_that_come_again_are_the_same_however_they_are_made(pack, name):
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("name", ["balanced", "mixture"])
+@pytest.mark.parametrize("name", ["balanced", "mixture", "repeated"])
 def test_records_that_come_again_are_the_same_on_any_rank(pack, name, world_size):
     data = opened(pack, "raw", name)
     samples, images = drawn(data, name)

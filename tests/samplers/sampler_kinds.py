@@ -11,6 +11,7 @@ from packer.samplers import (
     BalancedSampler,
     BlockShuffleSampler,
     MixtureSampler,
+    RepeatedSampler,
     Sampler,
     SequentialSampler,
     ShuffleSampler,
@@ -45,6 +46,7 @@ KINDS: dict[str, Make] = {
     "block": _block,
     "balanced": _balanced,
     "mixture": _mixture,
+    "repeated": lambda n, seed=0, **options: RepeatedSampler(n, 3, seed, **options),
 }
-SHUFFLED = ("shuffle", "block", "balanced", "mixture")
+SHUFFLED = ("shuffle", "block", "balanced", "mixture", "repeated")
 WITHOUT_REPLACEMENT = ("shuffle", "sequential", "block")

@@ -1,0 +1,273 @@
+"""Views: several crops of each image out of one decode, for self-supervised training and repeated augmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packer.errors import UsageError
+from packer.format.pack import Pack
+from packer.images.opencv import Interpolation
+from packer.loading.crop import Augmentation, Crop, CropParams, crop_text
+from packer.loading.decoding import flip_rows, resize_parts, room_of, sizes_of
+from packer.loading.fill import ImageFiller
+from packer.loading.targets import Targets
+from packer.model.annotation import Image, Int64
+from packer.samplers.order import Float64, derive
+from packer.samplers.ranks import check_int
+
+REPEATED = ""
+"""Name of the view of `repeats`, whose batches are tensors, not dicts."""
+DECODED_AT_ONCE = 16
+"""Whole images in memory, in each thread."""
+_VIEW = 5 << 32
+"""Gives each view other random numbers."""
+
+
+@dataclass(frozen=True)
+class CropView:
+    """Crops of each image, `count` of them, each at random.
+
+    Args:
+        crop: `RandomResizedCrop`, `CenterCrop` or `Resize`.
+        count: crops of each image.
+        flip: chance of a horizontal flip; True is 0.5. Default: that of the loader.
+        color_jitter: arguments of torchvision's ColorJitter. Default: those of the loader.
+    """
+
+    crop: Crop
+    count: int = 1
+    flip: bool | float | None = None
+    color_jitter: Sequence[float] | None = None
+
+
+class Views(dict[str, Any]):
+    """The images of a batch with views: name -> tensor (count * n, channels, height, width), view after view."""
+
+
+def check_views(views: Any, repeats: int, crop: Any, check_crop: Callable[[Any], Crop | None]) -> dict[str, CropView]:
+    """Return the views of a loader by name; {} if it has none.
+
+    Args:
+        views: as for the loader: name -> CropView or (count, crop).
+        repeats: crops of each image in a batch of tensors.
+        crop: that of the loader.
+        check_crop: checks a crop.
+
+    Raises:
+        UsageError: if they are not views, or are combined with `crop` or `repeats`.
+    """
+    repeats = check_int("repeats", repeats, 1)
+    if views is None:
+        return {} if repeats == 1 else {REPEATED: CropView(_given(check_crop, crop), repeats)}
+    for name, given in (("crop", crop is not None), ("repeats", repeats > 1)):
+        if given:
+            raise UsageError(name, "cannot be combined with views, which have their own", "leave it out")
+    step = 'write views={"global": (2, RandomResizedCrop(224)), "local": (8, RandomResizedCrop(96))}'
+    if not isinstance(views, Mapping) or not views or not all(isinstance(name, str) and name for name in views):
+        raise UsageError("views", f"must be a dict of names and views, got {views!r}", step)
+    found = {}
+    for name, one in views.items():
+        view = one
+        if isinstance(one, (tuple, list)) and len(one) == 2:
+            view = CropView(one[1], one[0])
+        if not isinstance(view, CropView):
+            raise UsageError("views", f"has {one!r} as {name}", step)
+        count = check_int(f"count of the view {name}", view.count, 1)
+        found[name] = CropView(_given(check_crop, view.crop), count, view.flip, view.color_jitter)
+    return found
+
+
+def _given(check_crop: Callable[[Any], Crop | None], crop: Any) -> Crop:
+    found = check_crop(crop)
+    if found is None:
+        raise UsageError("crop", "is needed for views", "write packer.RandomResizedCrop(224)")
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewRows:
+    """Rows of a batch: name -> (count, n, height, width, channels)."""
+
+    arrays: dict[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return int(next(iter(self.arrays.values())).shape[1])
+
+    def __getitem__(self, rows: slice) -> ViewRows:
+        """Return those of some of the images."""
+        return ViewRows({name: array[:, rows] for name, array in self.arrays.items()})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewParams:
+    """The crops of a batch: name -> those of each of the view's crops."""
+
+    of: dict[str, list[CropParams]]
+
+    def __getitem__(self, rows: slice) -> ViewParams:
+        """Return those of some of the images."""
+        return ViewParams({name: [one[rows] for one in params] for name, params in self.of.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class ViewAugmentation:
+    """The crops and flips of all views, and the seed of all."""
+
+    views: dict[str, tuple[int, Augmentation]]
+    """Name -> count, and the augmentation of its first crop."""
+    seed: int
+
+    @property
+    def identity(self) -> dict[str, str | int | float | None]:
+        """Return the fields for a state, which must be equal to resume it."""
+        views = [
+            f"{name or 'repeats'}: {count} x {crop_text(one.crop)}, flip {one.flip}"
+            for name, (count, one) in self.views.items()
+        ]
+        return {"view_seed": self.seed, "crop": "; ".join(views), "flip": 0.0}
+
+    @property
+    def crop(self) -> None:
+        """None: each view has its own."""
+        return None
+
+    @property
+    def flip(self) -> float:
+        """The largest chance of a flip."""
+        return max(one.flip for _, one in self.views.values())
+
+    def with_crop(self, crop: Crop | None) -> ViewAugmentation:
+        """Raise UsageError unless `crop` is None."""
+        if crop is None:
+            return self
+        raise UsageError("set_crop", "is for a loader of one crop, but this one has views", "make another loader")
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise UsageError if a state has other views."""
+        Augmentation.check(self, state)  # type: ignore[arg-type]
+
+
+class ViewFiller(ImageFiller):
+    """Fills rows of a batch with several crops of each image, which is decoded once.
+
+    Args:
+        pack: the pack.
+        views: name -> view, with its flip.
+        seed: seed of crops and flips: the first crop of the first view is that of a loader without views.
+        decoder: JPEG decoder.
+        verify: verify the checksum of each record when this process first reads it.
+    """
+
+    def __init__(
+        self, pack: Pack, views: Mapping[str, tuple[CropView, float]], seed: int, decoder: str, verify: bool
+    ) -> None:
+        self._fillers: dict[str, list[ImageFiller]] = {}
+        self.outputs: dict[str, tuple[int, int]] = {}
+        number, firsts = 0, {}
+        for name, (view, flip) in views.items():
+            seeds = [seed if not k else derive(seed ^ _VIEW, k) for k in range(number, number + view.count)]
+            made = [ImageFiller(pack, Augmentation(view.crop, flip, one), decoder, verify) for one in seeds]
+            number += view.count
+            self._fillers[name], firsts[name] = made, (view.count, made[0].augmentation)
+            self.outputs[name] = made[0].output
+        self._first = next(iter(self._fillers.values()))[0]
+        self.pack, self.decoder, self.verify = pack, self._first.decoder, verify
+        self.interpolation: Interpolation = self._first.interpolation
+        self.channels, self.output = self._first.channels, self._first.output
+        self.augmentation: Any = ViewAugmentation(firsts, seed)
+
+    def with_augmentation(self, augmentation: Any) -> ImageFiller:
+        """Return this filler: views have crops of their own, which stay."""
+        return self
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of all crops of an image."""
+        return sum(len(fillers) * fillers[0].row_bytes for fillers in self._fillers.values())
+
+    def shaped(self, memory: NDArray[np.uint8], count: int) -> Any:
+        """Return memory of `count` rows as the rows of each view, one view after another."""
+        arrays, start = {}, 0
+        for name, fillers in self._fillers.items():
+            stop = start + count * len(fillers) * fillers[0].row_bytes
+            rows = memory[start:stop].view(self._first.dtype)
+            arrays[name], start = rows.reshape(len(fillers), count, *fillers[0].row_shape), stop
+        return ViewRows(arrays)
+
+    def tensors(self, rows: Any) -> Any:
+        """Return rows as the images of a batch: `Views`, or a tensor for `repeats`."""
+        views = Views()
+        for name, array in rows.arrays.items():
+            joined = torch.from_numpy(array.reshape(-1, *array.shape[2:]))
+            views[name] = joined.permute(0, 3, 1, 2)
+        return views.get(REPEATED, views)
+
+    def params(self, samples: Int64, epoch: int) -> Any:
+        """Return crop and flip of each view of each sample."""
+        every = self._fillers.items()
+        return ViewParams({name: [one.params(samples, epoch) for one in fillers] for name, fillers in every})
+
+    def _fill(self, records: Int64, params: Any, rows: Any) -> None:
+        if self.verify:
+            self.pack.reader.check(records)
+        for start in range(0, len(records), DECODED_AT_ONCE):
+            some = slice(start, start + DECODED_AT_ONCE)
+            self._fill_some(records[some], params[some], rows[some])
+
+    def _fill_some(self, records: Int64, params: ViewParams, rows: ViewRows) -> None:
+        sizes = sizes_of(self.pack, records)
+        images, factors = self._images(records, params, sizes)
+        reduced = sizes[0] / factors, sizes[1] / factors
+        for name, fillers in self._fillers.items():
+            for one, crops, out in zip(fillers, params.of[name], rows.arrays[name], strict=True):
+                assert crops.regions is not None
+                resize_parts(images, crops.regions / factors[:, None], reduced, list(out), one.interpolation)
+                if crops.flipped is not None:
+                    flip_rows(out, np.flatnonzero(crops.flipped))
+
+    def _images(self, records: Int64, params: ViewParams, sizes: tuple[Float64, Float64]) -> tuple[list[Image], Int64]:
+        """Return whole images, and the factor by which each is smaller: no crop needs more."""
+        if self.pack.manifest.encoding == "raw":
+            return list(self._first.mapped(records, sizes)), np.ones(len(records), np.int64)
+        room = np.full(len(records), np.inf)
+        for name, fillers in self._fillers.items():
+            for one, crops in zip(fillers, params.of[name], strict=True):
+                assert crops.regions is not None
+                room = np.minimum(room, room_of(crops.regions, one.output, one.interpolation))
+        return self._first.row_decoder.images(records, room)
+
+    @property
+    def decoded_by(self) -> str:
+        """What decodes JPEGs: simplejpeg, or another decoder; "" for a raw pack."""
+        return self._first.decoded_by
+
+
+class ViewTargets:
+    """The targets of views: labels of images once, what a crop changes for each view.
+
+    Args:
+        targets: those of the pack.
+        counts: crops of each view.
+    """
+
+    is_array = are_masks = False
+
+    def __init__(self, targets: Targets, counts: Mapping[str, int]) -> None:
+        self._targets, self._counts = targets, counts
+        self._once = targets.is_array and not targets.are_masks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._targets, name)
+
+    def of(self, records: Int64, params: Any = None, out: Any = None) -> Any:
+        """Return the targets of some records: an array (n, ...), or view -> list of those of each crop."""
+        if self._once:
+            found = self._targets.of(records)
+            return found if REPEATED not in self._counts else {REPEATED: [found] * self._counts[REPEATED]}
+        return {name: [self._targets.of(records, one) for one in crops] for name, crops in params.of.items()}
