@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from given_labels import CLASSES, MILLI, Thing, each, packed, things_of, write_images
 
 sys.path.append(str(Path(__file__).parents[1] / "sources"))
 import layouts as draw
@@ -82,3 +87,67 @@ def test_what_it_cannot_read_is_one_line(tmp_path: Path) -> None:
         opened(tmp_path, draw.photos(), "datumaro:cifar")  # its importer unpickles
     with pytest.raises(UsageError, match=r"is not a format for Datumaro.*labelme"):
         opened(tmp_path, draw.photos(), "datumaro:label_me")
+
+
+# -- what Datumaro writes, in its own code
+
+FACE = {"blur": 1, **dict.fromkeys(("expression", "illumination", "pose", "invalid", "occluded"), 0)}
+"""It writes those after illumination in another order than the set has."""
+WRITTEN: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "cvat": ("cvat", ("box", "ring", "turned"), {"occluded": 1}),
+    "label_me": ("labelme", ("box", "ring"), {"occluded": True}),
+    "wider_face": ("widerface", ("box",), FACE),
+    "kitti_detection": ("kitti", ("box",), {"occluded": 1, "truncated": 0}),
+    "icdar_text_localization": ("icdar", ("ring",), {"text": "to let"}),
+    "open_images": ("openimages", ("box",), {"occluded": 1, "truncated": 0, "is_group_of": 0}),
+    "coco_instances": ("coco", ("box", "ring"), {}),
+    "yolo": ("yolo", ("box",), {}),
+    "dota": ("dota", ("turned",), {}),
+}
+"""Its name of a format -> packer's, the kinds of objects in the file, and their attributes."""
+OF_ONE_CLASS = {"wider_face": "face", "icdar_text_localization": "text"}
+
+
+def given(kind: str, thing: Thing, number: int, label: int | None, attributes: dict[str, Any]) -> Any:
+    """An object as Datumaro has it."""
+    x1, y1, x2, y2 = thing.box
+    about: dict[str, Any] = {"label": label, "id": number, "group": number, "attributes": attributes}
+    if kind == "turned":
+        center = (x1 + x2) / 2, (y1 + y2) / 2
+        return datumaro.components.annotation.RotatedBbox(*center, x2 - x1, y2 - y1, thing.angle, **about)
+    if kind == "ring":
+        return datumaro.Polygon([value for point in thing.ring for value in point], **about)
+    return datumaro.Bbox(x1, y1, x2 - x1, y2 - y1, **about)
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_what_datumaro_writes(form: str, tmp_path: Path) -> None:
+    """Each box, polygon and turned box as it was given; images without objects are not in the files of some formats."""
+    spec, kinds, attributes = WRITTEN[form]
+    drawn = {name: things for name, things in things_of(form, step=1).items() if things}
+    if only := OF_ONE_CLASS.get(form):
+        drawn = {name: [replace(thing, name=only) for thing in things] for name, things in drawn.items()}
+    classes = ["face"] if only else CLASSES
+    paths, items = write_images(tmp_path / "drawn", drawn), []
+    numbers = count(1)
+    for name, things in drawn.items():
+        annotations = []
+        for k, thing in enumerate(things):
+            label = None if only == "text" else classes.index(thing.name)
+            annotations.append(given(kinds[k % len(kinds)], thing, next(numbers), label, attributes))
+        image = datumaro.Image.from_file(path=str(paths[name]))
+        items.append(datumaro.DatasetItem(id=name, subset="train", media=image, annotations=annotations))
+    datumaro.Dataset.from_iterable(items, categories=classes).export(str(tmp_path / "set"), form, save_media=True)
+    pack = packed(tmp_path / "set", spec, split="all")
+    for i, things in each(pack, drawn):
+        found = pack.annotation(i)
+        for name, value in [*attributes.items()][:1]:
+            assert [*found.box_fields["occlusion" if spec == "kitti" else name]] == [value] * len(things)
+        for k, thing in enumerate(things):
+            kind = kinds[k % len(kinds)]
+            if kind == "box":
+                np.testing.assert_allclose(found.boxes[k], thing.box, atol=MILLI)
+            elif kind == "ring":
+                np.testing.assert_allclose(found.polygons[k], thing.ring, atol=MILLI)
+            else:
+                np.testing.assert_allclose(found.obb[k], thing.corners, atol=0.006)  # of two digits
