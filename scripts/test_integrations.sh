@@ -66,12 +66,21 @@ others() {
     fi
 }
 
+# LabelMe's source package has labels that people drew; its program wants Qt, and is not installed.
+labelme_examples() {
+    if [ -x "$tools/bin/python" ] && [ ! -d "$tools/labelme-6.3.1" ]; then
+        "$tools/bin/python" -m pip download --quiet --no-deps --no-binary labelme --dest "$tools" labelme==6.3.1 &&
+            tar -xzf "$tools/labelme-6.3.1.tar.gz" -C "$tools" || echo "the examples of LabelMe were not fetched: their tests skip"
+    fi
+}
+
 installing='' log=$(mktemp)
 trap 'rm -f "$log"; [ -z "$installing" ] || kill "$installing" 2>/dev/null || true' EXIT
 if [ $# -eq 0 ]; then
     # meanwhile the tests of the trainers run; torch is in pip's cache by now
     { others "$writers" TensorFlow tensorflow-cpu webdataset --editable .
       others "$tools" "tools that write labels" "${label_tools[@]}" 'opencv-python-headless<5' --editable '.[coco]'
+      labelme_examples
       others "$datumaro" Datumaro --editable '.[datumaro]'; } >"$log" 2>&1 &
     installing=$!
 fi

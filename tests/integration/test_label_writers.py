@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -27,6 +29,8 @@ from given_labels import (
     things_of,
     write_images,
 )
+
+from packer import Pack
 
 
 def library(name: str) -> ModuleType:
@@ -291,3 +295,57 @@ def test_a_project_of_supervisely(tmp_path: Path) -> None:
             rows, columns = (np.flatnonzero(pixels.any(axis)) for axis in (1, 0))
             assert [*found.boxes[k]] == [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
             assert kind == "rect" or np.array_equal(pack.instance_masks(i)[k], pixels)
+
+
+# -- LabelMe: labels that people drew, in its source package, and what its scripts made of them
+
+EXAMPLES = Path(sys.prefix) / "labelme-6.3.1" / "examples"
+needs_examples = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the source package of labelme is not here")
+
+
+def pack_of_labelme(tmp_path: Path, name: str) -> Pack:
+    shutil.copytree(EXAMPLES / name / "data_annotated", tmp_path / "set")
+    return packed(tmp_path / "set")
+
+
+@needs_examples
+def test_boxes_of_labelme(tmp_path: Path) -> None:
+    """As in the XML of labelme2voc.py, whose numbers are those of LabelMe, not pixels from 1."""
+    pack = pack_of_labelme(tmp_path, "bbox_detection")
+    for i, path in enumerate(pack.paths):
+        root = ElementTree.parse(
+            EXAMPLES / "bbox_detection" / "data_dataset_voc" / "Annotations" / f"{Path(path).stem}.xml"
+        )
+        wanted = [[float(one.findtext(f"bndbox/{edge}")) for edge in ("xmin", "ymin", "xmax", "ymax")]
+                  for one in root.iter("object")]  # fmt: skip
+        np.testing.assert_allclose(pack.annotation(i).boxes, wanted, atol=MILLI, rtol=0)
+        names = [one.findtext("name") for one in root.iter("object")]
+        assert [pack.classes[label] for label in pack.annotation(i).box_labels] == names and names
+
+
+@needs_examples
+def test_polygons_of_labelme(tmp_path: Path) -> None:
+    """As in the COCO of labelme2coco.py, which joins the polygons of a group to an object and leaves __ignore__ out."""
+    pack = pack_of_labelme(tmp_path, "instance_segmentation")
+    content = json.loads((EXAMPLES / "instance_segmentation" / "data_dataset_coco" / "annotations.json").read_text())
+    names = {one["id"]: one["name"] for one in content["categories"]}
+    for image in content["images"]:
+        i = pack.paths.index(Path(image["file_name"]).name)
+        things = [one for one in content["annotations"] if one["image_id"] == image["id"]]
+        wanted = [(names[one["category_id"]], ring) for one in things for ring in one["segmentation"]]
+        found = [
+            (pack.classes[label], np.ravel(polygon).tolist())
+            for label, polygon in zip(pack.annotation(i).box_labels, pack.annotation(i).polygons, strict=True)
+            if pack.classes[label] != "__ignore__"
+        ]
+        assert [name for name, _ in sorted(found)] == [name for name, _ in sorted(wanted)] and wanted
+        for (_, ours), (_, theirs) in zip(sorted(found), sorted(wanted), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=MILLI, rtol=0)
+
+
+@needs_examples
+def test_flags_of_labelme(tmp_path: Path) -> None:
+    pack = pack_of_labelme(tmp_path, "classification")
+    for i, path in enumerate(pack.paths):
+        flags = json.loads((tmp_path / "set" / path).with_suffix(".json").read_text())["flags"]
+        assert [pack.classes[pack.annotation(i).label]] == [name for name, chosen in flags.items() if chosen]
