@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from given_labels import CLASSES, MILLI, Thing, each, packed, things_of, write_images
+from given_labels import CLASSES, HEIGHT, MILLI, WIDTH, Thing, blob_in, each, packed, things_of, write_images
 
 sys.path.append(str(Path(__file__).parents[1] / "sources"))
 import layouts as draw
@@ -182,3 +182,18 @@ def test_what_datumaro_writes(form: str, tmp_path: Path) -> None:
                 np.testing.assert_allclose(found.polygons[k], thing.ring, atol=MILLI)
             else:
                 np.testing.assert_allclose(found.obb[k], thing.corners, atol=0.006)  # of two digits
+
+
+def test_masks_of_cvat_that_datumaro_writes(tmp_path: Path) -> None:
+    """Runs of pixels, row by row."""
+    drawn = things_of("masks")
+    paths, items = write_images(tmp_path / "drawn", drawn), []
+    for name, things in drawn.items():
+        masks = [datumaro.Mask(blob_in(thing), label=CLASSES.index(thing.name), z_order=0) for thing in things]
+        image = datumaro.Image.from_file(path=str(paths[name]))
+        items.append(datumaro.DatasetItem(id=name, media=image, annotations=masks))
+    datumaro.Dataset.from_iterable(items, categories=CLASSES).export(str(tmp_path / "set"), "cvat", save_media=True)
+    pack = packed(tmp_path / "set", "cvat", instance_masks=True)
+    for i, things in each(pack, drawn):
+        wanted = np.array([blob_in(thing) for thing in things], np.uint8).reshape(-1, HEIGHT, WIDTH)
+        assert np.array_equal(pack.instance_masks(i), wanted)

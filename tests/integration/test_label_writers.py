@@ -1,5 +1,5 @@
-"""Labels that other tools write: each object as it was given to supervision, globox, Scalabel, Supervisely and Label
-Studio's converter, which write it to files in their own code."""
+"""Labels that other tools write: each object as it was given to supervision, globox, Scalabel, Supervisely, Label
+Studio's converter and datasets, which write it to files in their own code."""
 
 from __future__ import annotations
 
@@ -295,6 +295,55 @@ def test_a_project_of_supervisely(tmp_path: Path) -> None:
             rows, columns = (np.flatnonzero(pixels.any(axis)) for axis in (1, 0))
             assert [*found.boxes[k]] == [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
             assert kind == "rect" or np.array_equal(pack.instance_masks(i)[k], pixels)
+
+
+# -- Hugging Face's datasets
+
+
+def rows_of(drawn: Drawn) -> dict[str, list[Any]]:
+    """COCO's x, y, width, height, and numbers of classes, as in the sets on the hub."""
+    boxes = {name: [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in (thing.box for thing in things)]
+             for name, things in drawn.items()}  # fmt: skip
+    ids = {name: [CLASSES.index(thing.name) for thing in things] for name, things in drawn.items()}
+    return {"image_id": [*range(len(drawn))],
+            "objects": [{"bbox": boxes[name], "category": ids[name]} for name in drawn]}  # fmt: skip
+
+
+def test_parquet_of_datasets(tmp_path: Path) -> None:
+    datasets = library("datasets")
+    drawn = things_of("parquet")
+    paths = write_images(tmp_path / "drawn", drawn)
+    box = datasets.Sequence(datasets.Value("float32"), length=4)
+    objects = {"bbox": datasets.Sequence(box), "category": datasets.Sequence(datasets.ClassLabel(names=CLASSES))}
+    features = {"image": datasets.Image(), "image_id": datasets.Value("int64"), "objects": objects}
+    images = [{"bytes": path.read_bytes(), "path": path.name} for path in paths.values()]
+    found = datasets.Dataset.from_dict({"image": images, **rows_of(drawn)}, features=datasets.Features(features))
+    (tmp_path / "set").mkdir()
+    found.to_parquet(str(tmp_path / "set" / "train-00000-of-00001.parquet"))
+    pack = packed(tmp_path / "set")
+    assert_boxes(pack, drawn)
+    assert [pack.annotation(i).extras["image_id"] for i in range(len(pack))] == [*range(len(drawn))]
+
+
+def test_metadata_that_datasets_reads(tmp_path: Path) -> None:
+    """The metadata.jsonl of a folder: imagefolder finds the boxes that packer finds."""
+    datasets = library("datasets")
+    drawn = {name: things for name, things in things_of("jsonl").items() if things}
+    paths, rows = write_images(tmp_path / "set" / "train", drawn), rows_of(drawn)
+    members = zip(paths.values(), rows["image_id"], rows["objects"], strict=True)
+    lines = [{"file_name": path.name, "image_id": number, "objects": objects} for path, number, objects in members]
+    (tmp_path / "set" / "train" / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read = datasets.load_dataset(
+        "imagefolder", data_dir=str(tmp_path / "set"), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    of_number = {row["image_id"]: row["objects"] for row in read.remove_columns("image")}
+    pack = packed(tmp_path / "set", split="all")
+    assert len(pack) == len(of_number) == len(drawn)
+    for i in range(len(pack)):
+        found, objects = pack.annotation(i), of_number[pack.annotation(i).extras["image_id"]]
+        wanted = [[x, y, x + w, y + h] for x, y, w, h in objects["bbox"]]
+        np.testing.assert_allclose(found.boxes, wanted, atol=MILLI, rtol=0)
+        assert [pack.classes[label] for label in found.box_labels] == [*map(str, objects["category"])]
 
 
 # -- LabelMe: labels that people drew, in its source package, and what its scripts made of them
