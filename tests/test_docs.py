@@ -324,6 +324,19 @@ def test_the_labels_page_has_every_kind_and_policy() -> None:
     assert set(policies) == set(TABLE["boxes"].choices)
 
 
+def test_the_table_of_formats_has_every_kind_and_the_versions_that_are_installed() -> None:
+    section = (DOCS / "labels.md").read_text().partition("\n## Formats and proof\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    assert {row[0].strip("`") for row in rows} == set(CHOICES)
+    assert {line.count("|") for line in section.splitlines() if line.startswith("|")} == {7}
+    for name in re.findall(r"`(test_\w+\.py)`", section):
+        assert list((ROOT / "tests").rglob(name)), name
+    pins = re.findall(r"([a-z][\w-]*)==([\d.]+)", (ROOT / "scripts" / "test_integrations.sh").read_text())
+    for name in ("supervision", "globox", "scalabel", "supervisely", "label-studio-converter", "labelme", "menpo"):
+        named = set(re.findall(rf"\b{name} ([\d.]*\d)", section))
+        assert named == {version for library, version in pins if library == name}, name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_columns_that_are_shown_are_understood(page: Path) -> None:
     for columns in re.findall(r"--columns \"([^\"]+)\"", page.read_text()):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from given_labels import CLASSES, HEIGHT, MILLI, WIDTH, Thing, blob_in, each, packed, things_of, write_images
 
 sys.path.append(str(Path(__file__).parents[1] / "sources"))
 import layouts as draw
@@ -33,17 +38,48 @@ def test_datumaro_has_the_formats() -> None:
     assert set(FORMATS) <= there
 
 
-def test_kitti_has_the_boxes_that_datumaro_reads(tmp_path: Path) -> None:
-    files = draw.photos("training/image_2/", ending=".png")
-    files |= {f"training/label_2/{name}.txt": draw.kitti(name) for name in draw.BOXES}
-    source = opened(tmp_path, files)
-    dataset = datumaro.Dataset.import_from(str(tmp_path), "kitti_detection")
+def each_name(write: Any, pattern: str) -> draw.Files:
+    return {pattern.format(name): write(name) for name in draw.BOXES}
+
+
+READ: dict[str, tuple[str, Any]] = {
+    "kitti_detection": ("kitti", lambda: (
+        draw.photos("training/image_2/") | each_name(draw.kitti, "training/label_2/{}.txt"))),
+    "vott_json": ("vott", lambda: draw.photos() | {"animals-export.json": draw.vott()}),
+    "wider_face": ("widerface", lambda: draw.photos("WIDER_train/images/0--Parade/") | {
+        "wider_face_split/wider_face_train_bbx_gt.txt": draw.wider()}),
+    "cvat": ("cvat", lambda: draw.photos("images/") | {"annotations.xml": draw.cvat()}),
+    "dota": ("dota", lambda: draw.photos("train/images/") | each_name(draw.dota, "train/labelTxt/{}.txt")),
+    "open_images": ("openimages", lambda: (
+        draw.photos("images/train/") | draw.below("annotations", draw.open_images()))),
+    "coco_instances": ("coco", lambda: draw.coco("annotations/instances_train.json", "images/train/")),
+    "yolo": ("yolo", lambda: draw.yolo("obj_train_data/", "obj_train_data/") | {
+        "obj.names": "dog\nbird\n", "obj.data": "classes = 2\ntrain = data/train.txt\nnames = data/obj.names\n",
+        "train.txt": "".join(f"data/obj_train_data/{name}.jpg\n" for name in draw.BOXES)}),
+}  # fmt: skip
+"""Its name of a format -> packer's, and the files of `layouts` in the folders where it looks for them.
+
+It does not read the names in oidv7-class-descriptions.csv, so classes of Open Images are ids."""
+
+
+@pytest.mark.parametrize("form", READ)
+def test_drawn_files_have_the_boxes_that_datumaro_reads(form: str, tmp_path: Path) -> None:
+    spec, make = READ[form]
+    draw.write(tmp_path / "set", make())
+    dataset = datumaro.Dataset.import_from(str(tmp_path / "set"), form)
     names = [label.name for label in dataset.categories()[datumaro.AnnotationType.label]]
-    read = {item.id: [(names[a.label], *map(float, a.points)) for a in item.annotations] for item in dataset}
-    assert set(read) == set(draw.BOXES)
-    for name, boxes in read.items():
-        found = source.annotate(f"training/image_2/{name}.png".encode())
-        assert [(cls, *box) for cls, box in zip(found.box_labels, found.boxes, strict=True)] == boxes
+    pack = packed(tmp_path / "set", spec, split="all")
+    found = {}
+    for i, path in enumerate(pack.paths):
+        annotation = pack.annotation(i)
+        labels = [pack.classes[label] for label in annotation.box_labels]
+        found[Path(path).stem] = sorted(zip(labels, annotation.boxes.round(4).tolist(), strict=True))
+    read = {}
+    for item in dataset:
+        things = [one for one in item.annotations if one.type.name in ("bbox", "rotated_bbox")]
+        boxes = [[x, y, x + w, y + h] for x, y, w, h in (one.get_bbox() for one in things)]
+        read[item.id] = sorted(zip((names[one.label].removeprefix("/m/") for one in things), boxes, strict=True))
+    assert found == read and read.keys() == draw.BOXES.keys() and sum(map(len, read.values())) == 4
 
 
 def test_a_failure_names_its_cause(tmp_path: Path) -> None:
@@ -82,3 +118,82 @@ def test_what_it_cannot_read_is_one_line(tmp_path: Path) -> None:
         opened(tmp_path, draw.photos(), "datumaro:cifar")  # its importer unpickles
     with pytest.raises(UsageError, match=r"is not a format for Datumaro.*labelme"):
         opened(tmp_path, draw.photos(), "datumaro:label_me")
+
+
+# -- what Datumaro writes, in its own code
+
+FACE = {"blur": 1, **dict.fromkeys(("expression", "illumination", "pose", "invalid", "occluded"), 0)}
+"""It writes those after illumination in another order than the set has."""
+WRITTEN: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "cvat": ("cvat", ("box", "ring", "turned"), {"occluded": 1}),
+    "label_me": ("labelme", ("box", "ring"), {"occluded": True}),
+    "wider_face": ("widerface", ("box",), FACE),
+    "kitti_detection": ("kitti", ("box",), {"occluded": 1, "truncated": 0}),
+    "icdar_text_localization": ("icdar", ("ring",), {"text": "to let"}),
+    "open_images": ("openimages", ("box",), {"occluded": 1, "truncated": 0, "is_group_of": 0}),
+    "coco_instances": ("coco", ("box", "ring"), {}),
+    "yolo": ("yolo", ("box",), {}),
+    "dota": ("dota", ("turned",), {}),
+}
+"""Its name of a format -> packer's, the kinds of objects in the file, and their attributes."""
+OF_ONE_CLASS = {"wider_face": "face", "icdar_text_localization": "text"}
+
+
+def given(kind: str, thing: Thing, number: int, label: int | None, attributes: dict[str, Any]) -> Any:
+    """An object as Datumaro has it."""
+    x1, y1, x2, y2 = thing.box
+    about: dict[str, Any] = {"label": label, "id": number, "group": number, "attributes": attributes}
+    if kind == "turned":
+        center = (x1 + x2) / 2, (y1 + y2) / 2
+        return datumaro.components.annotation.RotatedBbox(*center, x2 - x1, y2 - y1, thing.angle, **about)
+    if kind == "ring":
+        return datumaro.Polygon([value for point in thing.ring for value in point], **about)
+    return datumaro.Bbox(x1, y1, x2 - x1, y2 - y1, **about)
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_what_datumaro_writes(form: str, tmp_path: Path) -> None:
+    """Each box, polygon and turned box as it was given; images without objects are not in the files of some formats."""
+    spec, kinds, attributes = WRITTEN[form]
+    drawn = {name: things for name, things in things_of(form, step=1).items() if things}
+    if only := OF_ONE_CLASS.get(form):
+        drawn = {name: [replace(thing, name=only) for thing in things] for name, things in drawn.items()}
+    classes = ["face"] if only else CLASSES
+    paths, items = write_images(tmp_path / "drawn", drawn), []
+    numbers = count(1)
+    for name, things in drawn.items():
+        annotations = []
+        for k, thing in enumerate(things):
+            label = None if only == "text" else classes.index(thing.name)
+            annotations.append(given(kinds[k % len(kinds)], thing, next(numbers), label, attributes))
+        image = datumaro.Image.from_file(path=str(paths[name]))
+        items.append(datumaro.DatasetItem(id=name, subset="train", media=image, annotations=annotations))
+    datumaro.Dataset.from_iterable(items, categories=classes).export(str(tmp_path / "set"), form, save_media=True)
+    pack = packed(tmp_path / "set", spec, split="all")
+    for i, things in each(pack, drawn):
+        found = pack.annotation(i)
+        for name, value in [*attributes.items()][:1]:
+            assert [*found.box_fields["occlusion" if spec == "kitti" else name]] == [value] * len(things)
+        for k, thing in enumerate(things):
+            kind = kinds[k % len(kinds)]
+            if kind == "box":
+                np.testing.assert_allclose(found.boxes[k], thing.box, atol=MILLI)
+            elif kind == "ring":
+                np.testing.assert_allclose(found.polygons[k], thing.ring, atol=MILLI)
+            else:
+                np.testing.assert_allclose(found.obb[k], thing.corners, atol=0.006)  # of two digits
+
+
+def test_masks_of_cvat_that_datumaro_writes(tmp_path: Path) -> None:
+    """Runs of pixels, row by row."""
+    drawn = things_of("masks")
+    paths, items = write_images(tmp_path / "drawn", drawn), []
+    for name, things in drawn.items():
+        masks = [datumaro.Mask(blob_in(thing), label=CLASSES.index(thing.name), z_order=0) for thing in things]
+        image = datumaro.Image.from_file(path=str(paths[name]))
+        items.append(datumaro.DatasetItem(id=name, media=image, annotations=masks))
+    datumaro.Dataset.from_iterable(items, categories=CLASSES).export(str(tmp_path / "set"), "cvat", save_media=True)
+    pack = packed(tmp_path / "set", "cvat", instance_masks=True)
+    for i, things in each(pack, drawn):
+        wanted = np.array([blob_in(thing) for thing in things], np.uint8).reshape(-1, HEIGHT, WIDTH)
+        assert np.array_equal(pack.instance_masks(i), wanted)
