@@ -21,7 +21,7 @@ from packer.format.pack import Pack, join_packs
 from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import Classes, PackedDataset, check_decoder, choose_records, pack_at
-from packer.loading.fill import ImageFiller
+from packer.loading.fill import Floats, ImageFiller
 from packer.loading.mixing import BatchPostprocessor, Mixing
 from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
@@ -198,11 +198,9 @@ def assemble(given: Arguments) -> LoaderParts:
     if filler.augmentation.flip:
         targets.warn_of_flips()
     collation = check_collate(form.collate, targets)
-    work = Workload(_threads(given, pack), check_int("prefetch", reading.prefetch, 1), device.type == "cuda", collation)
     check_choice("on_error", reading.on_error, ("raise", "replace"))
     its_targets = ViewTargets(targets, {name: view.count for name, view in views.items()}) if views else targets
     replacer = Replacer(filler, its_targets, sampler, seed) if reading.on_error == "replace" else None
-    host = Pipeline(filler, its_targets, min(batch_size, sampler.num_samples), work, functions, replacer)
     normalize = Normalize(form.mean, form.std, form.dtype, form.memory_format or torch.channels_last)
     check_normalize(normalize, filler)
     mixing = Mixing(augment.mixup, augment.cutmix, augment.color_jitter, len(pack.classes), seed)
@@ -212,6 +210,12 @@ def assemble(given: Arguments) -> LoaderParts:
         check_mixing(each, normalize, filler, targets, functions)
     if views:
         _check_with_views(given, views, mixing)
+    jittered = bool(jitters) or mixing.jitters
+    here = device.type == "cpu" and reading.decode == "host" and reading.cache != "device"
+    floats = _floats(normalize, filler) if here and not functions and not jittered else None
+    prefetch = check_int("prefetch", reading.prefetch, 1)
+    work = Workload(_threads(given, pack), prefetch, device.type == "cuda", collation, floats)
+    host = Pipeline(filler, its_targets, min(batch_size, sampler.num_samples), work, functions, replacer)
     check_choice("cache", reading.cache, ("ram", "device", None))
     return LoaderParts(
         pack=pack,
@@ -221,7 +225,7 @@ def assemble(given: Arguments) -> LoaderParts:
         batches=_elsewhere(reading, host, device),
         ram=RamCache(pack) if reading.cache == "ram" else None,
         device=device,
-        transfer=Transfer(device, reading.prefetch, Normalize() if jitters or mixing.jitters else normalize),
+        transfer=Transfer(device, reading.prefetch, Normalize() if jittered or floats else normalize),
         hand_over=BatchPostprocessor(
             mixing, normalize, form.memory_format, form.with_index, targets.are_masks and not widen, jitters
         ),
@@ -236,6 +240,14 @@ def _filler(given: Arguments, pack: Pack, seed: int, views: dict[str, CropView])
     flips = {name: augment.flip if view.flip is None else view.flip for name, view in views.items()}
     each = {name: (view, check_flip(flips[name])) for name, view in views.items()}
     return ViewFiller(pack, each, seed, decoder, verify)
+
+
+def _floats(normalize: Normalize, filler: ImageFiller) -> Floats | None:
+    """Return what normalizes images in the threads; None if they stay bytes, or become other numbers than float32."""
+    if normalize.nothing or normalize.dtype not in (None, torch.float32):
+        return None
+    planar = normalize.memory_format == torch.contiguous_format
+    return Floats(normalize.mean, normalize.std, float(np.iinfo(filler.dtype).max), filler.channels, planar)
 
 
 def _jitters(augment: Augment, views: dict[str, CropView], mixing: Mixing, seed: int) -> dict[str, Mixing]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -61,6 +62,37 @@ def overlapping_rows(mapped: NDArray[np.uint8], record_bytes: int) -> torch.Tens
         warnings.simplefilter("ignore", UserWarning)
         tensor = torch.from_numpy(mapped)
     return torch.as_strided(tensor, (tensor.numel() - record_bytes + 1, record_bytes), (1, 1))
+
+
+class Floats:
+    """Turns uint8 or uint16 rows into normalized float32 ones, by the operations of `to_device.Normalize`.
+
+    Args:
+        mean: of each channel, for values from 0 to 1; None: values are only divided.
+        std: likewise.
+        full: the largest value of a pixel.
+        channels: of each pixel.
+        planar: whether rows are (channels, height, width) then, and not (height, width, channels).
+    """
+
+    def __init__(
+        self, mean: Sequence[float] | None, std: Sequence[float] | None, full: float, channels: int, planar: bool
+    ) -> None:
+        self.planar = planar
+        self._mean = None if mean is None else np.array([one * full for one in mean], np.float32)
+        self._std = np.array([full] * channels if std is None else [one * full for one in std], np.float32)
+
+    def __call__(self, rows: NDArray[Any], out: NDArray[np.float32]) -> None:
+        """Write the values of rows (n, height, width, channels) to `out`."""
+        count, height, width, channels = rows.shape
+        if self.planar:
+            rows = rows.transpose(0, 3, 1, 2)
+        else:  # lines of numbers, for numpy is slow where an axis has three
+            rows, out = (some.reshape(count, height, width * channels) for some in (rows, out))
+        np.copyto(out, rows)
+        for operation, each in ((np.subtract, self._mean), (np.divide, self._std)):
+            if each is not None:
+                operation(out, each.reshape(-1, 1, 1) if self.planar else np.tile(each, width), out=out)
 
 
 BatchSlice = NDArray[Any]
@@ -127,18 +159,30 @@ class ImageFiller:
         return np.dtype(self.pack.reader.dtype_of(0))
 
     @property
+    def row_numbers(self) -> int:
+        """Pixels times channels of each row."""
+        return math.prod(self.row_shape)
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of each row."""
+        return int(self.row_numbers * self.dtype.itemsize)
+
+    def shaped(self, memory: NDArray[np.uint8], count: int, floats: Floats | None = None) -> Any:
+        """Return memory of `count` rows as these rows, or as those of `floats`."""
+        if floats is None:
+            return memory.view(self.dtype).reshape(count, *self.row_shape)
         height, width, channels = self.row_shape
-        return int(height * width * channels * self.dtype.itemsize)
+        shape = (channels, height, width) if floats.planar else self.row_shape
+        return memory.view(np.float32).reshape(count, *shape)
 
-    def shaped(self, memory: NDArray[np.uint8], count: int) -> Any:
-        """Return memory of `count` rows as these rows."""
-        return memory.view(self.dtype).reshape(count, *self.row_shape)
+    def normalize(self, rows: Any, out: Any, floats: Floats) -> None:
+        """Write the values of rows to those of `floats`."""
+        floats(rows, out)
 
-    def tensors(self, rows: Any) -> Any:
+    def tensors(self, rows: Any, planar: bool = False) -> Any:
         """Return rows as the images of a batch, (n, channels, height, width)."""
-        return torch.from_numpy(rows).permute(0, 3, 1, 2)
+        return torch.from_numpy(rows) if planar else torch.from_numpy(rows).permute(0, 3, 1, 2)
 
     def params(self, samples: Int64, epoch: int) -> CropParams:
         """Return crop and flip of each sample: they depend on (seed, epoch, record, visit) alone."""

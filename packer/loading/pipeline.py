@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedPack, DamagedRecordWarning, printable
 from packer.loading.collate import join_targets, sizes_in, stack_images
 from packer.loading.crop import CropParams
-from packer.loading.fill import ImageFiller
+from packer.loading.fill import Floats, ImageFiller
 from packer.loading.loader_threads import LEFT_S, Results, ThreadPool, can_help
 from packer.loading.memory import BufferPool
 from packer.loading.page_cache import announced
@@ -45,6 +45,9 @@ PART_BYTES = 4 << 20
 DECODED_BYTES = 256 << 10
 DECODED_A_PART = 16
 """Bytes of pixels, and minimum number of images, in a part of images to decode."""
+
+FLOATS_AT_ONCE = 16
+"""Images that a thread decodes before it normalizes them."""
 
 LoadedBatch = tuple[Any, Any, Int64]
 """Images (a tensor or `Views`), targets (as `join_targets` returns them) and the numbers of the records, int64 (n,)."""
@@ -133,6 +136,8 @@ class Workload:
     pinned: bool = False
     collation: str = "list"
     """What becomes of boxes (`loading.collate`)."""
+    floats: Floats | None = None
+    """Normalizes images; None: they stay as they are."""
 
 
 class Pipeline:
@@ -158,8 +163,8 @@ class Pipeline:
         self.batch_size = batch_size
         self.work = work
         self.transforms = transforms or Transforms()
-        self.replacer = replacer
-        self._row_bytes = filler.row_bytes
+        self.replacer, self.floats = replacer, work.floats
+        self._row_bytes = filler.row_bytes if work.floats is None else 4 * filler.row_numbers
         # a transform may be slow, so no batch should wait for others; views of a batch lie one after another
         fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
         alone = bool(self.transforms) or isinstance(targets, ViewTargets)
@@ -225,7 +230,7 @@ class Pipeline:
             self._buffers = BufferPool(size, self.work.pinned)
             self._mask_buffers = BufferPool(max(1, len(samples) * self._mask_bytes), self.work.pinned)
         rows, masks = self._buffers.take()[:size], self._take_masks(len(samples))
-        shaped = self.filler.shaped(rows, len(samples))
+        shaped = self.filler.shaped(rows, len(samples), self.floats)
         size, step = self._part_size(len(samples)), len(block[0])
         if len(block) > 1:
             size = -(-size // step) * step  # whole batches
@@ -269,7 +274,10 @@ class Pipeline:
     ) -> list[_Piece]:
         started = time.perf_counter()
         params, records = self.filler.params(samples, epoch), records_in(samples)
-        self.filler.fill(records, params, rows)
+        if self.floats is None:
+            self.filler.fill(records, params, rows)
+        else:
+            started += self._fill_floats(records, params, rows, stats)
         stats.add(self._stage, time.perf_counter() - started)
         cuts = [slice(start, start + step) for start in range(0, len(records), step)]
         if not self.targets.is_array or self.transforms:
@@ -278,6 +286,21 @@ class Pipeline:
         labels: Any = self.targets.of(records, params, masks)
         stats.add("targets", time.perf_counter() - started)
         return [_Piece(records[cut], labels[cut], None) for cut in cuts]
+
+    def _fill_floats(self, records: Int64, params: CropParams, rows: Any, stats: Stats) -> float:
+        """Fill rows with normalized images, a few at a time while they are in the cache; return the seconds it took."""
+        assert self.floats is not None
+        memory, seconds = np.empty(min(len(records), FLOATS_AT_ONCE) * self.filler.row_bytes, np.uint8), 0.0
+        for start in range(0, len(records), FLOATS_AT_ONCE):
+            some = slice(start, start + FLOATS_AT_ONCE)
+            count = len(records[some])
+            stored = self.filler.shaped(memory[: count * self.filler.row_bytes], count)
+            self.filler.fill(records[some], params[some], stored)
+            filled = time.perf_counter()
+            self.filler.normalize(stored, rows[some], self.floats)
+            seconds += time.perf_counter() - filled
+        stats.add("copy", seconds)
+        return seconds
 
     def _piece(self, samples: Int64, params: CropParams, epoch: int, rows: Any, stats: Stats) -> _Piece:
         started, records = time.perf_counter(), records_in(samples)
@@ -311,7 +334,7 @@ class Pipeline:
             if self.transforms.of_images:
                 images = stack_images([image for piece in mine for image in piece.images or ()])
             else:
-                images = self.filler.tensors(rows[start:end])
+                images = self.filler.tensors(rows[start:end], self.floats is not None and self.floats.planar)
             if masks is not None:
                 targets: Any = torch.from_numpy(masks[start:end])
             else:

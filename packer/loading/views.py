@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
@@ -15,7 +14,7 @@ from packer.format.pack import Pack
 from packer.images.opencv import Interpolation
 from packer.loading.crop import Augmentation, Crop, CropParams, crop_text
 from packer.loading.decoding import flip_rows, resize_parts, room_of, sizes_of
-from packer.loading.fill import ImageFiller
+from packer.loading.fill import Floats, ImageFiller
 from packer.loading.targets import Targets
 from packer.model.annotation import Image, Int64
 from packer.samplers.order import Float64, derive
@@ -191,21 +190,31 @@ class ViewFiller(ImageFiller):
         """Bytes of all crops of an image."""
         return sum(len(fillers) * fillers[0].row_bytes for fillers in self._fillers.values())
 
-    def shaped(self, memory: NDArray[np.uint8], count: int) -> Any:
+    @property
+    def row_numbers(self) -> int:
+        """Pixels times channels of all crops of an image."""
+        return sum(len(fillers) * fillers[0].row_numbers for fillers in self._fillers.values())
+
+    def shaped(self, memory: NDArray[np.uint8], count: int, floats: Floats | None = None) -> Any:
         """Return memory of `count` rows as the rows of each view, one view after another."""
         arrays, start = {}, 0
         for name, fillers in self._fillers.items():
-            stop = start + count * len(fillers) * fillers[0].row_bytes
-            rows = memory[start:stop].view(self._first.dtype)
-            arrays[name], start = rows.reshape(len(fillers), count, *fillers[0].row_shape), stop
+            rows = count * len(fillers)
+            stop = start + rows * (fillers[0].row_bytes if floats is None else fillers[0].row_numbers * 4)
+            shaped = fillers[0].shaped(memory[start:stop], rows, floats)
+            arrays[name], start = shaped.reshape(len(fillers), count, *shaped.shape[1:]), stop
         return ViewRows(arrays)
 
-    def tensors(self, rows: Any) -> Any:
-        """Return rows as the images of a batch: `Views`, or a tensor for `repeats`."""
-        views = Views()
+    def normalize(self, rows: Any, out: Any, floats: Floats) -> None:
+        """Write the values of rows to those of `floats`."""
         for name, array in rows.arrays.items():
-            joined = torch.from_numpy(array.reshape(-1, *array.shape[2:]))
-            views[name] = joined.permute(0, 3, 1, 2)
+            for crop, values in zip(array, out.arrays[name], strict=True):
+                floats(crop, values)
+
+    def tensors(self, rows: Any, planar: bool = False) -> Any:
+        """Return rows as the images of a batch: `Views`, or a tensor for `repeats`."""
+        joined = {name: array.reshape(-1, *array.shape[2:]) for name, array in rows.arrays.items()}
+        views = Views({name: self._first.tensors(array, planar) for name, array in joined.items()})
         return views.get(REPEATED, views)
 
     def params(self, samples: Int64, epoch: int) -> Any:

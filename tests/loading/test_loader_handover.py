@@ -12,9 +12,18 @@ import torch
 from drawn import draw_shots
 from loader_packs import RECORDS, alike, fresh
 
-from packer import BuildOptions, CenterCrop, CudaPrefetcher, PackedDataset, PackedLoader, build_pack, open_pack
+from packer import (
+    BuildOptions,
+    CenterCrop,
+    CudaPrefetcher,
+    PackedDataset,
+    PackedLoader,
+    RandomResizedCrop,
+    build_pack,
+    open_pack,
+)
 from packer.errors import UsageError
-from packer.loading.to_device import Transfer
+from packer.loading.to_device import Normalize, Transfer
 
 pytestmark = pytest.mark.usefixtures("blocks")
 
@@ -65,6 +74,35 @@ def test_contiguous_format_on_request(pack):
                 assert torch.equal(flat, expected.reshape(len(images), -1))
     loader = PackedLoader(pack("raw"), 4, memory_format=torch.channels_last, transform=lambda image: image.contiguous())
     assert all(images.is_contiguous(memory_format=torch.channels_last) for images, _ in loader)
+
+
+FLOATS = [
+    {"dtype": torch.float32},
+    {"mean": (0.5,), "std": (0.2,)},
+    {"mean": (0.48, 0.45, 0.4), "std": (0.2, 0.3, 0.1)},
+]
+
+
+@pytest.mark.parametrize("planar", [False, True])
+@pytest.mark.parametrize(("kind", "options"), [
+    ("raw", FLOATS[0]), ("raw", FLOATS[2]), ("jpeg", FLOATS[2]), ("photos", FLOATS[2]), ("ragged", FLOATS[2]),
+    ("gray", FLOATS[1]), ("gray16", FLOATS[0]), ("gray16", FLOATS[1]),
+])  # fmt: skip
+def test_threads_normalize_as_the_device_does(pack, kind, options, planar, monkeypatch):
+    """The same bits as `Normalize` of the bytes, also in memory that is used again."""
+    monkeypatch.setattr("packer.loading.pipeline.FLOATS_AT_ONCE", 3)
+    memory_format = torch.contiguous_format if planar else torch.channels_last
+    crop = {"crop": RandomResizedCrop((9, 11)), "flip": True} if kind != "raw" else {}
+    stored = PackedLoader(pack(kind), 5, shuffle=True, **crop)
+    loader = PackedLoader(pack(kind), 5, shuffle=True, memory_format=memory_format, **crop, **options)
+    assert loader._transfer.normalize.nothing
+    normalize = Normalize(memory_format=memory_format, **options)
+    for _ in range(2):
+        kept = list(loader)
+        for (values, labels), (images, its) in zip(kept, stored, strict=True):
+            assert values.dtype == torch.float32 and values.is_contiguous(memory_format=memory_format)
+            assert torch.equal(values, normalize(images)) and torch.equal(labels, its)
+            assert values.untyped_storage().nbytes() == 4 * values.numel()
 
 
 def test_channels_last_is_handed_over_without_a_copy(pack, monkeypatch):
@@ -202,7 +240,7 @@ def test_targets_are_moved_as_whole_columns(boxed, monkeypatch):
     moved = []
     to_device = Transfer._tensor_to_device
     monkeypatch.setattr(Transfer, "_tensor_to_device", lambda *given: moved.append(given[1]) or to_device(*given))
-    (_, targets), *_ = PackedLoader(boxed, 9, dtype=torch.float32)
+    (_, targets), *_ = PackedLoader(boxed, 9, dtype=torch.float16)
     fields = [name for name, value in targets[0].items() if isinstance(value, torch.Tensor)]
     assert len(targets) == 9 and len([tensor for tensor in moved if tensor.dim() < 4]) == len(fields)
 
