@@ -17,7 +17,7 @@ import numpy as np
 
 from packer.errors import BadInput, BadLabel, UsageError, option, plural, printable
 from packer.sources.box_forms import Votes
-from packer.sources.list_cells import LEADS, UNKNOWN, Size, are_by_rows, are_runs, readings_of, values_in
+from packer.sources.list_cells import LEADS, UNKNOWN, Size, are_by_rows, are_runs, named_reading, readings_of, values_in
 from packer.sources.list_columns import BOX_FORMS, NUMBERS, TAGS, LineColumns, parse_columns
 from packer.sources.list_lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, as_lines, rows_of
 from packer.sources.list_meaning import (
@@ -28,6 +28,7 @@ from packer.sources.list_meaning import (
     by_header,
     by_shape,
     in_groups,
+    refuse_lists_of_classes,
     suggestions,
     unclear,
     with_values,
@@ -425,12 +426,14 @@ def with_cell(shape: FirstLines, head: Sequence[str], rows: Rows, place: int, ot
         readings = ["rle:rows" if are_by_rows(cells, sizes) else "rle"] if are_runs(cells, fewest=1) else []
     else:
         leads = LEADS if head[place] == "boxes" else (*LEADS[1:], LEADS[0])
-        readings = [f"[{reading}]" for reading in readings_of(cells, sizes, leads)]
+        named = named_reading(cells)
+        readings = [f"[{reading}]" for reading in ([named] if named else readings_of(cells, sizes, leads))]
     found = []
     for reading in readings:
         others = ["_" if column == "class" and "class" in reading else column for column in head]
         found.append([*others[:place], reading, *others[place + 1 :]])
     if len(found) == 1:
+        refuse_lists_of_classes(found[0], with_values, place, name)
         return found[0]
     what = f"cells such as {quoted_value(cells[0]) if cells else 'those of no image'}"
     if not found:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 
 from packer.errors import UsageError, option, printable
-from packer.sources.list_cells import FEW, are_runs, are_several
+from packer.sources.list_cells import FEW, are_runs, are_several, named_reading, values_in
 from packer.sources.list_columns import BOX_FORMS, FLAGS, TAGS, LineColumns, parse_columns
-from packer.sources.paths import IMAGE_EXTENSIONS, extension_of, is_number
+from packer.sources.paths import IMAGE_EXTENSIONS, extension_of, is_number, quoted_value
 
 Rows = Sequence[Sequence[bytes]]
 
@@ -132,9 +132,26 @@ def with_values(head: Sequence[str], header: Sequence[str], rows: Rows, file: st
     raise UsageError(file, problem, f"write {says[0]} for classes, {says[1]} for values, the targets of a regression")
 
 
+def refuse_lists_of_classes(head: Sequence[str], rows: Rows, place: int, name: str) -> None:
+    """Raise UsageError if the cells of classes have a class for each of the boxes in the cell beside them."""
+    if "class" not in head:
+        return
+    at, cell = head.index("class"), parse_columns(" ".join(head))
+    counts = [(len(values_in(row[at])), len(cell.unfolded(row)) - len(row), row[at]) for row in rows]
+    several = [(classes, cells) for classes, values, cells in counts if values > len(cell.tail)]
+    counted = [len(cell.tail) * classes == values for classes, values, _ in counts if values > len(cell.tail)]
+    if several and 2 * sum(counted) > len(counted):
+        alone = ["_" if column == "class" else column for column in head]
+        problem = f"cells such as {quoted_value(several[0][1])} have the classes of several boxes"
+        step = "write the class before the numbers of each box, or a line for each box; "
+        raise UsageError(name, problem, f'{step}{option("columns")}="{" ".join(alone)}" reads boxes without classes')
+
+
 def _meaning(word: str, cells: Sequence[bytes]) -> str:
     """Return the meaning of a column; one of masks has the names of pictures."""
     meaning = MEANING.get(word, "_")
+    if meaning in ("mask", "label", "_") and named_reading(cells):
+        return "boxes"
     if meaning in ("mask", "label") and _are_pictures(cells):
         return "mask"
     if meaning == "mask" and are_runs(cells):
