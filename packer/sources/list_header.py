@@ -31,6 +31,8 @@ from packer.sources.list_meaning import (
     refuse_lists_of_classes,
     suggestions,
     unclear,
+    with_corners,
+    with_decimal_commas,
     with_values,
     words_of,
 )
@@ -242,7 +244,8 @@ def _is_image_name(cell: bytes) -> bool:
 def _separator(lines: Sequence[bytes], columns: LineColumns | None, finds: Callable[[bytes], bool]) -> bytes:
     """Return the separator that fits most of the lines; tab before comma before semicolon before blanks.
 
-    One that leaves the names of images alone in their cells comes first: the comma of ``a.jpg;1,5`` is of a number.
+    One that leaves the names of images alone in their cells comes first, and one that is in the first line, too: the
+    comma of ``a.jpg;1,5`` is of a number.
     """
 
     def sense(separator: bytes) -> int:
@@ -261,7 +264,7 @@ def _separator(lines: Sequence[bytes], columns: LineColumns | None, finds: Calla
         return sum(any(map(_looks_like_file, cells)) for cells in rows_of(lines, separator))
 
     found = [s for s in (TAB, COMMA, SEMICOLON) if 2 * sum(s in line for line in lines) > len(lines)]
-    return max(found, key=names) if found else BLANKS
+    return max(found, key=lambda separator: (names(separator), separator in lines[0])) if found else BLANKS
 
 
 def _count(line: bytes) -> bytes:
@@ -364,12 +367,14 @@ def guess(shape: FirstLines, opening: Opening, name: str) -> tuple[LineColumns, 
     header = opening.names(LineColumns(("path",) * shape.width)) if shape.place == 0 else ()
     if len(opening.header) == shape.width:
         header = tuple(cell.decode("utf-8", "surrogateescape") for cell in opening.header)
-    words = _with_origin(shape, words_of(header), rows, name)
+    words = _with_origin(shape, with_corners(words_of(header)), rows, name)
     head = by_header(words, rows, shape.place) if header else by_shape(rows, shape.place, name)
     if any("region_shape_attributes" in cell for cell in header):
         raise UsageError(
             name, "is a table of VGG Image Annotator, which packer does not read", "export it as COCO there"
         )
+    if head is None and (commas := with_decimal_commas(rows, name)):
+        raise commas
     if head is None:
         problem = f"the meaning of its columns is not clear: {printable(', '.join(header))}"
         raise unclear(name, problem, suggestions(rows, shape.place, header))

@@ -288,7 +288,8 @@ class ListSource(BaseSource):
         rows = [self._row(index, image) for index in sorted(texts.values())]
         first = rows[0]
         if not self._columns.has_objects and len(rows) > 1:
-            raise BadLabel(image, f"appears in several lines: {self._where(lines)}", "keep one")
+            step = f'keep one, or write the columns of boxes: they were read as --columns "{self._columns.text}"'
+            raise BadLabel(image, f"appears in several lines: {self._where(lines)}", step)
         for index, row in zip(sorted(texts.values()), rows, strict=True):
             for name in ("label", "landmarks", "tags", "value", "text", "image_size"):
                 if getattr(row, name) != getattr(first, name):

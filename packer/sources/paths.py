@@ -233,7 +233,8 @@ def is_number(token: bytes) -> bool:
 def number(token: bytes) -> float:
     """Return the token as a number, -1e9..1e9. Raise ValueError if it is not one."""
     if not is_number(token):
-        raise ValueError(f"{quoted_value(token)} is not a number")
+        why = ": it has a decimal comma" if token.count(b",") == 1 else ""
+        raise ValueError(f"{quoted_value(token)} is not a number{why}")
     return float(token)
 
 
