@@ -27,6 +27,7 @@ from packer.sources.list_meaning import (
     Rows,
     by_header,
     by_shape,
+    flip_index_in,
     in_groups,
     refuse_lists_of_classes,
     suggestions,
@@ -41,7 +42,6 @@ from packer.sources.paths import (
     IMAGE_EXTENSIONS,
     as_bytes,
     extension_of,
-    flip_index_of,
     is_number,
     is_utf8,
     quoted_value,
@@ -56,6 +56,8 @@ FEWEST_ALIKE = 2
 """Fewer paths that are not written as those of the images may be chance."""
 MOST_DIGITS = 9
 MOST_PLACES = 128
+OF_LABELS = {"label", "xmin", "cx", "value", *OF_OBJECTS}
+"""Meanings of columns with labels."""
 OF_VIA = b"region_shape_attributes"
 """In the header of a table of VIA, whose cells are JSON."""
 """Number of columns searched for a path, half of them at each end."""
@@ -225,6 +227,17 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     return False
 
 
+def has_header_of_labels(text: bytes) -> bool:
+    """Return whether the first line has words of a path and of a label, box or value, and lines follow."""
+    lines = [line for line in text.split(b"\n") if line.strip()][: LOOKED_AT + 1]
+    for rows in (rows_of(lines, separator) for separator in SEPARATORS[:3]):
+        words = with_corners(_words(rows[0])) if len(rows) > FEWEST_ALIKE and 1 < len(rows[0]) <= CELLS else []
+        meanings = {MEANING.get(word) for word in words if word != "name"}  # which may be that of a class
+        if "path" in meanings and meanings & OF_LABELS and len(rows[1]) == len(rows[0]):
+            return not are_class_names(lines[1:])
+    return False
+
+
 def are_class_names(lines: Sequence[bytes]) -> bool:
     """Return whether each line is an id, which counts up, and the name of a class, or the other way round."""
     for pattern in (rb"(?P<id>[0-9]+)[\s,:;]+(?P<name>.+)", rb"(?P<name>.+?)[\s,:;]+(?P<id>[0-9]+)"):
@@ -352,7 +365,7 @@ def read_layout(lines: Lines, finder: PathFinder, text: str | None, name: str) -
     if tags and len(set(tags)) < len(tags):
         twice = next(tag for tag, count in Counter(tags).items() if count > 1)
         raise UsageError(name, f"two tag columns are called {printable(twice)}", "rename one in the header")
-    return LineFormat(shape.separator, opening, columns, relative, tags, _flip_index(columns, names), tuple(notes))
+    return LineFormat(shape.separator, opening, columns, relative, tags, flip_index_in(columns, names), tuple(notes))
 
 
 def guess(shape: FirstLines, opening: Opening, name: str) -> tuple[LineColumns, list[str]]:
@@ -481,11 +494,3 @@ def _are_fractions(columns: LineColumns, rows: Rows) -> bool:
             cells |= {cell for name, cell in zip(names, whole, strict=False) if name in NUMBERS}
     values = [float(cell) for cell in cells if is_number(cell)]
     return any(not value.is_integer() for value in values) and min(values) >= 0 and max(values) <= 1
-
-
-def _flip_index(columns: LineColumns, names: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the index of the mirror image of each point, if a header has names such as lefteye_x; else None."""
-    if not names:
-        return None
-    of_x = [name.strip().lower() for name, column in zip(names, columns.head, strict=True) if column == "x"]
-    return flip_index_of([re.sub(r"(^x[_ .])|([_ .]?x$)", "", name) for name in of_x])

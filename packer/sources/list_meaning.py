@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from packer.errors import UsageError, option, printable
 from packer.sources.list_cells import FEW, are_runs, are_several, named_reading, values_in
 from packer.sources.list_columns import BOX_FORMS, FLAGS, TAGS, LineColumns, parse_columns
-from packer.sources.paths import IMAGE_EXTENSIONS, as_text, extension_of, is_number, quoted_value
+from packer.sources.paths import IMAGE_EXTENSIONS, as_text, extension_of, flip_index_of, is_number, quoted_value
 
 Rows = Sequence[Sequence[bytes]]
 
@@ -332,6 +332,14 @@ def with_decimal_commas(rows: Rows, file: str) -> UsageError | None:
         return None
     point = as_text(found[0].replace(b",", b"."))
     return UsageError(file, f"has numbers with a decimal comma, such as {quoted_value(found[0])}", f"write {point}")
+
+
+def flip_index_in(columns: LineColumns, names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the index of the mirror image of each point, if a header has names such as lefteye_x; else None."""
+    if not names:
+        return None
+    of_x = [name.strip().lower() for name, column in zip(names, columns.head, strict=True) if column == "x"]
+    return flip_index_of([re.sub(r"(^x[_ .])|([_ .]?x$)", "", name) for name in of_x])
 
 
 def in_groups(rows: Rows, file: str) -> UsageError:

@@ -39,14 +39,14 @@ from packer.sources.paths import (
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, image_size, lines_of, needed, read_file, read_head
-from packer.sources.yolo_config import NOT_LISTS
+from packer.sources.yolo_config import is_not_a_list
 from packer.stores import joined
 
 MOST_LIST_BYTES = 2048 * MIB
 MOST_CANDIDATES = 64
 SPLITS = {"train": b"0", "val": b"1", "valid": b"1", "validation": b"1", "test": b"2"}
 """How CelebA's list_eval_partition numbers the splits."""
-SHOWN_LINES = 3
+SHOWN_LINES, MOST_SPLITS = 3, 8
 MOST_NAMES_BYTES = 16 * MIB
 FEWEST_OWN, OWN = 24, 0.9
 """Classes of which so many are a mistake, if there are more than this share of the images."""
@@ -99,6 +99,9 @@ class ListSource(BaseSource):
                 self.of_split, self.has_splits = FolderSplit(tree, options.split), True
         wanted = options.split if self.of_split is None else None
         self._split = None if wanted is None else self._find_split(wanted)
+        if self.has_splits and options.split is None and (values := sorted(self._split_values())):
+            few = f"{', '.join(map(printable, values[:MOST_SPLITS]))}{', ...' * (len(values) > MOST_SPLITS)}"
+            self.notes.append(f"{self._name}: the splits in its column are packed together: {few} (--split packs one)")
         self._size_of = b"", (0, 0)
         """An image whose header was read, and its size."""
         self._repeats: dict[bytes, int] = {}
@@ -362,7 +365,7 @@ class ListSource(BaseSource):
             return wanted if wanted in values else alike[0]
         if values <= set(SPLITS.values()) and SPLITS.get(split) in values:
             return SPLITS[split]
-        few = ", ".join(map(printable, sorted(values)[:8]))
+        few = ", ".join(map(printable, sorted(values)[:MOST_SPLITS]))
         raise UsageError(self._name, f"has no split {printable(split)}", f"its splits are {few}")
 
     def _split_values(self) -> set[bytes]:
@@ -397,9 +400,7 @@ def lists_near(tree: Tree) -> Iterator[bytes]:
     lists = [
         path
         for path in tree.files
-        if path.count(b"/") <= 1
-        and extension_of(path) in LIST_EXTENSIONS
-        and path.rpartition(b"/")[2].lower() not in NOT_LISTS
+        if path.count(b"/") <= 1 and extension_of(path) in LIST_EXTENSIONS and not is_not_a_list(path)
     ]
     images = {stem_of(image) for image in tree.images} if lists else set[bytes]()
     return islice((path for path in lists if stem_of(path) not in images), MOST_CANDIDATES)

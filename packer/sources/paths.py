@@ -45,7 +45,7 @@ NEVER_CLASSES = IMAGE_FOLDERS | frozenset(
 )
 """Folders that are not classes unless the user says so (compared in lower case)."""
 SPLIT_FOLDER = re.compile(
-    rb"(?:train|trainval|training|val|valid|validation|test|testing)(?:[-_]?[0-9]{4})?", re.IGNORECASE
+    rb"(?:train|trainval|training|val|valid|validate|validation|test|testing)(?:[-_]?[0-9]{4})?", re.IGNORECASE
 )
 """Folders of splits: train, val, test2017."""
 NUMBERED = re.compile(rb"-[0-9]{5}-of-[0-9]{5}\Z")

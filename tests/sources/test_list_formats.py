@@ -11,6 +11,7 @@ from drawn import packed_of
 
 from packer.errors import BadLabel, UsageError
 from packer.sources import open_source
+from packer.sources.list_source import ListSource
 from packer.sources.source import SourceOptions
 
 BOX = ((1.0, 2.0, 30.0, 40.0), (5.0, 6.0, 20.0, 30.0))
@@ -306,3 +307,13 @@ def test_boxes_with_decimal_commas_and_ids(read):
     text = "id;xmin;ymin;xmax;ymax\na0;1,5;2,5;30,5;40,5\na1;1,5;2,5;30,5;40,5\n"
     with pytest.raises(BadLabel, match='"1,5" is not a number: it has a decimal comma'):
         read(photos("a0.jpg", "a1.jpg") | {"list.csv": text}, "list.csv")
+
+
+@pytest.mark.parametrize(("last", "splits"), [("TEST", ("TRAIN", "VALIDATE", "TEST")), ("UNASSIGNED", ())])
+def test_the_splits_of_automl_vision(make_tree, last, splits):
+    lines = [f"{split},gs://b/a{i}.jpg,{'cd'[i % 2]}" for i, split in enumerate(("TRAIN", "VALIDATE", last))]
+    tree = make_tree(photos("a0.jpg", "a1.jpg", "a2.jpg") | {"l.csv": "\n".join(lines)})
+    options = SourceOptions(file=f"{os.fsdecode(tree.root)}/l.csv")
+    assert {*ListSource.splits(tree, options)} == {*splits}
+    packed_together = f"packed together: {', '.join(sorted(('TRAIN', 'VALIDATE', last)))}"
+    assert any(packed_together in note for note in ListSource(tree, options).notes)
