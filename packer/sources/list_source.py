@@ -335,8 +335,7 @@ class ListSource(BaseSource):
                 f"{self._where([index])}: {name} is not a whole number, so that the classes are not numbered by the "
                 "list but by the order of their names"
             )
-        words = {word for name in table.names for word in re.split(r"[\s|;,]+", name)}
-        if self.classes is None and len(words) < len(table.names):
+        if self.classes is None and _are_several_classes(table.names):
             what = "labels seem to be several classes in one cell, and each combination is a class"
             self.notes.append(
                 f"{self._name}: {what}; for several classes of an image, write a column of 0 and 1 for each"
@@ -393,6 +392,15 @@ class ListSource(BaseSource):
         hint = f"put {DESCRIPTIONS.decode()}-boxable.csv beside the list for their names"
         self.notes.append(f"{self._name}: classes are ids of Open Images; {hint}")
         return {}
+
+
+def _are_several_classes(names: Sequence[str]) -> bool:
+    """Return whether names of classes seem to be several in one cell: their parts are fewer than they are.
+
+    ``No Finding`` is one class beside ``Mass|Nodule``, so that each separator is tried; no class has a | in its name.
+    """
+    parts = [{part.strip() for name in names for part in re.split(mark, name)} for mark in (r"[\s|;,]+", "[;,]")]
+    return any("|" in name for name in names) or any(len(every) < len(names) for every in parts)
 
 
 def lists_near(tree: Tree) -> Iterator[bytes]:
