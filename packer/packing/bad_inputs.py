@@ -15,7 +15,7 @@ from packer.model.annotation import Annotation, Progress
 from packer.packing.build_options import BuildOptions
 from packer.packing.input_table import Inputs
 from packer.packing.make_record import Recipe, rejected, rows_of
-from packer.packing.partition import map_table, write_table
+from packer.packing.partition import NO_LABEL, map_table, write_table
 from packer.system.atomic import replacing
 from packer.system.child import Decoding, Report
 
@@ -93,14 +93,28 @@ REMEDIES = {
 """Reason -> (what would help, the option that does it and its value)."""
 
 
+class NothingToPack(UsageError):
+    """All images are left out; with `lacks_labels`, some because they have no label."""
+
+    def __init__(self, place: str, problem: str, next_step: str = "", lacks_labels: bool = False) -> None:
+        super().__init__(place, problem, next_step)
+        self.lacks_labels = lacks_labels
+
+
 def check_not_empty(options: BuildOptions, inputs: Inputs) -> None:
-    """Raise UsageError if all inputs were skipped."""
+    """Raise NothingToPack if all inputs were skipped."""
     if inputs.asked:
         return
     example = next(iter(inputs.skipped))
-    problem = f"nothing to pack: all {inputs.found:,} inputs are skipped ({printable(example.path)}: {example.reason})"
+    lacks_labels = inputs.skipped.counts[NO_LABEL] > 0
+    of_split = f" of the split {printable(options.one_split)}" if options.one_split and lacks_labels else ""
+    problem = f"nothing to pack{of_split}: all {inputs.found:,} inputs are skipped"
+    problem += f" ({printable(example.path)}: {example.reason})"
     which = next((option(name) for name in ("split", "include", "exclude") if getattr(options, name)), None)
-    raise UsageError(options.source, problem, f"choose another {which}" if which else "give other images or labels")
+    step = f"choose another {which}" if which else "give other images or labels"
+    if lacks_labels:
+        step += f", or pack images without labels, too: {option('missing-labels', 'empty')}"
+    raise NothingToPack(options.source, problem, step, lacks_labels)
 
 
 def too_many(options: BuildOptions, bad: int, asked: int) -> bool:

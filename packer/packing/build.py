@@ -27,7 +27,7 @@ from packer.packing.make_record import MeasureJob, measure
 from packer.packing.partial_builds import BuildPart, FinishedParts, HasSplits, PartSummary
 from packer.packing.plan import Plan, make_plan, recipe_of
 from packer.packing.publish import Output, Outputs
-from packer.packing.resume import kept_work_note, make_manifest, options_that_shape_bytes, resume_or_restart
+from packer.packing.resume import make_manifest, noting_what_is_kept, options_that_shape_bytes, resume_or_restart
 from packer.packing.scan import Listed, list_source, read_inputs
 from packer.packing.store_output import output_of
 from packer.packing.write_shard import pack_shard
@@ -271,7 +271,7 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
             summaries[given.split] = BuildSummary(
                 output.path, manifest, seconds, output.jpeg_index, given.output, plan.elsewhere, inputs.class_changes
             )
-    return [summaries[options.split] for options in every]
+    return [summaries[options.split] for options in every if options.split in summaries]
 
 
 def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[PartSummary]:
@@ -298,7 +298,7 @@ def _pack_all(every: Sequence[BuildOptions], progress: Progress, reading: _Readi
         source = os.path.abspath(options.source)
         paths.append(os.fsdecode(archive_of(os.fsencode(source))[0]) or source)  # it may be a folder in an archive
     paths += [output.partial for output in outputs]
-    with _noting_what_is_kept(outputs, progress) as resumes:
+    with noting_what_is_kept(outputs, progress) as resumes:
         engine = open_engine(
             options.engine, options.workers, options.decode_timeout, PRELOADED, tuple(paths), progress.note
         )
@@ -351,13 +351,23 @@ def _index_jpegs(
 def _planned_and_packed(
     every: Sequence[BuildOptions], outputs: Sequence[Output], pool: Engine, progress: Progress, reading: _Reading
 ) -> list[_Packed]:
-    """Plan all packs before the first one is packed, so that mistakes in the labels of the last show early."""
+    """Plan all packs before the first one is packed, so that mistakes in the labels of the last show early.
+
+    A split whose images are all skipped for want of a label is left out.
+    """
     plans: list[Plan] = []
+    kept: list[Output] = []
     seconds, packed = [], []
     for each, output in zip(every, outputs, strict=True):
         started = time.monotonic()
         reading = replace(reading, scratch=output.source, folder=output.partial)
-        plan = _make_plan_of(each, pool, progress, reading)
+        try:
+            plan = _make_plan_of(each, pool, progress, reading)
+        except bad_inputs.NothingToPack as error:
+            if not error.lacks_labels or (not plans and each is every[-1]):
+                raise
+            progress.note(f"note: no image of the split {printable(each.split or '')} has a label: it is left out")
+            continue
         for note in dict.fromkeys(plan.inputs.more_notes):
             if not any(note in other.inputs.more_notes for other in plans):
                 progress.note(f"note: {printable(note)}")
@@ -365,28 +375,15 @@ def _planned_and_packed(
         for warning in plan.warnings:
             progress.note(f"warning: {warning}")
         plans.append(plan)
+        kept.append(output)
         seconds.append(time.monotonic() - started)
     if note := partial_builds.in_no_pack(plans):
         progress.note(f"note: {note}")
-    for output, plan, planning in zip(outputs, plans, seconds, strict=True):
+    for output, plan, planning in zip(kept, plans, seconds, strict=True):
         started = time.monotonic()
         results = _pack(plan, pool, output, progress)
         packed.append((output, plan, results, planning + time.monotonic() - started))
     return packed
-
-
-@contextmanager
-def _noting_what_is_kept(outputs: Sequence[Output], progress: Progress) -> Iterator[list[Output]]:
-    """Say after an error what is kept of those outputs that are left in the list that is yielded."""
-    resumed = list(outputs)
-    try:
-        yield resumed
-    except BaseException as error:
-        notes = [kept_work_note(output, error) for output in resumed if output.kept]
-        for note in notes or [kept_work_note(output, error) for output in resumed[:1]]:
-            if note:
-                progress.note(note)
-        raise
 
 
 @dataclass(frozen=True, slots=True)

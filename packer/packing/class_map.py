@@ -143,7 +143,11 @@ class ClassMap:
             for name in sorted({*wanted}.difference(there)):
                 near, every = get_close_matches(name, there, 3), sorted(there)
                 have = ", ".join(map(printable, every[:SHOWN])) + ", ..." * (len(every) > SHOWN)
-                step = f"did you mean {' or '.join(map(printable, near))}?" if near else f"labels have {have or 'none'}"
+                step = (
+                    f"did you mean {' or '.join(map(printable, near))}?"
+                    if near
+                    else f"labels have {have or 'no classes'}"
+                )
                 raise UsageError(option(given), f"names the class {printable(name)}, which no label has", step)
 
     def raw(self, raw: RawAnnotation) -> RawAnnotation:

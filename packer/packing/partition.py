@@ -45,6 +45,8 @@ from packer.system.atomic import replacing
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.storage import storage_errors
 
+NO_LABEL = "no label"
+"""Why an image is skipped that has none."""
 TURNED_BY_A_QUARTER = 5
 """From this Exif orientation on, width and height are swapped."""
 UPRIGHT = "masks taken to be upright, as Exif turns the image and its size stays the same,"
@@ -311,7 +313,7 @@ def _labels_of(
         BadLabel: A label is invalid, or missing (NoLabel) where each image must have one.
     """
     raws: list[RawAnnotation] = []
-    policy, fault, reason, missing = job.options.missing_labels, None, "no label", set[str]()
+    policy, fault, reason, missing = job.options.missing_labels, None, NO_LABEL, set[str]()
     for source in sources:
         try:
             raws.append(source.annotate(path))

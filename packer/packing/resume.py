@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +20,7 @@ from packer.format.digests import sha256_of
 from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, selection_file
 from packer.format.manifest import FORMAT_VERSION, Manifest, of_parts
 from packer.format.sidecar_list import not_kept
+from packer.model.annotation import Progress
 from packer.packing.build_options import DEFAULTS, BuildOptions
 from packer.packing.journal import ShardResult
 from packer.packing.make_record import UNREAD
@@ -236,3 +237,17 @@ def kept_work_note(output: Output, error: BaseException) -> str:
         return ""
     # the same command would fail for the same inputs again: the error says what would not
     return f"{output.kept}{' for the next attempt' if isinstance(error, TooManyBad) else f': {output.resumes_with}'}"
+
+
+@contextmanager
+def noting_what_is_kept(outputs: Sequence[Output], progress: Progress) -> Iterator[list[Output]]:
+    """Say after an error what is kept of those outputs that are left in the list that is yielded."""
+    resumed = list(outputs)
+    try:
+        yield resumed
+    except BaseException as error:
+        notes = [kept_work_note(output, error) for output in resumed if output.kept]
+        for note in notes or [kept_work_note(output, error) for output in resumed[:1]]:
+            if note:
+                progress.note(note)
+        raise

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from packer.errors import BadLabel, UsageError, option, plural, printable
 from packer.sources.folder import masks
 from packer.sources.labelstudio import UPLOAD
+from packer.sources.list_header import has_header_of_labels
+from packer.sources.list_source import lists_near
 from packer.sources.paths import (
     LABEL_FOLDERS,
     LIST_EXTENSIONS,
@@ -28,7 +30,7 @@ from packer.sources.paths import (
 )
 from packer.sources.source import HAVE_COLUMNS, BaseSource, Choice, SourceOptions, SourceType, Tree
 from packer.sources.tree import MIB, lines_of, read_head
-from packer.sources.yolo_config import NOT_LISTS
+from packer.sources.yolo_config import is_not_a_list
 
 TREES = frozenset(b".json .jsonl .ndjson .manifest .odgt .xml .yaml .yml".split())
 TOOLS = {
@@ -130,7 +132,7 @@ def _with_an_affix(tree: Tree, stems: set[bytes]) -> list[str]:
 def _is_kept_as_label(path: bytes) -> bool:
     """Return whether a file is in a folder called annotations or the like, and is neither a text nor class names."""
     folders = {part.lower() for part in folder_of(path).split(b"/")}
-    is_label = extension_of(path) in LABEL_EXTENSIONS and path.rpartition(b"/")[2].lower() not in NOT_LISTS
+    is_label = extension_of(path) in LABEL_EXTENSIONS and not is_not_a_list(path)
     return is_label and bool(folders & ANNOTATION_FOLDERS) and stem_of(path).lower() not in NOT_LABELS
 
 
@@ -144,11 +146,19 @@ def called_labels(tree: Tree) -> list[bytes]:
     ]  # fmt: skip
 
 
+def strange_tables(tree: Tree) -> list[bytes]:
+    """Return the tables near the root with a header of paths and labels: if no source reads them, they name no image.
+
+    Those of pandas may have lost the zeros at the beginning of names.
+    """
+    return [path for path in lists_near(tree) if has_header_of_labels(_read_whole(tree, path))]
+
+
 def _looked_at(tree: Tree) -> list[bytes]:
     """Return a few files of each folder and extension, those near the root first."""
     groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
     for path in tree.files:
-        if extension_of(path) in LIST_EXTENSIONS | TREES and path.rpartition(b"/")[2].lower() not in NOT_LISTS:
+        if extension_of(path) in LIST_EXTENSIONS | TREES and not is_not_a_list(path):
             groups[folder_of(path), extension_of(path)].append(path)
     few = [path for paths in groups.values() for path in spread(paths, LOOKED_AT_A_FOLDER)]
     return sorted(few, key=lambda path: path.count(b"/"))[:MOST_LOOKED_AT]
@@ -326,7 +336,11 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
     problem, instead = masks(tree), "the folder of the images alone as the source"
     if problem is None:
         problem, instead = unread_labels(tree), f"{option('labels', 'list:FILE')} (a list that you create from them)"
-        if problem is None and not folders and (called := called_labels(tree)):
+        if problem is None and not folders and (tables := strange_tables(tree)):
+            problem = f"{some_paths(tables)} {'has a header' if len(tables) == 1 else 'have headers'} of labels, but"
+            problem += f" {'its' if len(tables) == 1 else 'their'} lines name none of the images, such as"
+            problem += f" {quoted_value(tree.images[0])}"
+        elif problem is None and not folders and (called := called_labels(tree)):
             problem = f"{some_paths(called)} {'seems' if len(called) == 1 else 'seem'} to be labels"
         problem = problem and f"there are labels that --labels=auto cannot read: {problem}"
     if problem is not None:

@@ -68,6 +68,10 @@ class NameSource(BaseSource):
         if not any(map(self._match, tree.images)):
             problem = f"no path matches {printable(self._regex.pattern)}; the first is {quoted_value(tree.images[0])}"
             raise UsageError(tree.root, problem, "correct the expression")
+        if "class" not in groups and not self._values:
+            others = ", ".join(map(printable, self._extras)) or "none"
+            what = f"no group is called class or value: images have no label, only extras ({others})"
+            self.notes.append(f"{option('labels')}: {what}")
         self._split = options.split if "split" in groups else None
         if self._split is None:
             self.of_split = FolderSplit.of(tree, options.split)

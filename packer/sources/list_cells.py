@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from packer.model.annotation import Int64
-from packer.sources.box_forms import Numbers, Votes
+from packer.model.strict_json import read_json
+from packer.sources.box_forms import FORMATS, Numbers, Votes
 from packer.sources.by_name import Box
 from packer.sources.coco_objects import check_pixels, rle_text
 from packer.sources.paths import is_number, quoted_value
@@ -20,6 +21,15 @@ UNKNOWN: Size = (float("inf"), float("inf"))
 VALUE = re.compile(rb"[^\s,;\[\](){}]+")
 KEY = re.compile(rb"""(["'])\w+\1\s*:|["']""")
 """The keys of ``{'x': 1, 'y': 2}``, and other quotes."""
+_OF_KEYS = {
+    "xmin": "x left xmin x1 xtl", "ymin": "y top ymin y1 ytl",
+    "xmax": "xmax x2 right xbr", "ymax": "ymax y2 bottom ybr",
+    "w": "w width", "h": "h height", "cx": "cx xcenter centerx", "cy": "cy ycenter centery",
+    "class": "class label category name classname labelname classid categoryid labels",
+}  # fmt: skip
+KEYS = {word: name for name, words in _OF_KEYS.items() for word in words.split()}
+"""Key of an object in a cell, in lower case and without other characters than letters and digits -> column."""
+_WORD = re.compile(r"[\W_]+|^(?:bbox|box)(?=.)")
 NOTHING = frozenset((b"nan", b"none", b"null", b"no_box", b"-1"))
 """In lower case, a cell without objects; -1 is that of SIIM's pneumothorax."""
 LEADS = ("", "class _", "class", "_")
@@ -88,11 +98,53 @@ def numbers_in_cells(cells: Any) -> Numbers | None:
     return found
 
 
-def groups_in(cell: bytes, names: int) -> list[bytes]:
-    """Return the values in a cell of any number of groups. Raise ValueError if one is incomplete."""
+def objects_in(cell: bytes) -> list[dict[str, bytes]] | None:
+    """Return column -> value of each object in a cell such as ``{'x': 1, 'y': 2}`` or ``[{...}, {...}]``.
+
+    The order of keys means nothing. None for another cell, and for one without any of KEYS.
+    """
+    if b"{" not in cell or not KEY.search(cell):
+        return None
+    try:
+        value = read_json(cell if b'"' in cell else cell.replace(b"'", b'"'))
+    except ValueError:
+        return None
+    objects = [item for item in (value if isinstance(value, list) else [value]) if item != {}]
+    if not objects or not all(isinstance(item, dict) for item in objects):
+        return None
+    found = []
+    for item in objects:
+        named = {KEYS.get(_WORD.sub("", key).lower(), ""): value for key, value in item.items()}
+        found.append({name: str(value).encode() for name, value in named.items() if name and _is_plain(value)})
+    return found if any(found) else None
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def named_reading(cells: Iterable[bytes]) -> str:
+    """Return the columns of the objects in cells with keys, as ``--columns`` says them; "" for other cells."""
+    found = [objects for cell in cells if values_in(cell) and (objects := objects_in(cell) or [{}])]
+    names = set.intersection(*(set(item) for objects in found for item in objects)) if found else set()
+    form = next((form for form in FORMATS if names.issuperset(form.split())), "")
+    return f"class {form}" if form and "class" in names else form
+
+
+def groups_in(cell: bytes, names: Sequence[str]) -> list[bytes]:
+    """Return the values in a cell of any number of groups, each of these columns, by their keys if it has such.
+
+    Raises:
+        ValueError: A group is incomplete.
+    """
+    if (objects := objects_in(cell)) is not None:
+        for name in names:
+            if name != "_" and not all(name in item for item in objects):
+                raise ValueError(f"{quoted_value(cell)} has an object without {name}")
+        return [item.get(name, b"") for item in objects for name in names]
     values = values_in(cell)
-    if len(values) % names:
-        raise ValueError(f"{quoted_value(cell)} has {len(values)} values, which are not groups of {names}")
+    if len(values) % len(names):
+        raise ValueError(f"{quoted_value(cell)} has {len(values)} values, which are not groups of {len(names)}")
     return values
 
 

@@ -88,7 +88,7 @@ class LineColumns:
 
     def unfolded(self, cells: Sequence[bytes]) -> Sequence[bytes]:
         """Return the cells of a line that fits, those in one cell at the end. Raise ValueError if that is invalid."""
-        return cells if self.cell is None else [*cells, *groups_in(cells[self.cell], len(self.tail))]
+        return cells if self.cell is None else [*cells, *groups_in(cells[self.cell], self.tail)]
 
     def path(self, cells: Sequence[bytes]) -> bytes | None:
         """Return the path in a line, even if the line is otherwise invalid; None if the line ends before it."""

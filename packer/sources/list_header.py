@@ -17,7 +17,7 @@ import numpy as np
 
 from packer.errors import BadInput, BadLabel, UsageError, option, plural, printable
 from packer.sources.box_forms import Votes
-from packer.sources.list_cells import LEADS, UNKNOWN, Size, are_by_rows, are_runs, readings_of, values_in
+from packer.sources.list_cells import LEADS, UNKNOWN, Size, are_by_rows, are_runs, named_reading, readings_of, values_in
 from packer.sources.list_columns import BOX_FORMS, NUMBERS, TAGS, LineColumns, parse_columns
 from packer.sources.list_lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, as_lines, rows_of
 from packer.sources.list_meaning import (
@@ -27,9 +27,13 @@ from packer.sources.list_meaning import (
     Rows,
     by_header,
     by_shape,
+    flip_index_in,
     in_groups,
+    refuse_lists_of_classes,
     suggestions,
     unclear,
+    with_corners,
+    with_decimal_commas,
     with_values,
     words_of,
 )
@@ -38,7 +42,6 @@ from packer.sources.paths import (
     IMAGE_EXTENSIONS,
     as_bytes,
     extension_of,
-    flip_index_of,
     is_number,
     is_utf8,
     quoted_value,
@@ -53,6 +56,8 @@ FEWEST_ALIKE = 2
 """Fewer paths that are not written as those of the images may be chance."""
 MOST_DIGITS = 9
 MOST_PLACES = 128
+OF_LABELS = {"label", "xmin", "cx", "value", *OF_OBJECTS}
+"""Meanings of columns with labels."""
 OF_VIA = b"region_shape_attributes"
 """In the header of a table of VIA, whose cells are JSON."""
 """Number of columns searched for a path, half of them at each end."""
@@ -222,6 +227,17 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
     return False
 
 
+def has_header_of_labels(text: bytes) -> bool:
+    """Return whether the first line has words of a path and of a label, box or value, and lines follow."""
+    lines = [line for line in text.split(b"\n") if line.strip()][: LOOKED_AT + 1]
+    for rows in (rows_of(lines, separator) for separator in SEPARATORS[:3]):
+        words = with_corners(_words(rows[0])) if len(rows) > FEWEST_ALIKE and 1 < len(rows[0]) <= CELLS else []
+        meanings = {MEANING.get(word) for word in words if word != "name"}  # which may be that of a class
+        if "path" in meanings and meanings & OF_LABELS and len(rows[1]) == len(rows[0]):
+            return not are_class_names(lines[1:])
+    return False
+
+
 def are_class_names(lines: Sequence[bytes]) -> bool:
     """Return whether each line is an id, which counts up, and the name of a class, or the other way round."""
     for pattern in (rb"(?P<id>[0-9]+)[\s,:;]+(?P<name>.+)", rb"(?P<name>.+?)[\s,:;]+(?P<id>[0-9]+)"):
@@ -241,7 +257,8 @@ def _is_image_name(cell: bytes) -> bool:
 def _separator(lines: Sequence[bytes], columns: LineColumns | None, finds: Callable[[bytes], bool]) -> bytes:
     """Return the separator that fits most of the lines; tab before comma before semicolon before blanks.
 
-    One that leaves the names of images alone in their cells comes first: the comma of ``a.jpg;1,5`` is of a number.
+    One that leaves the names of images alone in their cells comes first, and one that is in the first line, too: the
+    comma of ``a.jpg;1,5`` is of a number.
     """
 
     def sense(separator: bytes) -> int:
@@ -260,7 +277,7 @@ def _separator(lines: Sequence[bytes], columns: LineColumns | None, finds: Calla
         return sum(any(map(_looks_like_file, cells)) for cells in rows_of(lines, separator))
 
     found = [s for s in (TAB, COMMA, SEMICOLON) if 2 * sum(s in line for line in lines) > len(lines)]
-    return max(found, key=names) if found else BLANKS
+    return max(found, key=lambda separator: (names(separator), separator in lines[0])) if found else BLANKS
 
 
 def _count(line: bytes) -> bytes:
@@ -348,7 +365,7 @@ def read_layout(lines: Lines, finder: PathFinder, text: str | None, name: str) -
     if tags and len(set(tags)) < len(tags):
         twice = next(tag for tag, count in Counter(tags).items() if count > 1)
         raise UsageError(name, f"two tag columns are called {printable(twice)}", "rename one in the header")
-    return LineFormat(shape.separator, opening, columns, relative, tags, _flip_index(columns, names), tuple(notes))
+    return LineFormat(shape.separator, opening, columns, relative, tags, flip_index_in(columns, names), tuple(notes))
 
 
 def guess(shape: FirstLines, opening: Opening, name: str) -> tuple[LineColumns, list[str]]:
@@ -363,12 +380,14 @@ def guess(shape: FirstLines, opening: Opening, name: str) -> tuple[LineColumns, 
     header = opening.names(LineColumns(("path",) * shape.width)) if shape.place == 0 else ()
     if len(opening.header) == shape.width:
         header = tuple(cell.decode("utf-8", "surrogateescape") for cell in opening.header)
-    words = _with_origin(shape, words_of(header), rows, name)
+    words = _with_origin(shape, with_corners(words_of(header)), rows, name)
     head = by_header(words, rows, shape.place) if header else by_shape(rows, shape.place, name)
     if any("region_shape_attributes" in cell for cell in header):
         raise UsageError(
             name, "is a table of VGG Image Annotator, which packer does not read", "export it as COCO there"
         )
+    if head is None and (commas := with_decimal_commas(rows, name)):
+        raise commas
     if head is None:
         problem = f"the meaning of its columns is not clear: {printable(', '.join(header))}"
         raise unclear(name, problem, suggestions(rows, shape.place, header))
@@ -425,12 +444,14 @@ def with_cell(shape: FirstLines, head: Sequence[str], rows: Rows, place: int, ot
         readings = ["rle:rows" if are_by_rows(cells, sizes) else "rle"] if are_runs(cells, fewest=1) else []
     else:
         leads = LEADS if head[place] == "boxes" else (*LEADS[1:], LEADS[0])
-        readings = [f"[{reading}]" for reading in readings_of(cells, sizes, leads)]
+        named = named_reading(cells)
+        readings = [f"[{reading}]" for reading in ([named] if named else readings_of(cells, sizes, leads))]
     found = []
     for reading in readings:
         others = ["_" if column == "class" and "class" in reading else column for column in head]
         found.append([*others[:place], reading, *others[place + 1 :]])
     if len(found) == 1:
+        refuse_lists_of_classes(found[0], with_values, place, name)
         return found[0]
     what = f"cells such as {quoted_value(cells[0]) if cells else 'those of no image'}"
     if not found:
@@ -473,11 +494,3 @@ def _are_fractions(columns: LineColumns, rows: Rows) -> bool:
             cells |= {cell for name, cell in zip(names, whole, strict=False) if name in NUMBERS}
     values = [float(cell) for cell in cells if is_number(cell)]
     return any(not value.is_integer() for value in values) and min(values) >= 0 and max(values) <= 1
-
-
-def _flip_index(columns: LineColumns, names: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the index of the mirror image of each point, if a header has names such as lefteye_x; else None."""
-    if not names:
-        return None
-    of_x = [name.strip().lower() for name, column in zip(names, columns.head, strict=True) if column == "x"]
-    return flip_index_of([re.sub(r"(^x[_ .])|([_ .]?x$)", "", name) for name in of_x])

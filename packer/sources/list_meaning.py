@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 
 from packer.errors import UsageError, option, printable
-from packer.sources.list_cells import FEW, are_runs, are_several
+from packer.sources.list_cells import FEW, are_runs, are_several, named_reading, values_in
 from packer.sources.list_columns import BOX_FORMS, FLAGS, TAGS, LineColumns, parse_columns
-from packer.sources.paths import IMAGE_EXTENSIONS, extension_of, is_number
+from packer.sources.paths import IMAGE_EXTENSIONS, as_text, extension_of, flip_index_of, is_number, quoted_value
 
 Rows = Sequence[Sequence[bytes]]
 
@@ -44,6 +44,8 @@ _MEANINGS = {
 MEANING = {word: name for name, words in _MEANINGS.items() for word in words.split()}
 """Word of a header, in lower case and without other characters than letters and digits -> name of the column."""
 CLASS_WORDS = {*_MEANINGS["label"].split()} - {"target"}
+OF_IDS = ("id", "idx", "index", "class", "label", "category", "code", "target")
+"""The end of words above ids."""
 LOWEST_ID, MANY_NUMBERS = 0.05, 16
 """The lowest class id in some lines is not above this share of the highest one; of fewer numbers, it may be."""
 OF_OBJECTS = ("boxes", "prediction", "rle")
@@ -54,6 +56,7 @@ WORDS = (
     f"say what each of its columns is, with {option('columns')}: path label class value text rle ..., or _ to skip it"
 )
 MOST_SUGGESTIONS = 4
+DECIMAL_COMMA = re.compile(rb"[-+]?[0-9]+,[0-9]+")
 AUTOML_SETS = frozenset((b"TRAIN", b"TRAINING", b"VALIDATE", b"VALIDATION", b"TEST", b"UNASSIGNED", b""))
 """The first cell of a line of AutoML Vision, before the path and the class."""
 PARTITION = re.compile(r"partition|split", re.IGNORECASE)
@@ -62,6 +65,25 @@ PARTITION = re.compile(r"partition|split", re.IGNORECASE)
 def words_of(names: Sequence[str]) -> list[str]:
     """Return names in lower case, without what is not a letter or a digit, and without a leading "bbox" or "roi"."""
     return [re.sub(r"^(?:b?box(?!es)|roi)(?=.)", "", re.sub(r"[\W_]+", "", name.lower())) for name in names]
+
+
+CORNERS = {("0", "1"): "xmin x2", ("", "2"): "xmin x0 x1", ("", "max"): "xmin x0 x1"}
+"""How the two corners of a box may end otherwise, x0 y0 x1 y1 and x y x2 y2, and the words that say something else."""
+
+
+def with_corners(words: Sequence[str]) -> list[str]:
+    """Return words of which those of two corners are xmin ymin xmax ymax.
+
+    Those of more than two points lose their meaning: a box by the first two would be wrong.
+    """
+    there = set(words)
+    if {"x3", "y3"} <= there:
+        return ["_" + word if re.fullmatch(r"[xy][0-9]", word) else word for word in words]
+    for (low, high), others in CORNERS.items():
+        if {"x" + low, "y" + low, "x" + high, "y" + high} <= there and there.isdisjoint(others.split()):
+            new = {side + end: side + name for side in "xy" for end, name in ((low, "min"), (high, "max"))}
+            return [new.get(word, word) for word in words]
+    return list(words)
 
 
 def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | None:
@@ -92,7 +114,10 @@ def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | Non
     head = [name if name in useful else "_" for name in head]
     if form is None:
         points = [i for i, name in enumerate(head) if name == "_"]
-        if len(points) > 1 and len(points) % 2 == 0 and _are_points([words[i] for i in points]):
+        half = len(points) // 2
+        if len(points) == 2 * half and not _are_points([words[i] for i in points]):  # first x of all, then y
+            points = [i for pair in zip(points[:half], points[half:], strict=True) for i in pair]
+        if half and len(points) == 2 * half and _are_points([words[i] for i in points]):
             for number, i in enumerate(points):
                 head[i] = "xy"[number % 2]
         elif "label" not in head and (tags := _tags(points, rows)):
@@ -107,8 +132,8 @@ def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | Non
 def with_values(head: Sequence[str], header: Sequence[str], rows: Rows, file: str) -> list[str]:
     """Return the names of columns with those of numbers told apart: classes, or values.
 
-    Fractions are values. Whole numbers are classes if the word above them says so, if they are few, or if they begin
-    near 0, as ids do.
+    Fractions are values. Whole numbers are classes if the word above them says so, if they are few, or, without a word,
+    if they begin near 0, as ids do.
 
     Raises:
         UsageError: Whole numbers of `file` may be either.
@@ -122,7 +147,8 @@ def with_values(head: Sequence[str], header: Sequence[str], rows: Rows, file: st
         return values
     word = words_of(header)[places[0]] if header else ""
     low, high = (end(float(cell) for cell in cells if is_number(cell)) for end in (min, max))
-    are_ids = word in CLASS_WORDS or len({*cells}) < MANY_NUMBERS or 0 <= low <= max(1, high * LOWEST_ID)
+    are_ids = word in CLASS_WORDS or len({*cells}) < MANY_NUMBERS
+    are_ids |= (not header or word.endswith(OF_IDS)) and 0 <= low <= max(1, high * LOWEST_ID)
     if "value" not in head and are_ids:
         return list(head)
     where = f"the column {printable(header[places[0]])}" if header else "it"
@@ -132,9 +158,26 @@ def with_values(head: Sequence[str], header: Sequence[str], rows: Rows, file: st
     raise UsageError(file, problem, f"write {says[0]} for classes, {says[1]} for values, the targets of a regression")
 
 
+def refuse_lists_of_classes(head: Sequence[str], rows: Rows, place: int, name: str) -> None:
+    """Raise UsageError if the cells of classes have a class for each of the boxes in the cell beside them."""
+    if "class" not in head:
+        return
+    at, cell = head.index("class"), parse_columns(" ".join(head))
+    counts = [(len(values_in(row[at])), len(cell.unfolded(row)) - len(row), row[at]) for row in rows]
+    several = [(classes, cells) for classes, values, cells in counts if values > len(cell.tail)]
+    counted = [len(cell.tail) * classes == values for classes, values, _ in counts if values > len(cell.tail)]
+    if several and 2 * sum(counted) > len(counted):
+        alone = ["_" if column == "class" else column for column in head]
+        problem = f"cells such as {quoted_value(several[0][1])} have the classes of several boxes"
+        step = "write the class before the numbers of each box, or a line for each box; "
+        raise UsageError(name, problem, f'{step}{option("columns")}="{" ".join(alone)}" reads boxes without classes')
+
+
 def _meaning(word: str, cells: Sequence[bytes]) -> str:
     """Return the meaning of a column; one of masks has the names of pictures."""
     meaning = MEANING.get(word, "_")
+    if meaning in ("mask", "label", "_") and named_reading(cells):
+        return "boxes"
     if meaning in ("mask", "label") and _are_pictures(cells):
         return "mask"
     if meaning == "mask" and are_runs(cells):
@@ -178,24 +221,48 @@ def by_shape(rows: Rows, path_at: int, file: str) -> list[str]:
 def suggestions(rows: Rows, path_at: int, header: Sequence[str] = ()) -> str:
     """Return the ``--columns`` that may be meant, each of which reads these rows; "" for none or too many.
 
-    With a header, each column of names or whole numbers may be the class; without one, four numbers are a box.
+    With a header, each column of names or whole numbers may be the class, and fractions are values; without one, four
+    numbers are a box.
     """
     if not rows or len(rows[0]) < 2:
         return ""
     others = [i for i in range(len(rows[0])) if i != path_at]
     words = words_of(header) or [""] * len(rows[0])
-    kinds = {i: _kind([row[i] for row in rows]) for i in others if MEANING.get(words[i], "label") == "label"}
+    kinds = {i: _kind([row[i] for row in rows]) for i in others if MEANING.get(words[i], "label") in ("label", "value")}
     heads: list[tuple[list[str], str]] = []
     if header:
-        heads = [(_head(rows, path_at, {i: "label"}), header[i]) for i in kinds if kinds[i] != "_"]
-    elif len(numbers := [i for i in others if kinds[i] == "number"]) == 4 == numbers[-1] - numbers[0] + 1:
+        heads = _of_image(rows, path_at, {i: kind for i, kind in kinds.items() if kind != "_"}, header)
+    elif (
+        len(numbers := [i for i in others if kinds[i] != "name" and kinds[i] != "_"])
+        == 4
+        == numbers[-1] - numbers[0] + 1
+    ):
         names = {i: "class" for i in others if kinds[i] == "name"}
         forms = (BOX_FORMS[0], BOX_FORMS[2]) if len(names) < 2 else ()
-        heads = [(_head(rows, path_at, names | dict(zip(numbers, form, strict=True))), form[3]) for form in forms]
+        heads = [
+            (_head(rows, path_at, names | dict(zip(numbers, form, strict=True))), f"with {form[3]}") for form in forms
+        ]
     texts = [(f'{option("columns")}="{" ".join(head)}"', of) for head, of in heads if _reads(" ".join(head), rows)]
     if len(texts) > MOST_SUGGESTIONS:
         return ""
-    return " or ".join(f"{text} ({'the class is ' if header else 'with '}{printable(of)})" for text, of in texts)
+    return " or ".join(f"{text} ({of})" for text, of in texts)
+
+
+def _of_image(rows: Rows, path_at: int, kinds: dict[int, str], header: Sequence[str]) -> list[tuple[list[str], str]]:
+    """Return columns that say something of the image, each with what that is: classes, or values, also all together."""
+    values = [i for i, kind in kinds.items() if kind == "value"]
+    if len(values) > 1 and "name" not in kinds.values():
+        values = list(kinds)
+    heads = []
+    if len(values) > 1:
+        all_of_them = printable(", ".join(header[i] for i in values))
+        heads = [(_head(rows, path_at, dict.fromkeys(values, "value")), f"the values are {all_of_them}")]
+    for i, kind in kinds.items():
+        if i not in values or len(values) == 1:
+            name = "value" if kind == "value" else "label"
+            what = "value" if kind == "value" else "class"
+            heads.append((_head(rows, path_at, {i: name}), f"the {what} is {printable(header[i])}"))
+    return heads
 
 
 def _head(rows: Rows, path_at: int, names: dict[int, str]) -> list[str]:
@@ -215,7 +282,8 @@ def _reads(text: str, rows: Rows) -> bool:
 
 def _kind(cells: Sequence[bytes]) -> str:
     if all(map(is_number, cells)):
-        return "number"
+        is_whole = all(float(cell).is_integer() for cell in cells)
+        return "number" if is_whole and len({*cells}) < MANY_NUMBERS else "value"
     return "name" if all(cell and cell[:1] not in b"[{(" for cell in cells) and not are_several(cells) else "_"
 
 
@@ -255,6 +323,23 @@ def _is_box(row: Sequence[bytes]) -> bool:
 
 def unclear(file: str, problem: str, like: str = "") -> UsageError:
     return UsageError(file, problem, f"write {like}" if like else WORDS)
+
+
+def with_decimal_commas(rows: Rows, file: str) -> UsageError | None:
+    """Return the error of a list some of whose numbers are like 12,5; None if it has no such numbers."""
+    found = [cell for row in rows for cell in row if DECIMAL_COMMA.fullmatch(cell)]
+    if 2 * len(found) <= len(rows):
+        return None
+    point = as_text(found[0].replace(b",", b"."))
+    return UsageError(file, f"has numbers with a decimal comma, such as {quoted_value(found[0])}", f"write {point}")
+
+
+def flip_index_in(columns: LineColumns, names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the index of the mirror image of each point, if a header has names such as lefteye_x; else None."""
+    if not names:
+        return None
+    of_x = [name.strip().lower() for name, column in zip(names, columns.head, strict=True) if column == "x"]
+    return flip_index_of([re.sub(r"(^x[_ .])|([_ .]?x$)", "", name) for name in of_x])
 
 
 def in_groups(rows: Rows, file: str) -> UsageError:

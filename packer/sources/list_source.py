@@ -39,14 +39,14 @@ from packer.sources.paths import (
 )
 from packer.sources.source import BaseSource, Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, image_size, lines_of, needed, read_file, read_head
-from packer.sources.yolo_config import NOT_LISTS
+from packer.sources.yolo_config import is_not_a_list
 from packer.stores import joined
 
 MOST_LIST_BYTES = 2048 * MIB
 MOST_CANDIDATES = 64
 SPLITS = {"train": b"0", "val": b"1", "valid": b"1", "validation": b"1", "test": b"2"}
 """How CelebA's list_eval_partition numbers the splits."""
-SHOWN_LINES = 3
+SHOWN_LINES, MOST_SPLITS = 3, 8
 MOST_NAMES_BYTES = 16 * MIB
 FEWEST_OWN, OWN = 24, 0.9
 """Classes of which so many are a mistake, if there are more than this share of the images."""
@@ -99,6 +99,9 @@ class ListSource(BaseSource):
                 self.of_split, self.has_splits = FolderSplit(tree, options.split), True
         wanted = options.split if self.of_split is None else None
         self._split = None if wanted is None else self._find_split(wanted)
+        if self.has_splits and options.split is None and (values := sorted(self._split_values())):
+            few = f"{', '.join(map(printable, values[:MOST_SPLITS]))}{', ...' * (len(values) > MOST_SPLITS)}"
+            self.notes.append(f"{self._name}: the splits in its column are packed together: {few} (--split packs one)")
         self._size_of = b"", (0, 0)
         """An image whose header was read, and its size."""
         self._repeats: dict[bytes, int] = {}
@@ -288,7 +291,8 @@ class ListSource(BaseSource):
         rows = [self._row(index, image) for index in sorted(texts.values())]
         first = rows[0]
         if not self._columns.has_objects and len(rows) > 1:
-            raise BadLabel(image, f"appears in several lines: {self._where(lines)}", "keep one")
+            step = f'keep one, or write the columns of boxes: they were read as --columns "{self._columns.text}"'
+            raise BadLabel(image, f"appears in several lines: {self._where(lines)}", step)
         for index, row in zip(sorted(texts.values()), rows, strict=True):
             for name in ("label", "landmarks", "tags", "value", "text", "image_size"):
                 if getattr(row, name) != getattr(first, name):
@@ -331,8 +335,7 @@ class ListSource(BaseSource):
                 f"{self._where([index])}: {name} is not a whole number, so that the classes are not numbered by the "
                 "list but by the order of their names"
             )
-        words = {word for name in table.names for word in re.split(r"[\s|;,]+", name)}
-        if self.classes is None and len(words) < len(table.names):
+        if self.classes is None and _are_several_classes(table.names):
             what = "labels seem to be several classes in one cell, and each combination is a class"
             self.notes.append(
                 f"{self._name}: {what}; for several classes of an image, write a column of 0 and 1 for each"
@@ -361,7 +364,7 @@ class ListSource(BaseSource):
             return wanted if wanted in values else alike[0]
         if values <= set(SPLITS.values()) and SPLITS.get(split) in values:
             return SPLITS[split]
-        few = ", ".join(map(printable, sorted(values)[:8]))
+        few = ", ".join(map(printable, sorted(values)[:MOST_SPLITS]))
         raise UsageError(self._name, f"has no split {printable(split)}", f"its splits are {few}")
 
     def _split_values(self) -> set[bytes]:
@@ -391,14 +394,21 @@ class ListSource(BaseSource):
         return {}
 
 
+def _are_several_classes(names: Sequence[str]) -> bool:
+    """Return whether names of classes seem to be several in one cell: their parts are fewer than they are.
+
+    ``No Finding`` is one class beside ``Mass|Nodule``, so that each separator is tried; no class has a | in its name.
+    """
+    parts = [{part.strip() for name in names for part in re.split(mark, name)} for mark in (r"[\s|;,]+", "[;,]")]
+    return any("|" in name for name in names) or any(len(every) < len(names) for every in parts)
+
+
 def lists_near(tree: Tree) -> Iterator[bytes]:
     """Yield the files near the root that may be lists."""
     lists = [
         path
         for path in tree.files
-        if path.count(b"/") <= 1
-        and extension_of(path) in LIST_EXTENSIONS
-        and path.rpartition(b"/")[2].lower() not in NOT_LISTS
+        if path.count(b"/") <= 1 and extension_of(path) in LIST_EXTENSIONS and not is_not_a_list(path)
     ]
     images = {stem_of(image) for image in tree.images} if lists else set[bytes]()
     return islice((path for path in lists if stem_of(path) not in images), MOST_CANDIDATES)

@@ -20,6 +20,8 @@ IGNORED = 255
 FORMS = 'ids, binary, "colors:FILE", "map:FILE" or "panoptic:FILE"'
 COLOR_FILES = frozenset(b"labelmap.txt label_colors.txt class_dict.csv class_dict_seg.csv".split())
 """Files of colors and names, as CVAT, CamVid and tools for both write them (compared in lower case)."""
+ROBOFLOW_NAMES = b"_classes.csv"
+"""The names of the values of masks, in the folder of each split; of other labels, it has other columns."""
 MASK_NAME_FILES = NAME_FILES | {b"class_names.txt", b"labels.txt"}
 MASK_KEYS = frozenset(("masks_dir", "label_mapping"))
 """A data.yaml with one of these is of masks, as Ultralytics reads it; others name the boxes."""
@@ -211,6 +213,7 @@ def files_of_values(tree: Tree, where: bytes, alone: bool) -> list[bytes]:
         *pixel_map_files(tree),
         *yamls_with(tree, MASK_KEYS),
         *_name_files(tree, where, alone),
+        *_tables_of_names(tree),
     ]
 
 
@@ -235,7 +238,24 @@ def _names(tree: Tree, where: bytes, alone: bool) -> tuple[str, ...]:
         names = [line for line in lines if line and line != "__ignore__"]
         if names and len(set(names)) == len(names):
             return tuple(names)
-    return ()
+    tables = _tables_of_names(tree)
+    return tables[next(iter(tables))] if len({*tables.values()}) == 1 else ()
+
+
+def _tables_of_names(tree: Tree) -> dict[bytes, tuple[str, ...]]:
+    """Return the names of classes in each table of Roboflow's, which has a line of id and name for each, from 0."""
+    found = {}
+    for path in tree.files:
+        if path.rpartition(b"/")[2].lower() == ROBOFLOW_NAMES:
+            header, *lines = [line.split(b",", 1) for line in lines_of(read_file(tree, path, MIB)) if line.strip()] or [
+                []
+            ]
+            names = tuple(as_text(line[-1]).strip() for line in lines)
+            ids = [line[0].strip() for line in lines if len(line) == 2]
+            is_table = [cell.strip().lower() for cell in header] == [b"pixel value", b"class"]
+            if is_table and ids == [b"%d" % number for number in range(len(names))] and len({*names}) == len(names):
+                found[path] = names
+    return found
 
 
 def _colors(lines: Sequence[str]) -> MaskValues:

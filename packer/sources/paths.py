@@ -45,7 +45,7 @@ NEVER_CLASSES = IMAGE_FOLDERS | frozenset(
 )
 """Folders that are not classes unless the user says so (compared in lower case)."""
 SPLIT_FOLDER = re.compile(
-    rb"(?:train|trainval|training|val|valid|validation|test|testing)(?:[-_]?[0-9]{4})?", re.IGNORECASE
+    rb"(?:train|trainval|training|val|valid|validate|validation|test|testing)(?:[-_]?[0-9]{4})?", re.IGNORECASE
 )
 """Folders of splits: train, val, test2017."""
 NUMBERED = re.compile(rb"-[0-9]{5}-of-[0-9]{5}\Z")
@@ -233,7 +233,8 @@ def is_number(token: bytes) -> bool:
 def number(token: bytes) -> float:
     """Return the token as a number, -1e9..1e9. Raise ValueError if it is not one."""
     if not is_number(token):
-        raise ValueError(f"{quoted_value(token)} is not a number")
+        why = ": it has a decimal comma" if token.count(b",") == 1 else ""
+        raise ValueError(f"{quoted_value(token)} is not a number{why}")
     return float(token)
 
 

@@ -36,6 +36,14 @@ NAME_FILES = frozenset({b"classes.txt", b"obj.names", b"classes.names", b"coco.n
 """Files of class names, one per line; never labels."""
 NOT_LISTS = NAME_FILES | {b"_classes.txt", b"class_list.txt", b"labelmap.txt", b"label_map.txt"}
 """And others that say what classes there are, never which an image has."""
+SUBMISSION = re.compile(rb"sample[-_ ]?submi(?:ssion|t)|submission[-_ ]?(?:sample|format|example)", re.IGNORECASE)
+"""In the name of a table of Kaggle that shows how answers are written, with made-up ones."""
+
+
+def is_not_a_list(path: bytes) -> bool:
+    """Return whether a file has no labels of images by its name: names of classes, or a sample of a submission."""
+    name = path.rpartition(b"/")[2]
+    return name.lower() in NOT_LISTS or bool(SUBMISSION.search(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,3 +307,24 @@ def test_a_tar_of_webdataset(ending: str, tmp_path: Path) -> None:
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     check(build(tmp_path / "a.tar"))
+
+
+@pytest.mark.parametrize(("valid", "names"), [
+    ("Pixel Value, Class\n0, background\n1, red ant\n2, bee\n3, cat\n", ("background", "red ant", "bee", "cat")),
+    ("Pixel Value, Class\n0, background\n1, other\n2, bee\n3, cat\n", ()),
+])  # fmt: skip
+def test_the_table_of_names_beside_masks_of_roboflow(tmp_path, valid, names):
+    """It has a table in the folder of each split; tables that differ name nothing."""
+    table = "Pixel Value, Class\n0, background\n1, red ant\n2, bee\n3, cat\n"
+    files = {"train/_classes.csv": table.encode(), "valid/_classes.csv": valid.encode()}
+    for i in range(6):
+        where = f"{('train', 'valid')[i > 3]}/{i}_jpg.rf.{i}"
+        files |= {f"{where}.jpg": image_of(draw_mask(i), "JPEG"), f"{where}_mask.png": picture(draw_mask(i))}
+    source = write_files(tmp_path / "set", files)
+    for one in build_packs(BuildOptions(str(source), str(tmp_path / "out.lmdb"), workers=1)):
+        pack = packer.open_pack(one.path)
+        assert pack.manifest.masks["mask"].classes == names
+        assert all(
+            np.array_equal(pack.mask(i), draw_mask(int(Path(p).name.partition("_")[0])))
+            for i, p in enumerate(pack.paths)
+        )

@@ -169,3 +169,22 @@ def test_the_command_that_auto_names_packs_the_folder(tmp_path: Path) -> None:
     pack = open_pack(tmp_path / "p.lmdb")
     assert pack.classes == ["cat", "dog"] and np.bincount(pack.column("label")).tolist() == [5, 5]
     good("build", tmp_path / "src", "-o", tmp_path / "none.lmdb", "--labels", "none")
+
+
+def test_groups_without_a_label_are_named(opened: Any) -> None:
+    source, found = opened(r"(?P<age>\d+)_(?P<gender>[01])_", "25_1_2.jpg")
+    assert found["25_1_2.jpg"].value is None
+    assert any("images have no label, only extras (age, gender)" in note for note in source.notes)
+    assert opened(r"(?P<value>\d+)_(?P<gender>[01])_", "25_1_2.jpg")[0].notes == []
+
+
+def test_a_split_without_labels_is_left_out_with_skip(tmp_path: Path) -> None:
+    """Kaggle's test set: the command that skips images without labels packed nothing."""
+    for name in ("train/cat.0", "train/dog.1", "train/dog", "test/1", "test/2"):
+        draw(tmp_path / "src" / f"{name}.jpg", len(name))
+    given = ["build", tmp_path / "src", "--labels", r"name:(?P<class>cat|dog)\.\d", "--missing-labels", "skip"]
+    said = good(*given, "-o", tmp_path / "out.lmdb")
+    assert "no image of the split test has a label: it is left out" in said.out
+    assert len(open_pack(tmp_path / "out-train.lmdb")) == 2 and not [*tmp_path.glob("out-test*")]
+    error = refused(2, *given, "--split", "test", "-o", tmp_path / "x.lmdb")
+    assert "nothing to pack of the split test" in error and "missing-labels empty" in error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 from typing import Any
@@ -68,6 +69,7 @@ SPELLINGS = [
 @pytest.mark.parametrize("form", ["xmin ymin w h", "xmin ymin xmax ymax"])
 def test_boxes_in_one_cell_are_told_by_their_values(read, spelling, header, form):
     rows = [["image_id", "width", "height", header, "source"]]
+    spelling = spelling if "w" in form else spelling.replace("'w'", "'x2'").replace("'h'", "'y2'")
     boxes = {stem: [XYWH[i], XYWH[(i + 1) % 6]] for i, stem in enumerate(IMAGES)}
     for stem, its in boxes.items():
         rows += [[stem, *SIZE, spelling.format(*(box if "w" in form else corners(box))), "s"] for box in its]
@@ -77,6 +79,49 @@ def test_boxes_in_one_cell_are_told_by_their_values(read, spelling, header, form
         k: list(map(corners, v)) for k, v in boxes.items()
     }
     assert all(one.box_labels == ("object",) * 2 and one.image_size == SIZE for one in found.values())
+
+
+OBJECTS = [
+    ({"height": 3, "width": 2, "left": 0, "top": 1}, None),
+    ({"xmin": 0, "xmax": (0, 2), "ymin": 1, "ymax": (1, 3)}, None),
+    ({"class": "red deer", "y": 1, "x": 0, "h": 3, "w": 2, "id": "7"}, "red deer"),
+]
+
+
+@pytest.mark.parametrize(("keys", "name"), OBJECTS)
+@pytest.mark.parametrize("header", ["bbox", "annotations", "objects"])
+@pytest.mark.parametrize("several", [False, True])
+def test_the_keys_of_boxes_tell_their_numbers(read, keys, name, header, several):
+    """Whatever the order of the keys: without them, the numbers of these boxes could be read as other ones."""
+
+    def value(at, box):
+        return at if isinstance(at, str) else box[at] if isinstance(at, int) else box[at[0]] + box[at[1]]
+
+    def cell(box):
+        one = json.dumps({key: value(at, box) for key, at in keys.items()})
+        return f"[{one}, {json.dumps(dict(reversed(json.loads(one).items())))}]" if several else one
+
+    rows = [["image_id", header], *([stem, cell(XYWH[i])] for i, stem in enumerate(IMAGES))]
+    _, found = read(written(rows), size=(400, 300))
+    for i, stem in enumerate(IMAGES):
+        assert found[stem].boxes == (corners(XYWH[i]),) * (1 + several)
+        assert found[stem].box_labels == (name or "object",) * (1 + several)
+
+
+def test_an_object_without_a_number_is_named(read):
+    cells = ['{"x": 1, "y": 2, "w": 30, "h": 20}'] * 5 + ['{"x": 1, "y": 2, "w": 30}']
+    rows = [["image_id", "bbox"], *zip(IMAGES, cells, strict=True)]
+    with pytest.raises(BadLabel, match="has an object without h"):
+        read(written(rows), columns="path [xmin ymin w h]")
+
+
+@pytest.mark.parametrize("labels", ['["cat", "dog"]', "cat dog", "['cat', 'dog']"])
+def test_a_list_of_classes_beside_a_list_of_boxes_is_no_class(read, labels):
+    rows = [["image", "bboxes", "labels"], *([s, "[[1, 2, 30, 39], [40, 2, 60, 39]]", labels] for s in IMAGES)]
+    with pytest.raises(UsageError, match="have the classes of several boxes") as caught:
+        read(written(rows), size=(64, 48))
+    columns = re.findall(r'columns="([^"]+)"', str(caught.value))[0]
+    assert read(written(rows), size=(64, 48), columns=columns)[1]["img0"].box_labels == ("object", "object")
 
 
 def test_the_sizes_of_images_tell_corners(read):

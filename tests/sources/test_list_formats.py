@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import pytest
 from drawn import packed_of
 
-from packer.errors import UsageError
+from packer.errors import BadLabel, UsageError
 from packer.sources import open_source
+from packer.sources.list_source import ListSource
 from packer.sources.source import SourceOptions
 
 BOX = ((1.0, 2.0, 30.0, 40.0), (5.0, 6.0, 20.0, 30.0))
@@ -236,3 +238,82 @@ def test_gtsrb(read):
     assert (
         annotation.boxes == ((5, 6, 24, 25),) and annotation.box_labels == ("0",) and annotation.image_size == (29, 30)
     )
+
+
+def table(header: str, *rows: str, separator: str = ",") -> str:
+    """Return a table of these images a0.jpg, a1.jpg, ... with the header in front."""
+    lines = [f"a{number}.jpg{separator}{row}" for number, row in enumerate(rows)]
+    return "\n".join([f"file{separator}{header}", *lines, ""])
+
+
+CORNERS = [
+    ("x0,y0,x1,y1,label", "1,2,30,40,cat", "path xmin ymin xmax ymax class"),
+    ("x,y,x2,y2,label", "1,2,30,40,cat", "path xmin ymin xmax ymax class"),
+    ("label,x,y,xmax,ymax", "cat,1,2,30,40", "path class xmin ymin xmax ymax"),
+    ("x1,y1,x2,y2,label", "1,2,30,40,cat", "path xmin ymin xmax ymax class"),
+]
+
+
+@pytest.mark.parametrize(("header", "row", "columns"), CORNERS)
+def test_corners_by_other_words(read, header, row, columns):
+    _, found = read(photos("a0.jpg", "a1.jpg") | {"list.csv": table(header, row, row)}, "list.csv")
+    assert all(one.boxes == ((1, 2, 30, 40),) and one.box_labels == ("cat",) for one in found.values())
+
+
+@pytest.mark.parametrize("header", ["x1,y1,x2,y2,x3,y3,x4,y4", "x0,y0,x1,y1,x2,y2,x3,y3", "x1,x2,x3,x4,y1,y2,y3,y4"])
+def test_more_than_two_corners_are_points(read, header):
+    """They were a box of the first two, which the others contradict."""
+    numbers = {"x": iter((1, 20, 22, 3)), "y": iter((2, 4, 30, 28))}
+    row = ",".join(str(next(numbers[word[0]])) for word in header.split(","))
+    _, found = read(photos("a0.jpg", "a1.jpg") | {"list.csv": table(header, row, row)}, "list.csv")
+    assert found["a0.jpg"].boxes is None and found["a0.jpg"].landmarks == ((1, 2), (20, 4), (22, 30), (3, 28))
+
+
+ASKED = [
+    ("Pawpularity", [f"{i * 2 + 1}" for i in range(20)], ["path label", "path value"]),
+    ("age,gender", [f"{i * 3 + 1},{'mf'[i % 2]}" for i in range(20)], ["path value _", "path _ label"]),
+    ("boneage,male", [f"{i * 3 + 1},{i % 2 == 0}" for i in range(20)], ["path value _", "path _ label"]),
+    ("u,v,n", [f"{i}.5,{i}.25,{i + 3}" for i in range(20)], ["path value value value"]),
+]
+
+
+@pytest.mark.parametrize(("header", "rows", "columns"), ASKED)
+def test_numbers_are_offered_as_values(read, header, rows, columns):
+    """Numbers below a word that packer does not know are no classes of their own accord."""
+    images = photos(*(f"a{number}.jpg" for number in range(len(rows))))
+    with pytest.raises(UsageError) as caught:
+        read(images | {"list.csv": table(header, *rows)}, "list.csv")
+    assert re.findall(r'columns[= ]"([^"]+)"', str(caught.value)) == columns
+    for text in columns:
+        _, found = read(images | {"list.csv": table(header, *rows)}, "list.csv", columns=text)
+        assert all((one.value is None) == ("value" not in text) for one in found.values())
+
+
+def test_whole_numbers_below_an_id_are_classes(read):
+    images = photos(*(f"a{number}.jpg" for number in range(40)))
+    _, found = read(images | {"list.csv": table("breed_id", *(str(i // 2) for i in range(40)))}, "list.csv")
+    assert found["a7.jpg"].label == "3"
+
+
+@pytest.mark.parametrize(("header", "row"), [("calories", "12,5"), ("calories;fat", "12,5;0,25")])
+def test_decimal_commas_are_named(read, header, row):
+    text = table(header, *[row] * 3, separator=";")
+    with pytest.raises(UsageError, match=r'decimal comma, such as "12,5".*write 12\.5'):
+        read(photos("a0.jpg", "a1.jpg", "a2.jpg") | {"list.csv": text}, "list.csv")
+
+
+def test_boxes_with_decimal_commas_and_ids(read):
+    """Without extensions, only the header says that the semicolon separates."""
+    text = "id;xmin;ymin;xmax;ymax\na0;1,5;2,5;30,5;40,5\na1;1,5;2,5;30,5;40,5\n"
+    with pytest.raises(BadLabel, match='"1,5" is not a number: it has a decimal comma'):
+        read(photos("a0.jpg", "a1.jpg") | {"list.csv": text}, "list.csv")
+
+
+@pytest.mark.parametrize(("last", "splits"), [("TEST", ("TRAIN", "VALIDATE", "TEST")), ("UNASSIGNED", ())])
+def test_the_splits_of_automl_vision(make_tree, last, splits):
+    lines = [f"{split},gs://b/a{i}.jpg,{'cd'[i % 2]}" for i, split in enumerate(("TRAIN", "VALIDATE", last))]
+    tree = make_tree(photos("a0.jpg", "a1.jpg", "a2.jpg") | {"l.csv": "\n".join(lines)})
+    options = SourceOptions(file=f"{os.fsdecode(tree.root)}/l.csv")
+    assert {*ListSource.splits(tree, options)} == {*splits}
+    packed_together = f"packed together: {', '.join(sorted(('TRAIN', 'VALIDATE', last)))}"
+    assert any(packed_together in note for note in ListSource(tree, options).notes)

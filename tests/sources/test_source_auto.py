@@ -308,6 +308,37 @@ def test_files_with_a_name_of_labels_stop_auto(make_tree, name):
         recognize(tree, SourceOptions())
 
 
+STRANGE = [
+    "id,label\n1,cat\n2,dog\n3,cat\n",  # 00001.jpg; pandas took away the zeros
+    "image_id,xmin,ymin,xmax,ymax\nq,1,2,3,4\nr,1,2,3,4\ns,1,2,3,4\n",
+    "img;age\nq;20\nr;30\ns;40\n",
+    "ImageId,EncodedPixels\nq,1 3 10 5\nr,\ns,1 1\n",
+]
+
+
+@pytest.mark.parametrize("text", STRANGE)
+def test_a_table_of_labels_that_names_no_image_stops_auto(make_tree, text):
+    """The images were packed without labels."""
+    images = {f"train/{number:05d}.jpg": "" for number in range(1, 4)}
+    with pytest.raises(UsageError, match=r"train\.csv has a header of labels, but its lines name none of the images"):
+        recognize(make_tree(images | {"train.csv": text}), SourceOptions())
+
+
+@pytest.mark.parametrize("text", ["name,category_id\nant,7\nbee,9\ncat,2\n", "id,label\n0,ant\n1,bee\n2,cat\n"])
+def test_a_table_of_classes_does_not(make_tree, text):
+    tree = make_tree({f"{number}.png": "" for number in range(70, 80)} | {"names.csv": text})
+    assert recognize(tree, SourceOptions()).spec == "none"
+
+
+@pytest.mark.parametrize("name", ["sample_submission.csv", "sampleSubmission.csv", "sample_submission_v2.csv"])
+def test_a_sample_of_a_submission_is_no_label(make_tree, name):
+    images = dict.fromkeys([f"train/a{i}.jpg" for i in range(3)] + [f"test/b{i}.jpg" for i in range(3)], "")
+    sample = {name: "id,label\nb0,1\nb1,0\nb2,0\n"}
+    assert recognize(make_tree(images | sample), SourceOptions()).spec == "none"
+    table = {"train.csv": "id,label\na0,1\na1,0\na2,0\n"}
+    assert recognize(make_tree(images | sample | table), SourceOptions()).spec.endswith("/train.csv")
+
+
 def test_class_names_beside_class_folders_do_not(make_tree):
     tree = make_tree({"a/1.jpg": "", "b/2.jpg": "", "labels.txt": "a\nb\n"})
     assert recognize(tree, SourceOptions()).spec == "folder"
