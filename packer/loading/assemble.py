@@ -22,7 +22,7 @@ from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import Classes, PackedDataset, check_decoder, choose_records, pack_at
 from packer.loading.fill import Floats, ImageFiller
-from packer.loading.mixing import BatchPostprocessor, Mixing
+from packer.loading.mixing import BatchForm, BatchPostprocessor, Mixing, check_output
 from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Replacer, Workload
@@ -87,6 +87,7 @@ class Form:
     std: Sequence[float] | None
     dtype: torch.dtype | None
     memory_format: torch.memory_format | None
+    output: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,8 @@ def assemble(given: Arguments) -> LoaderParts:
     jittered = bool(jitters) or mixing.jitters
     here = device.type == "cpu" and reading.decode == "host" and reading.cache != "device"
     floats = _floats(normalize, filler) if here and not functions and not jittered else None
+    output = check_output(form.output, device, normalize)
+    formed = BatchForm(form.memory_format, form.with_index, targets.are_masks and not widen, output)
     prefetch = check_int("prefetch", reading.prefetch, 1)
     work = Workload(_threads(given, pack), prefetch, device.type == "cuda", collation, floats)
     host = Pipeline(filler, its_targets, min(batch_size, sampler.num_samples), work, functions, replacer)
@@ -226,9 +229,7 @@ def assemble(given: Arguments) -> LoaderParts:
         ram=RamCache(pack) if reading.cache == "ram" else None,
         device=device,
         transfer=Transfer(device, reading.prefetch, Normalize() if jittered or floats else normalize),
-        hand_over=BatchPostprocessor(
-            mixing, normalize, form.memory_format, form.with_index, targets.are_masks and not widen, jitters
-        ),
+        hand_over=BatchPostprocessor(mixing, normalize, formed, jitters),
     )
 
 
@@ -349,14 +350,19 @@ def refuse_unknown(function: Callable[..., Any], unknown: dict[str, Any]) -> Non
 
 
 def check_device(device: Any) -> torch.device:
-    """Return a device of torch: the CPU, or CUDA's, to which batches are sent from pinned memory."""
+    """Return a device of torch that can be used here."""
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):
         raise UsageError("device", f"must be a device of torch, got {device!r}", 'write "cuda" or "cpu"') from None
-    if found.type not in ("cpu", "cuda"):
-        step = f'write device="cpu", and send each batch there: images.to("{found}")'
-        raise UsageError("device", f"must be the CPU or a CUDA device, got {str(found)!r}", step)
+    if found.type == "cuda":  # `Transfer` says what is wrong
+        return found
+    try:
+        torch.empty(1, dtype=torch.uint8).to(found)
+    except Exception as error:  # each backend has its own
+        why = str(error).strip().splitlines() or [type(error).__name__]
+        problem = f"is {str(found)!r}, which torch cannot use here: {why[0]}"
+        raise UsageError("device", problem, 'write device="cpu"') from None
     return found
 
 

@@ -165,9 +165,12 @@ class PackedLoader:
         parts: the parts and sidecars (`packer.attach`) to read, by name, besides images and other labels; default: all
             parts. Nothing else of a record is read.
         with_index: yield (images, targets, record numbers int64 (n,)).
-        device: the device of the batches.
+        device: the device of the batches: "cpu", "cuda", or another that torch can use, such as "mps" and "xpu".
         mean: see `Normalize`; also for `std` and `dtype`.
         memory_format: memory format of the images; default channels_last, or that of a transform's results.
+        output: what batches are made of: "torch", tensors; "numpy", arrays; "jax", arrays of JAX. Images are then
+            (n, height, width, channels), as they are in memory, or (n, channels, height, width) with a memory_format
+            of torch.contiguous_format. Nothing is copied, but JAX copies what it cannot use in place.
         threads: number of threads; default: the cores that the process may use, at most 8 if they only copy raw images.
         prefetch: number of batches prepared in advance, and in flight to a GPU.
         decoder: JPEG decoder: auto, fast (`dataset-packer-fast`), simplejpeg, opencv or jpeg4py. auto is fast where it
@@ -227,6 +230,7 @@ class PackedLoader:
         std: Sequence[float] | None = None,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
+        output: str = "torch",
         threads: int | None = None,
         prefetch: int = 2,
         decoder: str | None = None,
@@ -245,7 +249,7 @@ class PackedLoader:
             Order(shuffle, sampler, indices, classes, seed, drop_last, samples_per_epoch),
             Augment(crop, views, repeats, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
             Functions(transform, target_transform, transforms),
-            Form(collate, label_offset, ignored, parts, with_index, device, mean, std, dtype, memory_format),
+            Form(collate, label_offset, ignored, parts, with_index, device, mean, std, dtype, memory_format, output),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),
         )
         made = assemble(given)

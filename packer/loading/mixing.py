@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ import torch
 from packer.errors import NotInstalled, UsageError
 from packer.loading.annotations import BatchAnnotations
 from packer.loading.pipeline import LoadedBatch
-from packer.loading.to_device import Normalize
+from packer.loading.targets import check_choice
+from packer.loading.to_device import Normalize, map_tensors
 from packer.loading.views import Views
 from packer.samplers.order import derive
 from packer.samplers.ranks import as_number
@@ -118,27 +120,37 @@ class Mixing:
         return mixed
 
 
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """What a batch is when it is handed over."""
+
+    memory_format: torch.memory_format | None = None
+    """Of the images; None: as they come."""
+    with_index: bool = False
+    """Whether the numbers of the records are handed out, too."""
+    widen: bool = False
+    """Whether targets are masks as they are stored, which become int64."""
+    output: str = "torch"
+    """What it is made of, one of OUTPUTS."""
+
+
 class BatchPostprocessor:
     """The last step of each batch.
 
     Args:
         mixing: random changes of the batch.
         normalize: what is left to do to images whose colors change here.
-        memory_format: of the images; None: as they come.
-        with_index: whether the numbers of the records are handed out, too.
-        widen: whether targets are masks as they are stored, which become int64.
+        form: what the batch becomes.
         jitters: what changes the colors of each view, by name; {}: `mixing` does, or nothing.
     """
 
     def __init__(
-        self, mixing: Mixing, normalize: Normalize, memory_format: torch.memory_format | None, with_index: bool,
-        widen: bool = False, jitters: Mapping[str, Mixing] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
-        self._mixing, self._jitters = mixing, jitters
+        self, mixing: Mixing, normalize: Normalize, form: BatchForm, jitters: Mapping[str, Mixing] | None = None
+    ) -> None:
+        self._mixing, self._jitters = mixing, jitters or {}
         self._normalize = normalize
-        self._memory_format = memory_format
-        self._with_index = with_index
-        self._widen = widen
+        self._form = form
+        self._make = OUTPUTS[form.output]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -167,10 +179,21 @@ class BatchPostprocessor:
             images, targets = self._formed(images), self._as_trained(targets)
             if len(images) > len(records):  # of `repeats`
                 records = np.tile(records, len(images) // len(records))
-        if not self._with_index:
-            return images, targets
-        first = next(iter(images.values())) if isinstance(images, Views) else images
-        return images, targets, torch.from_numpy(records).to(first.device, non_blocking=True)
+        found: tuple[Any, ...] = (images, targets)
+        if self._form.with_index:
+            first = next(iter(images.values())) if isinstance(images, Views) else images
+            found = images, targets, torch.from_numpy(records).to(first.device, non_blocking=True)
+        make = self._make
+        if make is None:
+            return found
+        return self._arrays(images, make), *map_tensors(found[1:], lambda tensor, _: make(tensor))
+
+    def _arrays(self, images: Any, make: Callable[[torch.Tensor], Any]) -> Any:
+        """Return images as arrays, their channels last unless they are to be first."""
+        if isinstance(images, Views):
+            return Views({name: self._arrays(one, make) for name, one in images.items()})
+        planar = images.dim() != 4 or self._form.memory_format == torch.contiguous_format
+        return make(images if planar else images.permute(0, 2, 3, 1))
 
     def _colored(self, images: torch.Tensor, epoch: int, number: int, view: str = "") -> torch.Tensor:
         mixing = self._jitters.get(view, self._mixing)
@@ -179,15 +202,43 @@ class BatchPostprocessor:
         return self._normalize(mixing.jitter(images, epoch, number))
 
     def _formed(self, images: torch.Tensor) -> torch.Tensor:
-        if self._memory_format is not None and images.dim() == 4:
-            return images.contiguous(memory_format=self._memory_format)
+        if self._form.memory_format is not None and images.dim() == 4:
+            return images.contiguous(memory_format=self._form.memory_format)
         return images
 
     def _as_trained(self, targets: Any) -> Any:
         if isinstance(targets, BatchAnnotations):
             return targets.as_dicts()
         # after the way to the device: an eighth of the bytes
-        return targets.to(torch.int64) if self._widen else targets
+        return targets.to(torch.int64) if self._form.widen else targets
+
+
+def _to_jax(tensor: torch.Tensor) -> Any:
+    return importlib.import_module("jax").dlpack.from_dlpack(tensor.contiguous())
+
+
+OUTPUTS: dict[str, Callable[[torch.Tensor], Any] | None] = {
+    "torch": None, "numpy": lambda tensor: tensor.numpy(), "jax": _to_jax,
+}  # fmt: skip
+"""What batches may be made of -> what makes it of a tensor."""
+
+
+def check_output(output: Any, device: torch.device, normalize: Normalize) -> str:
+    """Return what batches are made of.
+
+    Raises:
+        UsageError: if it is unknown, or cannot hold such batches.
+        NotInstalled: if JAX is missing.
+    """
+    check_choice("output", output, tuple(OUTPUTS))
+    if output == "numpy" and device.type != "cpu":
+        problem = f'is "numpy", whose arrays are on the CPU, but the device is {str(device)!r}'
+        raise UsageError("output", problem, 'write device="cpu", or output="torch"')
+    if output == "numpy" and normalize.dtype == torch.bfloat16:
+        raise UsageError("output", 'is "numpy", which has no bfloat16', "write dtype=torch.float16 or torch.float32")
+    if output == "jax" and importlib.util.find_spec("jax") is None:
+        raise NotInstalled("output", "needs JAX, which is not installed", "pip install jax")
+    return str(output)
 
 
 def _check_images(name: str, images: torch.Tensor) -> None:

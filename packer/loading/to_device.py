@@ -196,7 +196,8 @@ class Transfer:
         return there
 
     def _tensor_to_device(self, tensor: torch.Tensor, images: bool) -> torch.Tensor:
-        there = tensor.to(self.device, non_blocking=True)
+        # only CUDA's streams say when a copy is done, and the memory that it reads may be used again
+        there = tensor.to(self.device, non_blocking=self._stream is not None)
         return self.normalize(there) if images else there
 
     def _prefetched(self, source: Iterator[Any], stream: Any, stats: Stats) -> Iterator[Any]:
