@@ -210,6 +210,7 @@ class CocoObject(msgspec.Struct, gc=False):
     bbox: list[float] | None = None
     segmentation: list[list[float]] | Rle | None = None
     iscrowd: Any = 0
+    ignore: Any = 0
     area: Any = None
     keypoints: list[float] | None = None
 

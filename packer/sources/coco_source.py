@@ -208,6 +208,8 @@ def _fields(file: CocoFile, found: list[CocoObject], rles: tuple[Json, ...] | No
         "iscrowd": tuple([int(bool(number_in(one.iscrowd))) for one in found]),
         "category_id": tuple([one.category_id for one in found]),
     }
+    if "ignore" in file.fields:
+        fields["ignore"] = tuple([int(bool(number_in(one.ignore))) for one in found])
     if "area" in file.fields:
         areas = [number_in(one.area) for one in found]
         fields["area"] = tuple([area if isinstance(area, (int, float)) else None for area in areas])

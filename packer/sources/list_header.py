@@ -34,6 +34,7 @@ from packer.sources.list_meaning import (
     unclear,
     with_corners,
     with_decimal_commas,
+    with_four_corners,
     with_values,
     words_of,
 )
@@ -81,7 +82,9 @@ class Opening:
         header, wanted = self.header, len(columns.head)
         if header and len(header) == wanted - 1 and columns.head[0] == "path":
             header = (b"", *header)  # as in CelebA
-        if len(header) != wanted or columns.tail:
+        if columns.tail and columns.cell is None:
+            header = header[:wanted]  # those of objects, if there are any, follow
+        if len(header) != wanted or columns.cell is not None:
             return ()
         return tuple(cell.decode("utf-8", "surrogateescape") for cell in header)
 
@@ -380,7 +383,8 @@ def guess(shape: FirstLines, opening: Opening, name: str) -> tuple[LineColumns, 
     header = opening.names(LineColumns(("path",) * shape.width)) if shape.place == 0 else ()
     if len(opening.header) == shape.width:
         header = tuple(cell.decode("utf-8", "surrogateescape") for cell in opening.header)
-    words = _with_origin(shape, with_corners(words_of(header)), rows, name)
+    words = with_four_corners(words_of(header), rows, shape.place, name)
+    words = _with_origin(shape, with_corners(words), rows, name)
     head = by_header(words, rows, shape.place) if header else by_shape(rows, shape.place, name)
     if any("region_shape_attributes" in cell for cell in header):
         raise UsageError(
