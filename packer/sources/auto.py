@@ -34,7 +34,7 @@ from packer.sources.yolo_config import is_not_a_list
 
 TREES = frozenset(b".json .jsonl .ndjson .manifest .odgt .xml .yaml .yml".split())
 TOOLS = {
-    "Labelbox": b'"data_row"', "VIA 3": b'"vid_list"',
+    "Labelbox": b'"data_row"',
     "V7": b'"schema_ref"', "SuperAnnotate": b'"lastAction"', "Encord": b'"label_hash"', "Datumaro": b'"dm_format',
     "FiftyOne": b'"_cls"', "Kili": b'"jsonResponse"', "Label Studio": b'"completed_by"',
 }  # fmt: skip

@@ -50,6 +50,8 @@ MOST_JSON_BYTES = 2048 * MIB
 MOST_CANDIDATES = 64
 MISTAKES = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading JSON raises that is not as its tool writes it."""
+YES_NO = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0, "": 0}
+"""Texts of attributes -> flags."""
 VISIBLE = 2.0
 """COCO's value for a keypoint that is labelled and visible."""
 Keypoint = tuple[float, float, float]
@@ -113,6 +115,8 @@ class LabelledObjects:
     """Classes of the image."""
     points: list[tuple[str, Point]] = field(default_factory=list)
     """Single points, by name: landmarks, if no image has two of a name."""
+    point_sets: list[tuple[str | None, tuple[Point, ...], Mapping[str, Json]]] = field(default_factory=list)
+    """Points that belong together, with a class and fields: of CVAT."""
     landmarks: tuple[Point, ...] | None = None
     extras: dict[str, Json] = field(default_factory=dict)
     no_field: Counter[str] = field(default_factory=Counter)
@@ -287,6 +291,7 @@ class ByNameSource(BaseSource):
         if any(len(set(objects.labels)) > 1 for objects in sound):
             every = sorted({label for objects in sound for label in objects.labels})
             self.tags = tuple(every) if all(map(is_text, every)) else None
+        self.notes += _read_flags(sound)
         names, in_folder = ImageNames(tree), dict[bytes, FileImages]()
         for entry in entries:
             images = in_folder.get(entry.folder)
@@ -417,6 +422,33 @@ def _with_landmarks(entry: ImageEntry, names: list[str]) -> ImageEntry:
         return replace(entry, objects=BadLabel(entry.origin, problem, "fix the label"))
     objects.landmarks = tuple(found[name] for name in names)
     return entry
+
+
+def _read_flags(sound: Sequence[LabelledObjects]) -> list[str]:
+    """Make the attributes that are called like flags whole numbers, and return notes.
+
+    One with other values than yes and no gets another name: ``truncated`` of ``25%`` is no flag.
+    """
+    notes = []
+    for name in FLAGS:
+        owners = [(objects.fields, i) for objects in sound for i, one in enumerate(objects.fields) if name in one]
+        owners = [(fields, i) for fields, i in owners if type(fields[i][name]) is not int]
+        flags = [_flag_in(fields[i][name]) for fields, i in owners]
+        odd = [fields[i][name] for (fields, i), flag in zip(owners, flags, strict=True) if flag is None]
+        for (fields, i), flag in zip(owners, flags, strict=True):
+            others = {key: value for key, value in fields[i].items() if key != name}
+            fields[i] = {**others, f"{name}_value": fields[i][name]} if odd else {**others, name: flag}
+        if odd:
+            what = f"the attribute {name} has values such as {quoted_value(str(odd[0]))}, and is no flag"
+            notes.append(f"{what}: it is packed as {name}_value")
+    return notes
+
+
+def _flag_in(value: Json) -> int | None:
+    """Return the flag that the value of an attribute means; None if it is none."""
+    if isinstance(value, int | float) and value == value // 1:
+        return int(value)
+    return 0 if value is None else YES_NO.get(value.strip().lower()) if isinstance(value, str) else None
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -116,6 +116,7 @@ class _CvatFile:
     ) -> None:
         if shape.tag == "tag":
             objects.labels.append(name or "")
+            objects.extras |= self._attributes(shape)
             return
         if shape.tag not in SHAPES:
             return
@@ -123,7 +124,7 @@ class _CvatFile:
             objects.no_field[shape.tag] += 1
             return
         fields: dict[str, Json] = {"occluded": int(shape.get("occluded") == "1"), **(more or {})}
-        fields |= {a.get("name", ""): self._value(a.get("name", ""), a.text or "") for a in shape.findall("attribute")}
+        fields |= self._attributes(shape)
         if shape.tag == "box":
             left, top, right, bottom = (_number(shape, edge) for edge in ("xtl", "ytl", "xbr", "ybr"))
             box = left, top, right, bottom
@@ -135,7 +136,7 @@ class _CvatFile:
         elif shape.tag == "polygon":
             objects.add(name, polygon=_points(shape), fields=fields)
         elif shape.tag == "points":
-            objects.extras.setdefault("points", []).append((name, _points(shape), fields))
+            objects.point_sets.append((name, _points(shape), fields))
         else:
             objects.add(name, keypoints=self._skeleton(shape, name or ""), fields=fields)
 
@@ -161,6 +162,10 @@ class _CvatFile:
             seen = HIDDEN if point.get("occluded") == "1" else VISIBLE
             found[label] = (0.0, 0.0, 0.0) if point.get("outside") == "1" else (x, y, seen)
         return [found.get(label, (0.0, 0.0, 0.0)) for label in order]
+
+    def _attributes(self, shape: Element) -> dict[str, Json]:
+        found = ((one.get("name", ""), one.text or "") for one in shape.findall("attribute"))
+        return {name: self._value(name, text) for name, text in found}
 
     def _value(self, name: str, text: str) -> Json:
         if self._kinds.get(name) == "checkbox":
@@ -201,9 +206,9 @@ class CvatSource(NamedFilesSource):
         """Return the entries of all files, when it is known whether an image of any has two point sets."""
         entries = [entry for path in files for entry in _CvatFile(tree, path, self.instance_masks).entries()]
         sets = [entry.objects for entry in entries if isinstance(entry.objects, LabelledObjects)]
-        one_set = all(objects.extras.get("points") is None or len(objects.extras["points"]) == 1 for objects in sets)
+        one_set = all(len(objects.point_sets) < 2 for objects in sets)
         for objects in sets:
-            for name, points, fields in objects.extras.pop("points", ()):
+            for name, points, fields in objects.point_sets:
                 if one_set:
                     objects.landmarks = points
                 else:

@@ -57,11 +57,13 @@ FEWEST_ALIKE = 2
 """Fewer paths that are not written as those of the images may be chance."""
 MOST_DIGITS = 9
 MOST_PLACES = 128
+"""Number of columns searched for a path, half of them at each end."""
 OF_LABELS = {"label", "xmin", "cx", "value", *OF_OBJECTS}
 """Meanings of columns with labels."""
 OF_VIA = b"region_shape_attributes"
 """In the header of a table of VIA, whose cells are JSON."""
-"""Number of columns searched for a path, half of them at each end."""
+OF_LABEL_STUDIO = re.compile(rb"(?=[^\r\n]*\bannotation_id\b)(?=[^\r\n]*\blead_time\b)(?=[^\r\n]*\bannotator\b)")
+"""The header of a table of Label Studio, whose cells are JSON, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
         lines = as_lines(read_head(tree, path, MIB), "").split(b"\n")
     except (BadLabel, UsageError):
         return False
-    if lines and OF_VIA in lines[0]:
+    if lines and (OF_VIA in lines[0] or OF_LABEL_STUDIO.match(lines[0])):
         return False
     some = [*lines[:LOOKS], *spread(lines[LOOKS:], LOOKED_AT)]  # the first may all be of one image
     if are_class_names(lines):

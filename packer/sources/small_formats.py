@@ -144,7 +144,10 @@ def _add_widerface_row(objects: LabelledObjects, row: bytes) -> None:
     if len(values) not in (4, 4 + len(FIELDS)):
         raise ValueError(f"a face has {len(values)} numbers, not 4 or {4 + len(FIELDS)}")
     x, y, w, h = values[:4]
-    objects.add(FACE, (x, y, x + w, y + h), fields=dict(zip(FIELDS, map(int, values[4:]), strict=False)))
+    fields = dict(zip(FIELDS, map(int, values[4:]), strict=False))
+    if fields:
+        fields["ignore"] = int(fields["invalid"] != 0)
+    objects.add(FACE, (x, y, x + w, y + h), fields=fields)
 
 
 class WiderFaceSource(NamedFilesSource):

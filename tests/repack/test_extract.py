@@ -194,6 +194,21 @@ def test_oriented_boxes_in_a_list(tmp_path: Path) -> None:
     assert np.array_equal(second.boxes, boxes[:1]) and second.obb[0].tolist() == [[2, 2], [10, 2], [10, 10], [2, 10]]
 
 
+@pytest.mark.parametrize("layout", ["voc", "yolo", "coco", "list", "dota"])
+def test_folders_of_splits_become_one_pack_again(tmp_path: Path, layout: str) -> None:
+    source = draw_voc(tmp_path / "voc", 2)
+    for part in ("train", "val"):
+        for folder, stem in (("JPEGImages", "001.jpg"), ("Annotations", "001.xml")):
+            (source / folder / part).mkdir()
+            if part == "val":
+                os.rename(source / folder / stem, source / folder / part / stem)
+    for folder, stem in (("JPEGImages", "000.jpg"), ("Annotations", "000.xml")):
+        os.rename(source / folder / stem, source / folder / "train" / stem)
+    pack = build(source, tmp_path / "p.lmdb", split="all")
+    report = extract(pack, tmp_path / "out", layout)
+    assert len(open_pack(again(report, tmp_path / "again.lmdb"))) == len(open_pack(pack)) == 2
+
+
 def test_resized_boxes_are_those_of_the_pack(tmp_path: Path) -> None:
     """The numbers of the XML file are not those of the images that are written."""
     pack = build(draw_voc(tmp_path / "voc", 4), tmp_path / "p.lmdb", encode="png", resize="77x31")

@@ -91,6 +91,46 @@ def test_via(make_tree: MakeTree, kind: str) -> None:
     assert any("1 circle" in note for note in source.notes)
 
 
+def via_3(regions: dict[str, Any], **more: Any) -> str:
+    """A project of version 3: two images; attributes that are chosen, checked, written, and of the image."""
+    attributes = {
+        "1": {"aname": "class", "anchor_id": "FILE1_Z0_XY1", "type": 4, "options": {"0": "big dog", "1": "cat"}},
+        "2": {"aname": "parts", "anchor_id": "FILE1_Z0_XY1", "type": 2, "options": {"0": "tail", "1": "ear"}},
+        "3": {"aname": "caption", "anchor_id": "FILE1_Z0_XY0", "type": 1, "options": {}},
+    }
+    return json.dumps({
+        "project": {"pid": "__VIA_PROJECT_ID__", "pname": "x", "vid_list": ["1", "2"]}, "config": {},
+        "attribute": attributes,
+        "file": {str(i): {"fid": i, "fname": f"{name}.jpg", "type": 2, "src": ""} for i, name in ((1, "a"), (2, "b"))},
+        "view": {"1": {"fid_list": [1]}, "2": {"fid_list": ["2"]}}, "metadata": regions, **more,
+    })  # fmt: skip
+
+
+def test_via_3(make_tree: MakeTree) -> None:
+    regions = {
+        "1_a": {"vid": "1", "flg": 0, "z": [], "xy": [2, 3, 4, 10, 6], "av": {"1": "0", "2": "0,1"}},
+        "1_b": {"vid": "1", "flg": 0, "z": [], "xy": [7, 1, 2, 9, 2, 9.5, 8, 1, 7], "av": {"1": "1", "2": ""}},
+        "1_c": {"vid": "1", "flg": 0, "z": [], "xy": [4, 9, 9, 4, 5, 0], "av": {"1": "1"}},
+        "1_d": {"vid": "1", "flg": 0, "z": [], "xy": [], "av": {"3": "two"}},
+    }
+    source = opened(make_tree({"a.jpg": "", "b.jpg": "", "project.json": via_3(regions)}))
+    found = source.annotate(b"a.jpg")
+    assert found.boxes == ((3, 4, 13, 10), (1, 2, 9.5, 8)) and found.box_labels == ("big dog", "cat")
+    assert found.polygons is not None and found.polygons[1] == ((1, 2), (9, 2), (9.5, 8), (1, 7))
+    assert found.box_fields == {"parts": (["tail", "ear"], None)} and found.extras == {"caption": "two"}
+    assert source.annotate(b"b.jpg").boxes == () and any("1 ellipse" in note for note in source.notes)
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    ({"z": [1.5, 3]}, "1_a is of a video"), ({"vid": "7"}, "1_a is of a video"), ({"xy": [2, 3, 4]}, "is not as VIA 3"),
+    ({"xy": [77, 3]}, "is not as VIA 3 writes images: 77"),
+])  # fmt: skip
+def test_bad_projects_of_via_3(make_tree: MakeTree, change: dict[str, Any], problem: str) -> None:
+    region = {"vid": "1", "flg": 0, "z": [], "xy": [2, 3, 4, 10, 6], "av": {"1": "0"}, **change}
+    with pytest.raises(UsageError, match=f"project.json: .*{problem}"):
+        opened(make_tree({"a.jpg": "", "b.jpg": "", "project.json": via_3({"1_a": region})}))
+
+
 def test_via_without_an_attribute_that_is_the_class(make_tree: MakeTree) -> None:
     regions = [{"shape_attributes": RECT, "region_attributes": {"color": "red", "size": "big"}}]
     content = {"a.jpg9": {"filename": "a.jpg", "size": 9, "regions": regions, "file_attributes": {}}}
@@ -238,6 +278,36 @@ def test_json_min_of_label_studio(make_tree: MakeTree) -> None:
     assert source.tags == ("indoor", "p", "q") and found.tags == (True, True, True)
 
 
+def studio_table(rows: list[dict[str, Any]]) -> str:
+    """Columns are sorted, as Label Studio writes them; what is no text is JSON."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, sorted({name for row in rows for name in row}))
+    writer.writeheader()
+    writer.writerows({k: v if isinstance(v, str) else json.dumps(v) for k, v in row.items()} for row in rows)
+    return file.getvalue()
+
+
+def test_the_table_of_label_studio(make_tree: MakeTree) -> None:
+    """It was no list, because uploads have other names, and its images were packed without labels."""
+    size = {"original_width": 200, "original_height": 100}
+    rows = [
+        {"image": f"/data/upload/1/0a1b2c3d-{name}.jpg", "id": i, "box": [{**BOX, "rectanglelabels": [kind], **size}],
+         "choice": "indoor", "patient": f"p{i}", "many": {"choices": ["p", "q"]}, "annotator": 1, "annotation_id": i,
+         "created_at": f"2024-0{i}", "updated_at": f"2024-0{i}", "lead_time": 1.5}
+        for i, (name, kind) in enumerate([("a", "dog"), ("b", "cat")], 1)
+    ]  # fmt: skip
+    rows.append({**rows[0], "box": [{**BOX, "rectanglelabels": ["cow"], **size}], "updated_at": "2024-09"})
+    tree = make_tree({"a.jpg": "", "b.jpg": "", "project-1.csv": studio_table(rows)})
+    source = opened(tree)
+    one, other = source.annotate(b"a.jpg"), source.annotate(b"b.jpg")
+    assert one.boxes is not None and near(one.boxes, [(20, 20, 80, 60)])
+    assert (one.box_labels, other.box_labels) == (("cow",), ("cat",))  # the newest of two annotators
+    assert source.tags == ("indoor", "p", "q") and one.tags == other.tags == (True, True, True)
+    notes = "; ".join(source.notes)
+    assert "read as choices: choice" in notes and "may be no results: patient" in notes
+    assert "1 image has several annotations" in notes
+
+
 @pytest.mark.parametrize(("value", "problem"), [
     ({**BOX, "rectanglelabels": ["a", "b"]}, "several labels: a, b"), ({**BOX, "x": "1"}, "is not a coordinate"),
     ({"points": [[1, 2, 3]], "polygonlabels": ["a"]}, "too many values"), ([], "is not as Label Studio writes it"),
@@ -367,7 +437,6 @@ def test_a_kind_that_finds_no_label_of_any_image(
 LEFT_OVER = {
     "V7": ("all.json", '{"schema_ref": "https://darwin-public", "item": {"name": "%s.jpg"}}\n'),
     "Labelbox": ("export.ndjson", '{"data_row": {"external_id": "%s.jpg"}}\n'),
-    "VIA 3": ("via.json", '{"project": {"vid_list": []}, "file": {"1": {"fname": "%s.jpg"}}}\n'),
 }
 
 
@@ -394,3 +463,69 @@ def test_equal_names_in_the_subsets_of_a_project_of_cvat(make_tree: MakeTree) ->
     for name, box in parts.items():
         assert source.annotate(f"images/{name}/frame_000000.jpg".encode()).boxes == (box,)
     assert list(source.unmatched_labels()) == []
+
+
+# -- LabelMe, and attributes that are flags
+
+
+def labelme_of(*shapes: dict[str, Any]) -> str:
+    return json.dumps({"version": "5.5.0", "flags": {}, "shapes": shapes, "imagePath": "a.jpg", "imageData": None})
+
+
+def test_what_shapes_of_labelme_say_besides_their_place(make_tree: MakeTree) -> None:
+    """Flags of version 5; what X-AnyLabeling adds: difficult, attributes, turned rectangles."""
+    corners = [[6, 2], [10, 6], [6, 10], [2, 6]]
+    shapes = [
+        {"label": "dog", "points": [[1, 2], [9, 8]], "shape_type": "rectangle", "group_id": 3, "description": "old",
+         "flags": {"wet": True, "crowd": False}, "difficult": True, "attributes": {"color": "red"}},
+        {"label": "cat", "points": corners, "shape_type": "rotation", "group_id": None, "description": "",
+         "flags": {}, "difficult": False, "attributes": {}},
+    ]  # fmt: skip
+    found = opened(make_tree({"a.jpg": "", "a.json": labelme_of(*shapes)}), "labelme").annotate(b"a.jpg")
+    assert found.boxes == ((1, 2, 9, 8), (2, 2, 10, 10)) and found.obb is not None
+    assert found.obb[1] == tuple(map(tuple, corners))
+    assert found.box_fields == {
+        "group": (3, None), "wet": (1, None), "crowd": (0, None), "color": ("red", None), "difficult": (1, 0),
+        "description": ("old", None),
+    }  # fmt: skip
+
+
+def cvat_of(*boxes: str) -> str:
+    drawn = "".join(
+        f'<box label="dog" occluded="0" xtl="{i}" ytl="1" xbr="{i + 5}" ybr="9">{text}</box>'
+        for i, text in enumerate(boxes)
+    )
+    tag = '<tag label="street"><attribute name="weather">rain</attribute><attribute name="points">7</attribute></tag>'
+    image = f'<image id="0" name="a.jpg" width="40" height="30">{drawn}{tag}</image>'
+    return f"<annotations><version>1.1</version>{image}</annotations>"
+
+
+def attribute(name: str, value: str) -> str:
+    return f'<attribute name="{name}">{value}</attribute>'
+
+
+def test_attributes_of_tags_of_cvat(make_tree: MakeTree) -> None:
+    found = opened(make_tree({"a.jpg": "", "a.xml": cvat_of("")}), "cvat").annotate(b"a.jpg")
+    assert found.label == "street" and found.extras == {"weather": "rain", "points": "7"}
+
+
+def test_attributes_that_are_called_like_flags(make_tree: MakeTree) -> None:
+    """Text in them made each box an ignored region, and packs that no loader read."""
+    texts = ["yes", "No", "true", "false", "1", ""]
+    boxes = [attribute("difficult", text) + attribute("truncated", "25%") for text in texts]
+    source = opened(make_tree({"a.jpg": "", "a.xml": cvat_of(*boxes, "")}), "cvat")
+    fields = source.annotate(b"a.jpg").box_fields
+    assert fields["difficult"] == (1, 0, 1, 0, 1, 0, 0)
+    assert fields["truncated_value"] == ("25%",) * 6 + (None,) and "truncated" not in fields
+    assert any('truncated has values such as "25%"' in note for note in source.notes)
+
+
+def test_a_flag_that_is_no_number_is_a_bad_label(tmp_path: Any) -> None:
+    from packer import PackWriter, open_pack
+
+    image = np.zeros((20, 20, 3), np.uint8)
+    with PackWriter(tmp_path / "p.lmdb", classes=["dog"]) as writer:
+        with pytest.raises(BadLabel, match='difficult of box 1 is "no", not a whole number'):
+            writer.write(image, boxes=[[1, 1, 9, 9]], box_labels=[0], box_fields={"difficult": ("no",)})
+        writer.write(image, boxes=[[1, 1, 9, 9]] * 2, box_labels=[0, 0], box_fields={"ignore": (None, True)})
+    assert open_pack(tmp_path / "p.lmdb").annotation(0).ignored.tolist() == [False, True]
