@@ -264,7 +264,9 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         if len(chosen) == 1 and _splits_of_files(tree, fits):
             chosen = [chosen[0]._replace(others=tuple(c.spec for c in fits if c not in chosen))]
         fits = chosen or fits
-    if any(choice.spec in ("widerface", "pts") for choice in fits):  # their folders are events and parts
+    if any(
+        choice.spec in ("widerface", "pts", "supervisely") for choice in fits
+    ):  # their folders are events, parts, sets
         fits = [choice for choice in fits if choice.spec != "folder"]
     if any(choice.spec == "openimages" for choice in fits):  # it reads the lists of boxes, too
         from packer.sources.open_images import files_in

@@ -401,15 +401,20 @@ class NamedFilesSource(ByNameSource):
 def with_landmarks(entries: list[ImageEntry]) -> list[ImageEntry]:
     """Make single points the landmarks of their images, in the order of their names.
 
-    Where most images with points have several of a name, points are objects, which packer has no field for.
+    Where most images with points have several of a name, or others than the rest, points are objects, which packer has
+    no field for.
     """
     sets = [one.objects for one in entries if isinstance(one.objects, LabelledObjects) and one.objects.points]
-    if 2 * sum(len(dict(objects.points)) < len(objects.points) for objects in sets) > len(sets):
+    if not sets:
+        return entries
+    each = [tuple(sorted((name for name, _ in objects.points), key=natural)) for objects in sets]
+    counts = Counter(names for names in each if len({*names}) == len(names))
+    names = max(counts, key=lambda one: counts[one], default=())  # the first of equals
+    if 2 * counts[names] < len(sets):
         for objects in sets:
             objects.no_field["point"] += len(objects.points)
         return entries
-    names: list[str] = sorted(dict(sets[0].points), key=natural) if sets else []
-    return [_with_landmarks(entry, names) for entry in entries]
+    return [_with_landmarks(entry, list(names)) for entry in entries]
 
 
 def _with_landmarks(entry: ImageEntry, names: list[str]) -> ImageEntry:
@@ -418,7 +423,7 @@ def _with_landmarks(entry: ImageEntry, names: list[str]) -> ImageEntry:
     found = dict(objects.points)
     if len(found) < len(objects.points) or sorted(found, key=natural) != names:
         there = ", ".join(printable(name) for name, _ in objects.points)
-        problem = f"its points are {there}; those of the first image with points {', '.join(map(printable, names))}"
+        problem = f"its points are {there}; those of most images {', '.join(map(printable, names))}"
         return replace(entry, objects=BadLabel(entry.origin, problem, "fix the label"))
     objects.landmarks = tuple(found[name] for name in names)
     return entry

@@ -529,3 +529,30 @@ def test_a_flag_that_is_no_number_is_a_bad_label(tmp_path: Any) -> None:
             writer.write(image, boxes=[[1, 1, 9, 9]], box_labels=[0], box_fields={"difficult": ("no",)})
         writer.write(image, boxes=[[1, 1, 9, 9]] * 2, box_labels=[0, 0], box_fields={"ignore": (None, True)})
     assert open_pack(tmp_path / "p.lmdb").annotation(0).ignored.tolist() == [False, True]
+
+
+def test_points_of_other_classes_in_each_image_are_left_out(make_tree: MakeTree) -> None:
+    """Images with points of other classes were bad labels, which nobody could mend."""
+    place = {"x": 50, "y": 50, "width": 1}
+    tasks = [
+        task([result(0, {**place, "keypointlabels": [name]}), result(1, {**BOX, "rectanglelabels": ["dog"]})],
+             f"/data/upload/3/0a1b2c3d-{image}.jpg")
+        for image, name in (("a", "ant"), ("b", "bee"), ("c", "cow"))
+    ]  # fmt: skip
+    source = studio(make_tree, *tasks, names=("a.jpg", "b.jpg", "c.jpg"))
+    for image in (b"a.jpg", b"b.jpg", b"c.jpg"):
+        found = source.annotate(image)
+        assert found.landmarks is None and found.box_labels == ("dog",)
+    assert any("left out, because packer has no field for them: 3 points" in note for note in source.notes)
+
+
+def test_datasets_of_supervisely_are_no_classes(make_tree: MakeTree) -> None:
+    label = {"size": {"width": 40, "height": 30}, "tags": [], "objects": [], "description": ""}
+    box = {"classTitle": "dog", "geometryType": "rectangle", "points": {"exterior": [[3, 4], [9, 8]], "interior": []}}
+    files = {"meta.json": '{"classes": [], "tags": []}'}
+    for folder in ("one", "two"):
+        for stem in "abc":
+            text = json.dumps({**label, "objects": [box]})
+            files |= {f"{folder}/img/{stem}.jpg": "", f"{folder}/ann/{stem}.jpg.json": text}
+    found = opened(make_tree(files)).annotate(b"two/img/b.jpg")
+    assert found.boxes == ((3, 4, 10, 9),) and found.label is None
