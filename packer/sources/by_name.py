@@ -6,7 +6,6 @@ A source yields an `ImageEntry` for each image that its files name. `LabelledObj
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -20,6 +19,7 @@ import numpy as np
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import FLAGS, IGNORED, Json, Mask, Point, RawAnnotation
 from packer.model.rle import as_shape, decode, encode_shape
+from packer.sources.box_corners import Box, corners, extent
 from packer.sources.coco_objects import check_pixels, join_rings, signed_area
 from packer.sources.path_finder import FileImages, ImageNames
 from packer.sources.paths import (
@@ -55,25 +55,6 @@ YES_NO = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0, "": 0}
 VISIBLE = 2.0
 """COCO's value for a keypoint that is labelled and visible."""
 Keypoint = tuple[float, float, float]
-Box = tuple[float, float, float, float]
-
-
-def extent(points: Iterable[Sequence[float]]) -> Box:
-    """Return the box (xyxy) around some points."""
-    xs, ys = zip(*points, strict=True)
-    return min(xs), min(ys), max(xs), max(ys)
-
-
-def corners(box: Box) -> tuple[Point, ...]:
-    """Return the corners of a box as those of an oriented one, from the top left one clockwise."""
-    left, top, right, bottom = box
-    return (left, top), (right, top), (right, bottom), (left, bottom)
-
-
-def turned(box: Box, degrees: float, around: Point) -> list[Point]:
-    """Return the corners of a box that is turned clockwise around a point."""
-    (x0, y0), cos, sin = around, math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    return [(x0 + (x - x0) * cos - (y - y0) * sin, y0 + (x - x0) * sin + (y - y0) * cos) for x, y in corners(box)]
 
 
 class Bitmap(NamedTuple):

@@ -18,7 +18,8 @@ from defusedxml.ElementTree import iterparse
 
 from packer.errors import BadImage, BadLabel, UsageError, printable
 from packer.model.annotation import Json
-from packer.sources.by_name import MASK, VISIBLE, Bitmap, ImageEntry, LabelledObjects, NamedFilesSource, turned
+from packer.sources.box_corners import turned
+from packer.sources.by_name import MASK, VISIBLE, Bitmap, ImageEntry, LabelledObjects, NamedFilesSource
 from packer.sources.coco_objects import check_pixels
 from packer.sources.paths import as_bytes, folder_of, is_number, number, quoted_value, stem_of
 from packer.sources.places import stream_of

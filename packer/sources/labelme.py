@@ -15,14 +15,13 @@ from packer.errors import BadInput, BadLabel, printable
 from packer.images.masks import color_codes, read_mask_header
 from packer.images.pillow import decode_values
 from packer.model.annotation import Json, Mask
+from packer.sources.box_corners import corners, extent
 from packer.sources.by_name import (
     MASK,
     Bitmap,
     ByNameSource,
     ImageEntry,
     LabelledObjects,
-    corners,
-    extent,
     files_like,
     read_json,
     whole_size,

@@ -19,6 +19,7 @@ import numpy as np
 
 from packer.errors import BadLabel, NoLabel, UsageError, plural, printable
 from packer.model.annotation import Json, Mask, Point
+from packer.sources.box_corners import turned
 from packer.sources.by_name import (
     MISTAKES,
     MOST_JSON_BYTES,
@@ -31,7 +32,6 @@ from packer.sources.by_name import (
     natural,
     read_json,
     shared_json,
-    turned,
     whole_size,
 )
 from packer.sources.list_header import OF_LABEL_STUDIO

@@ -27,7 +27,7 @@ from typing import Any
 
 from packer.errors import UsageError, option, plural
 from packer.model.annotation import FLAGS, Point
-from packer.sources.by_name import extent
+from packer.sources.box_corners import extent
 from packer.sources.list_cells import groups_in, values_in
 from packer.sources.paths import as_text, is_utf8, number, quoted_value
 
