@@ -28,12 +28,13 @@ from packer.loading.yolo_labels import (
     ImageFiles,
     MaskLabels,
     YoloLabels,
+    classes_of_objects,
     each_has_a_polygon,
     imread,
     keypoints_of,
     read_mask,
 )
-from packer.model.annotation import IGNORED, Mask
+from packer.model.annotation import Mask
 from packer.system.machine import install_command
 
 __all__ = [
@@ -309,7 +310,9 @@ def read_data(given: Any, task: str) -> dict[str, Any] | None:
     kind = "segment" if task == "semantic" and of_polygons else task
     for pack in opened:
         _check(pack, kind)
-    names = [list(pack.manifest.masks["mask"].classes) if kind == "semantic" else _classes(pack) for pack in opened]
+    names = [
+        list(pack.manifest.masks["mask"].classes) if kind == "semantic" else classes_of_objects(pack) for pack in opened
+    ]
     content["names"] = _names(opened, names, content.get("names"))
     if task == "pose":
         content.update(_keypoints(opened, content))
@@ -350,11 +353,6 @@ def _check(pack: Pack, task: str) -> None:
         raise UsageError(pack.path, "has boxes without a class", "build it from labels with a class for each box")
     if task == "segment" and not each_has_a_polygon(pack):
         raise UsageError(pack.path, "has boxes without a polygon", "train a detector, or label them with polygons")
-
-
-def _classes(pack: Pack) -> list[str]:
-    """Return the classes of objects: without the last one, if that is of ignored regions, which are left out."""
-    return pack.classes[:-1] if pack.classes[-1:] == [IGNORED] else pack.classes
 
 
 def _names(packs: list[Pack], names_of: list[list[str]], given: Any) -> dict[int, str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from packer.format.pack import Pack
 from packer.images.header import read_header
-from packer.model.annotation import NOT_OBJECTS, Image, Int64, Mask
+from packer.model.annotation import IGNORED, NOT_OBJECTS, Image, Int64, Mask
 from packer.model.annotation_columns import Ragged
 from packer.repack.index_columns import MARKED
 
@@ -237,6 +237,15 @@ def ignored_regions(pack: Pack, records: Int64, counts: Int64) -> Any:
         if MARKED.search(text):  # parsing all would take long
             found[stop - count : stop] = pack.annotation(int(record)).ignored
     return found
+
+
+def classes_of_objects(pack: Pack) -> list[str]:
+    """Return the classes of a pack without the last one, if that is only of ignored regions, which are left out."""
+    if pack.classes[-1:] != [IGNORED]:
+        return pack.classes
+    labels = _ragged_column(pack, "box_labels")
+    ignored = ignored_regions(pack, np.arange(len(pack)), labels.lengths)
+    return pack.classes if (labels.values[~ignored] == len(pack.classes) - 1).any() else pack.classes[:-1]
 
 
 def _ragged_column(pack: Pack, name: str) -> Any:

@@ -373,9 +373,16 @@ class Resolver:
         return field.kind.of_raw([self.classes.id_of(name, origin) for name in value], scale)
 
 
+CALLED_SO = {"is_crowd": "iscrowd", "group_of": "iscrowd", "is_group_of": "iscrowd", "is_difficult": "difficult"}
+"""What other tools and sets call flags (TensorFlow Datasets, FiftyOne, Datumaro)."""
+
+
 def whole_flags(fields: Mapping[str, tuple[Any, ...]], origin: str) -> Mapping[str, tuple[Any, ...]]:
     """Return box fields with whole numbers in those that are flags, 0 where a box has none. Raise BadLabel."""
     found = dict(fields)
+    for other, name in CALLED_SO.items():
+        if name not in found and all(isinstance(value, int) for value in found.get(other, ("",))):
+            found[name] = found.pop(other)
     for name in FLAGS:
         values = found.get(name, ())
         if all(type(value) is int for value in values):

@@ -18,7 +18,15 @@ from PIL import Image, ImageOps
 import packer
 from packer import BuildOptions, build_pack, open_pack
 from packer.errors import NotInstalled
-from packer.loading.yolo_labels import ImageFiles, MaskLabels, YoloLabels, each_has_a_polygon, imread, read_mask
+from packer.loading.yolo_labels import (
+    ImageFiles,
+    MaskLabels,
+    YoloLabels,
+    classes_of_objects,
+    each_has_a_polygon,
+    imread,
+    read_mask,
+)
 
 ROWS = {
     "a": "1 0.5 0.5 0.25 0.5\n0 0.25 0.25 0.1 0.2\n1 0.5 0.5 0.25 0.5\n",  # the third is the first again
@@ -90,8 +98,15 @@ def test_ignored_regions_are_left_out(tmp_path: Path) -> None:
             assert len(label["segments"]) == len(numbers)
             for n, segment in zip(numbers, label["segments"], strict=True):
                 np.testing.assert_allclose(segment, np.array(rings[n]) / [22, 18], atol=1e-6)
-    (dogs,) = (one["cls"].tolist() for one in [YoloLabels(pack, range(4), classes=[1])[0]])
-    assert dogs == []
+    assert not len(YoloLabels(pack, range(4), classes=[1])[0]["cls"])
+
+
+@pytest.mark.parametrize("flag", [0, 1])
+def test_the_class_of_ignored_regions_is_none_of_objects(tmp_path: Path, flag: int) -> None:
+    with packer.PackWriter(tmp_path / "p.lmdb", classes=["cat", "__ignore__"]) as writer:
+        image = np.zeros((18, 22, 3), np.uint8)
+        writer.write(image, boxes=[[1, 1, 9, 9]] * 2, box_labels=[0, 1], box_fields={"ignore": (0, flag)})
+    assert classes_of_objects(open_pack(tmp_path / "p.lmdb")) == ["cat", "__ignore__"][: 2 - flag]
 
 
 def test_polygons_are_fractions(tmp_path: Path) -> None:

@@ -528,7 +528,11 @@ def test_a_flag_that_is_no_number_is_a_bad_label(tmp_path: Any) -> None:
         with pytest.raises(BadLabel, match='difficult of box 1 is "no", not a whole number'):
             writer.write(image, boxes=[[1, 1, 9, 9]], box_labels=[0], box_fields={"difficult": ("no",)})
         writer.write(image, boxes=[[1, 1, 9, 9]] * 2, box_labels=[0, 0], box_fields={"ignore": (None, True)})
-    assert open_pack(tmp_path / "p.lmdb").annotation(0).ignored.tolist() == [False, True]
+        others = {"is_crowd": (0, True), "is_difficult": ("a", "b")}
+        writer.write(image, boxes=[[1, 1, 9, 9]] * 2, box_labels=[0, 0], box_fields=others)
+    pack = open_pack(tmp_path / "p.lmdb")
+    assert [pack.annotation(i).ignored.tolist() for i in range(2)] == [[False, True]] * 2
+    assert pack.annotation(1).box_fields == {"iscrowd": (0, 1), "is_difficult": ("a", "b")}
 
 
 def test_points_of_other_classes_in_each_image_are_left_out(make_tree: MakeTree) -> None:
