@@ -35,7 +35,7 @@ from packer.sources.yolo_config import is_not_a_list
 TREES = frozenset(b".json .jsonl .ndjson .manifest .odgt .xml .yaml .yml".split())
 TOOLS = {
     "Labelbox": b'"data_row"',
-    "V7": b'"schema_ref"', "SuperAnnotate": b'"lastAction"', "Encord": b'"label_hash"', "Datumaro": b'"dm_format',
+    "V7": b'"schema_ref"', "SuperAnnotate": b'"lastAction"', "Encord": b'"label_hash"',
     "FiftyOne": b'"_cls"', "Kili": b'"jsonResponse"', "Label Studio": b'"completed_by"',
 }  # fmt: skip
 """Tools and sets -> what is in the first bytes of their files."""

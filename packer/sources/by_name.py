@@ -97,7 +97,7 @@ class LabelledObjects:
     points: list[tuple[str, Point]] = field(default_factory=list)
     """Single points, by name: landmarks, if no image has two of a name."""
     point_sets: list[tuple[str | None, tuple[Point, ...], Mapping[str, Json]]] = field(default_factory=list)
-    """Points that belong together, with a class and fields: of CVAT."""
+    """Points that belong together, with a class and fields: of CVAT and Datumaro."""
     landmarks: tuple[Point, ...] | None = None
     extras: dict[str, Json] = field(default_factory=dict)
     no_field: Counter[str] = field(default_factory=Counter)
@@ -377,6 +377,18 @@ class NamedFilesSource(ByNameSource):
         """Return this source if there are such files."""
         files = cls.files_in(tree)
         return [Choice(cls.kind, f"{some_paths(files)} {cls.are[len(files) > 1]}")] if files else []
+
+
+def place_point_sets(sets: Iterable[LabelledObjects]) -> None:
+    """Make the point set of each image its landmarks, or objects with keypoints if an image has two."""
+    every = list(sets)
+    one_set = all(len(objects.point_sets) < 2 for objects in every)
+    for objects in every:
+        for name, points, fields in objects.point_sets:
+            if one_set:
+                objects.landmarks = points
+            else:
+                objects.add(name, keypoints=[(x, y, VISIBLE) for x, y in points], fields=fields)
 
 
 def with_landmarks(entries: list[ImageEntry]) -> list[ImageEntry]:

@@ -19,7 +19,15 @@ from defusedxml.ElementTree import iterparse
 from packer.errors import BadImage, BadLabel, UsageError, printable
 from packer.model.annotation import Json
 from packer.sources.box_corners import turned
-from packer.sources.by_name import MASK, VISIBLE, Bitmap, ImageEntry, LabelledObjects, NamedFilesSource
+from packer.sources.by_name import (
+    MASK,
+    VISIBLE,
+    Bitmap,
+    ImageEntry,
+    LabelledObjects,
+    NamedFilesSource,
+    place_point_sets,
+)
 from packer.sources.coco_objects import check_pixels
 from packer.sources.paths import as_bytes, folder_of, is_number, number, quoted_value, stem_of
 from packer.sources.places import stream_of
@@ -207,11 +215,5 @@ class CvatSource(NamedFilesSource):
         """Return the entries of all files, when it is known whether an image of any has two point sets."""
         entries = [entry for path in files for entry in _CvatFile(tree, path, self.instance_masks).entries()]
         sets = [entry.objects for entry in entries if isinstance(entry.objects, LabelledObjects)]
-        one_set = all(len(objects.point_sets) < 2 for objects in sets)
-        for objects in sets:
-            for name, points, fields in objects.point_sets:
-                if one_set:
-                    objects.landmarks = points
-                else:
-                    objects.add(name, keypoints=[(x, y, VISIBLE) for x, y in points], fields=fields)
+        place_point_sets(sets)
         return entries

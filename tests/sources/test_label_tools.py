@@ -560,3 +560,70 @@ def test_datasets_of_supervisely_are_no_classes(make_tree: MakeTree) -> None:
             files |= {f"{folder}/img/{stem}.jpg": "", f"{folder}/ann/{stem}.jpg.json": text}
     found = opened(make_tree(files)).annotate(b"two/img/b.jpg")
     assert found.boxes == ((3, 4, 10, 9),) and found.label is None
+
+
+# -- Datumaro's own JSON
+
+
+def datumaro(items: dict[str, list[dict[str, Any]]], **more: Any) -> str:
+    labels = [{"name": name, "parent": "", "attributes": []} for name in ("dog", "cat", "street")]
+    listed = [
+        {"id": stem, "annotations": notes, "attr": {"frame": 3}, "image": {"path": f"{stem}.jpg", "size": [30, 40]}}
+        for stem, notes in items.items()
+    ]
+    return json.dumps(
+        {"info": {}, "categories": {"label": {"labels": labels, "attributes": []}}, "items": listed, **more}
+    )
+
+
+def note(kind: str, label: int | None = 0, **more: Any) -> dict[str, Any]:
+    return {"id": 0, "type": kind, "attributes": {}, "group": 0, "label_id": label, "z_order": 0, **more}
+
+
+def test_json_of_datumaro(make_tree: MakeTree) -> None:
+    """No library is needed, and none of what CVAT exports so is lost or moved."""
+    mask = {"counts": [0, 2, 28, 2, 28 + 30 * 38], "size": [30, 40]}
+    notes = [
+        note("bbox", bbox=[3, 4, 10, 6], group=2, attributes={"occluded": True, "rotation": 0.0, "color": "red"}),
+        note("bbox", 1, bbox=[10, 10, 20, 10], attributes={"occluded": False, "rotation": 90.0, "is_crowd": False}),
+        note("polygon", points=[1, 2, 9, 2, 9.5, 8]), note("mask", 1, rle=mask), note("polyline", points=[1, 2, 3, 4]),
+        note("label", 2), note("points", points=[5, 6, 7, 8.5]),
+    ]  # fmt: skip
+    files = {"images/train/a.jpg": "", "images/val/a.jpg": "", "annotations/train.json": datumaro({"a": notes}),
+             "annotations/val.json": datumaro({"a": []})}  # fmt: skip
+    source = opened(make_tree(files), instance_masks=True)
+    found, other = source.annotate(b"images/train/a.jpg"), source.annotate(b"images/val/a.jpg")
+    assert found.box_labels == ("dog", "cat", "dog", "cat") and found.label == "street" and found.image_size == (40, 30)
+    assert near(found.boxes, [(3, 4, 13, 10), (15, 5, 25, 25), (1, 2, 9.5, 8), (0, 0, 2, 2)])
+    assert found.obb is not None and near(found.obb[1], [(25, 5), (25, 25), (15, 25), (15, 5)])
+    assert found.landmarks == ((5, 6), (7, 8.5)) and found.extras == {"frame": 3} and other.boxes == ()
+    assert found.rles is not None and found.rles[3]["size"] == [30, 40]
+    assert found.box_fields["color"] == ("red", None, None, None) and found.box_fields["occluded"] == (1, 0, 0, 0)
+    assert found.box_fields["group"] == (2, None, None, None) and any("1 polyline" in text for text in source.notes)
+
+
+@pytest.mark.parametrize("bad", [
+    note("bbox", 7, bbox=[1, 2, 3, 4]), note("bbox", -1, bbox=[1, 2, 3, 4]), note("bbox", bbox=[1, 2, 3]), note("polygon", points=["x"]), {"type": "bbox"},
+    note("mask", rle={"counts": [1], "size": [30, 40]}),
+])  # fmt: skip
+def test_bad_items_of_datumaro(make_tree: MakeTree, bad: dict[str, Any]) -> None:
+    tree = make_tree({"a.jpg": "", "b.jpg": "", "default.json": datumaro({"a": [bad], "b": []})})
+    source = opened(tree, "datumaro", instance_masks=True)
+    with pytest.raises(BadLabel, match=r"default.json: item 1: is not as Datumaro writes it"):
+        source.annotate(b"a.jpg")
+    assert source.annotate(b"b.jpg").box_labels in ((), None)
+
+
+def test_keypoints_of_datumaro(make_tree: MakeTree) -> None:
+    elements = [note("points", None, points=[4, 5, 0, 0], visibility=[2, 0]), note("points", None, points=[6, 7])]
+    source = opened(make_tree({"a.jpg": "", "default.json": datumaro({"a": [note("skeleton", elements=elements)]})}))
+    found = source.annotate(b"a.jpg")
+    assert found.keypoints == (((4, 5, 2), (0, 0, 0), (6, 7, 2)),) and found.boxes == ((4, 5, 6, 7),)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"categories": {"label": {"labels": [{}]}}, "items": []}', '{"dm_format_version": "1.0"}']
+)
+def test_files_that_are_not_as_datumaro_writes_them(make_tree: MakeTree, text: str) -> None:
+    with pytest.raises(UsageError, match=r"default.json.* is not as Datumaro writes it"):
+        opened(make_tree({"a.jpg": "", "default.json": text}), "datumaro")
