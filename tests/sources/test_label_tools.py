@@ -603,7 +603,8 @@ def test_json_of_datumaro(make_tree: MakeTree) -> None:
 
 
 @pytest.mark.parametrize("bad", [
-    note("bbox", 7, bbox=[1, 2, 3, 4]), note("bbox", -1, bbox=[1, 2, 3, 4]), note("bbox", bbox=[1, 2, 3]), note("polygon", points=["x"]), {"type": "bbox"},
+    note("bbox", 7, bbox=[1, 2, 3, 4]), note("bbox", -1, bbox=[1, 2, 3, 4]), note("bbox", bbox=[1, 2, 3]),
+    note("polygon", points=["x"]), {"type": "bbox"},
     note("mask", rle={"counts": [1], "size": [30, 40]}),
 ])  # fmt: skip
 def test_bad_items_of_datumaro(make_tree: MakeTree, bad: dict[str, Any]) -> None:
