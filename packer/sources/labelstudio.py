@@ -34,7 +34,7 @@ from packer.sources.by_name import (
     shared_json,
     whole_size,
 )
-from packer.sources.list_header import OF_LABEL_STUDIO
+from packer.sources.list_lines import OF_LABEL_STUDIO
 from packer.sources.paths import IMAGE_EXTENSIONS, as_bytes, coordinate, extension_of, flip_index_of, folder_of, name_in
 from packer.sources.source import Tree
 from packer.sources.tree import lines_of, needed, read_file, read_head

@@ -19,7 +19,17 @@ from packer.errors import BadInput, BadLabel, UsageError, option, plural, printa
 from packer.sources.box_forms import Votes
 from packer.sources.list_cells import LEADS, UNKNOWN, Size, are_by_rows, are_runs, named_reading, readings_of, values_in
 from packer.sources.list_columns import BOX_FORMS, NUMBERS, TAGS, LineColumns, parse_columns
-from packer.sources.list_lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, as_lines, rows_of
+from packer.sources.list_lines import (
+    BLANKS,
+    COMMA,
+    SEMICOLON,
+    SEPARATORS,
+    TAB,
+    Lines,
+    as_lines,
+    has_json_cells,
+    rows_of,
+)
 from packer.sources.list_meaning import (
     GROUPS,
     MEANING,
@@ -60,10 +70,6 @@ MOST_PLACES = 128
 """Number of columns searched for a path, half of them at each end."""
 OF_LABELS = {"label", "xmin", "cx", "value", *OF_OBJECTS}
 """Meanings of columns with labels."""
-OF_VIA = b"region_shape_attributes"
-"""In the header of a table of VIA, whose cells are JSON."""
-OF_LABEL_STUDIO = re.compile(rb"(?=[^\r\n]*\bannotation_id\b)(?=[^\r\n]*\blead_time\b)(?=[^\r\n]*\bannotator\b)")
-"""The header of a table of Label Studio, whose cells are JSON, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +218,7 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
         lines = as_lines(read_head(tree, path, MIB), "").split(b"\n")
     except (BadLabel, UsageError):
         return False
-    if lines and (OF_VIA in lines[0] or OF_LABEL_STUDIO.match(lines[0])):
+    if lines and has_json_cells(lines[0]):
         return False
     some = [*lines[:LOOKS], *spread(lines[LOOKS:], LOOKED_AT)]  # the first may all be of one image
     if are_class_names(lines):

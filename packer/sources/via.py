@@ -24,7 +24,7 @@ from packer.sources.by_name import (
     read_json,
     shared_json,
 )
-from packer.sources.list_header import OF_VIA
+from packer.sources.list_lines import OF_VIA
 from packer.sources.paths import as_bytes, coordinate, extension_of, folder_of, name_in, quoted_value
 from packer.sources.source import Tree
 from packer.sources.tree import lines_of, needed, read_file, read_head
