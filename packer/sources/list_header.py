@@ -35,6 +35,7 @@ from packer.sources.list_meaning import (
     MEANING,
     OF_OBJECTS,
     Rows,
+    are_class_names,
     by_header,
     by_shape,
     flip_index_in,
@@ -65,7 +66,6 @@ LOOKED_AT, CELLS = 64, 32
 """Lines, and columns at each end of a line, in which paths are searched to recognize a list."""
 FEWEST_ALIKE = 2
 """Fewer paths that are not written as those of the images may be chance."""
-MOST_DIGITS = 9
 MOST_PLACES = 128
 """Number of columns searched for a path, half of them at each end."""
 OF_LABELS = {"label", "xmin", "cx", "value", *OF_OBJECTS}
@@ -246,18 +246,6 @@ def has_header_of_labels(text: bytes) -> bool:
         meanings = {MEANING.get(word) for word in words if word != "name"}  # which may be that of a class
         if "path" in meanings and meanings & OF_LABELS and len(rows[1]) == len(rows[0]):
             return not are_class_names(lines[1:])
-    return False
-
-
-def are_class_names(lines: Sequence[bytes]) -> bool:
-    """Return whether each line is an id, which counts up, and the name of a class, or the other way round."""
-    for pattern in (rb"(?P<id>[0-9]+)[\s,:;]+(?P<name>.+)", rb"(?P<name>.+?)[\s,:;]+(?P<id>[0-9]+)"):
-        found = [re.fullmatch(pattern, line.strip()) for line in lines if line.strip()]
-        pairs = [(int(match["id"][:MOST_DIGITS]), match["name"]) for match in found if match is not None]
-        names = {name for _, name in pairs if not is_number(name) and not _is_image_name(name)}
-        starts = [number - i for i, (number, _) in enumerate(pairs)]
-        if len(names) == len(found) > 1 and set(starts) in ({0}, {1}):
-            return True
     return False
 
 

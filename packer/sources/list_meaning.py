@@ -58,6 +58,7 @@ WORDS = (
     f"say what each of its columns is, with {option('columns')}: path label class value text rle ..., or _ to skip it"
 )
 MOST_SUGGESTIONS = 4
+MOST_DIGITS = 9
 DECIMAL_COMMA = re.compile(rb"[-+]?[0-9]+,[0-9]+")
 NUMBERED = re.compile(r"[xy]([0-9]{1,4})")
 """A coordinate of one of several points."""
@@ -90,6 +91,18 @@ def with_corners(words: Sequence[str]) -> list[str]:
             new = {side + end: side + name for side in "xy" for end, name in ((low, "min"), (high, "max"))}
             return [new.get(word, word) for word in words]
     return list(words)
+
+
+def are_class_names(lines: Sequence[bytes]) -> bool:
+    """Return whether each line is an id, which counts up, and the name of a class, or the other way round."""
+    for pattern in (rb"(?P<id>[0-9]+)[\s,:;]+(?P<name>.+)", rb"(?P<name>.+?)[\s,:;]+(?P<id>[0-9]+)"):
+        found = [re.fullmatch(pattern, line.strip()) for line in lines if line.strip()]
+        pairs = [(int(match["id"][:MOST_DIGITS]), match["name"]) for match in found if match is not None]
+        names = {name for _, name in pairs if not is_number(name) and extension_of(name) not in IMAGE_EXTENSIONS}
+        starts = [number - i for i, (number, _) in enumerate(pairs)]
+        if len(names) == len(found) > 1 and set(starts) in ({0}, {1}):
+            return True
+    return False
 
 
 def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | None:
