@@ -28,6 +28,7 @@ from packer.loading.yolo_labels import (
     ImageFiles,
     MaskLabels,
     YoloLabels,
+    classes_of_objects,
     each_has_a_polygon,
     imread,
     keypoints_of,
@@ -309,7 +310,9 @@ def read_data(given: Any, task: str) -> dict[str, Any] | None:
     kind = "segment" if task == "semantic" and of_polygons else task
     for pack in opened:
         _check(pack, kind)
-    names = [list(pack.manifest.masks["mask"].classes) if kind == "semantic" else pack.classes for pack in opened]
+    names = [
+        list(pack.manifest.masks["mask"].classes) if kind == "semantic" else classes_of_objects(pack) for pack in opened
+    ]
     content["names"] = _names(opened, names, content.get("names"))
     if task == "pose":
         content.update(_keypoints(opened, content))

@@ -258,7 +258,7 @@ FIELDS_BY_HAND = {
     "sources/yolo_source.py",  # find them
     "loading/collate.py", "loading/dataset.py", "loading/loader.py", "loading/targets.py", "loading/yolo_labels.py",
     "ultralytics.py",  # make targets of them
-    "repack/layouts/builtin.py", "view/export.py",  # write, draw
+    "repack/layouts/builtin.py", "repack/layouts/table.py", "view/export.py",  # write, draw
 }  # fmt: skip
 """Files that may name three or more fields of an annotation; all others ask packer/model/fields.py."""
 

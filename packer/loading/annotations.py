@@ -24,6 +24,8 @@ from packer.samplers.order import Float64
 ORIGINALS = ("voc_bndbox", "category_id", "area", "rle", "vbox", "hbox")
 """Values of the source file, some of the image's original size, which are in the record (`Pack.annotation`) but not in
 the target."""
+TAKEN = frozenset({*(one.target for one in BY_NAME.values()), "image_id", "ignored"})
+"""What else a target has: an attribute of such a name is in the record, too, and not in the target."""
 WHOLE = frozenset(field.name for field in LISTS if not field.per_box)
 """Columns that belong to the image, whatever its boxes are."""
 OUTLINES = frozenset({"polygons", "obb"})
@@ -254,8 +256,8 @@ def read_annotations(pack: Pack, records: Int64, fields: Sequence[str], points: 
                 batch.images[name] = [object_of(text) for text in rows[name]]
             else:
                 batch.columns[field.target] = _column(field, rows[name])
-        if {"obb", "boxes"} <= batch.columns.keys():
-            batch.columns["obb"] = _with_all_corners(batch.columns["obb"], batch.columns["boxes"])
+        if "boxes" in batch.columns:
+            _fill(batch)
     except (ValueError, TypeError, OverflowError) as error:
         for record in records.tolist():
             pack.annotation(record)  # names the one that is damaged
@@ -274,6 +276,28 @@ def _column(field: Field, rows: list[Any]) -> Column:
     return Column(np.array(objects.flat()), counts, objects.lengths.astype(np.int64))
 
 
+def _fill(batch: BatchAnnotations) -> None:
+    """Give the boxes of images that lack a column what stands for nothing in it, so that each box has a place."""
+    boxes = batch.columns["boxes"]
+    for name, column in batch.columns.items():
+        lacking = (column.counts == 0) & (boxes.counts > 0)
+        if name in WHOLE or name in ("boxes", "labels") or not lacking.any():
+            continue
+        if name == "obb":
+            batch.columns[name] = _with_all_corners(column, boxes)
+            continue
+        count = np.where(lacking, boxes.counts, 0)
+        before = np.cumsum(column.counts)  # what is put in stands after that of the images before
+        if column.sizes is None:
+            nothing: Any = 0 if name in FLAGS else None
+            batch.columns[name] = Column(np.insert(column.values, np.repeat(before, count), nothing), boxes.counts)
+            continue
+        points = batch.points if name == "keypoints" else 0
+        sizes = np.insert(column.sizes, np.repeat(before, count), points)
+        places = np.repeat(np.concatenate([[0], np.cumsum(column.sizes)])[before], count * points)
+        batch.columns[name] = Column(np.insert(column.values, places, 0, axis=0), boxes.counts, sizes)
+
+
 def _with_all_corners(obb: Column, boxes: Column) -> Column:
     """Return oriented boxes with the corners of the boxes of images that have no oriented ones."""
     lacking = np.repeat(obb.counts != boxes.counts, boxes.counts)
@@ -289,7 +313,7 @@ def _box_fields(texts: list[Any], boxes: list[Any]) -> list[dict[str, list[Any]]
 
 
 def _add_field(batch: BatchAnnotations, name: str, fields: list[dict[str, Any]]) -> None:
-    if name in ORIGINALS:
+    if name in ORIGINALS or name in TAKEN:
         return
     rows = [of_image.get(name, ()) for of_image in fields]
     values = [value for row in rows for value in row]

@@ -11,8 +11,9 @@ import numpy as np
 
 from packer.format.pack import Pack
 from packer.images.header import read_header
-from packer.model.annotation import Image, Int64, Mask
+from packer.model.annotation import IGNORED, NOT_OBJECTS, Image, Int64, Mask
 from packer.model.annotation_columns import Ragged
+from packer.repack.index_columns import MARKED
 
 NO_CLASS = 255
 """The value of pixels that are of no class."""
@@ -97,6 +98,8 @@ def read_mask(pack: Pack, record: int) -> Mask:
 class YoloLabels(Sequence[dict[str, Any]]):
     """The labels of records, each made when it is asked for: coordinates are fractions of width and height, boxes xywh.
 
+    Ignored regions are left out, as Ultralytics' own converters leave out crowds and difficult objects.
+
     Args:
         pack: A pack with boxes and their classes.
         records: Record numbers, in the dataset's order.
@@ -145,15 +148,19 @@ class YoloLabels(Sequence[dict[str, Any]]):
         center, extent = corners.mean(axis=1) / scale, (corners[:, 1] - corners[:, 0]) / scale
         xywh = np.concatenate([center, extent], axis=1).astype(np.float32)
         cls = box_labels.values.astype(np.float32)[:, None]
-        segments = self._segments(records, sizes) if self._has_polygons else []
+        segments = self._segments(records, sizes, boxes.lengths) if self._has_polygons else []
         keypoints = self._keypoints(records, scale) if self.kpt_dims else None
+        ignored = ignored_regions(self.pack, records, boxes.lengths)
         names, stop = _names(self.pack, records), 0
         for name, count, (width, height) in zip(names, boxes.lengths.tolist(), sizes.tolist(), strict=True):
             rows: Any = slice(stop, stop + count)
             numbers: Any = range(stop, stop + count)
             stop += count
+            keep = ~ignored[rows]
             if self.classes is not None:
-                rows = numbers = rows.start + np.flatnonzero(np.isin(cls[rows, 0], self.classes))
+                keep &= np.isin(cls[rows, 0], self.classes)
+            if not keep.all():
+                rows = numbers = rows.start + np.flatnonzero(keep)
             yield {
                 "im_file": name,
                 "shape": (int(height), int(width)),
@@ -165,11 +172,16 @@ class YoloLabels(Sequence[dict[str, Any]]):
                 "bbox_format": "xywh",
             }
 
-    def _segments(self, records: Int64, sizes: Any) -> list[Any]:
+    def _segments(self, records: Int64, sizes: Any, boxes: Int64) -> list[Any]:
         polygons = _ragged_column(self.pack, "polygons")[records]
         objects = polygons.values
         scale = np.repeat(np.repeat(sizes, polygons.lengths, axis=0), objects.lengths, axis=0)
-        return list(Ragged((objects.values / scale).astype(np.float32), objects.offsets))
+        found = list(Ragged((objects.values / scale).astype(np.float32), objects.offsets))
+        if np.array_equal(polygons.lengths, boxes):
+            return found
+        there, nothing = iter(found), np.zeros((0, 2), np.float32)  # an image has ignored regions only
+        pairs = zip(polygons.lengths.tolist(), boxes.tolist(), strict=True)
+        return [next(there) if count else nothing for count, wanted in pairs for _ in range(wanted)]
 
     def _keypoints(self, records: Int64, scale: Any) -> Any:
         keypoints = _ragged_column(self.pack, "keypoints")[records].values
@@ -204,12 +216,36 @@ def keypoints_of(pack: Pack) -> int:
 
 
 def each_has_a_polygon(pack: Pack) -> bool:
-    """Return whether every box of a pack has a polygon."""
+    """Return whether every box of a pack has a polygon, but for ignored regions."""
     if "polygons" not in pack.manifest.fields:
         return False
-    polygons = _ragged_column(pack, "polygons")
-    same = np.array_equal(_ragged_column(pack, "boxes").lengths, polygons.lengths)
-    return same and bool(polygons.flat().lengths.all())
+    polygons, counts = _ragged_column(pack, "polygons"), _ragged_column(pack, "boxes").lengths
+    lacks = np.ones(int(counts.sum()), np.bool_)
+    lacks[np.repeat(counts == polygons.lengths, counts)] = polygons.flat().lengths == 0
+    return not lacks.any() or not (lacks & ~ignored_regions(pack, np.arange(len(pack)), counts)).any()
+
+
+def ignored_regions(pack: Pack, records: Int64, counts: Int64) -> Any:
+    """Return which boxes of records are ignored regions, bool (m,); `counts` are their numbers of boxes."""
+    found = np.zeros(int(counts.sum()), np.bool_)
+    if not any(f"box_fields.{name}" in pack.manifest.fields for name in NOT_OBJECTS):
+        return found
+    stops = np.cumsum(counts)
+    for record, text, stop, count in zip(
+        records, _ragged_column(pack, "box_fields")[records], stops, counts, strict=True
+    ):
+        if MARKED.search(text):  # parsing all would take long
+            found[stop - count : stop] = pack.annotation(int(record)).ignored
+    return found
+
+
+def classes_of_objects(pack: Pack) -> list[str]:
+    """Return the classes of a pack without the last one, if that is only of ignored regions, which are left out."""
+    if pack.classes[-1:] != [IGNORED]:
+        return pack.classes
+    labels = _ragged_column(pack, "box_labels")
+    ignored = ignored_regions(pack, np.arange(len(pack)), labels.lengths)
+    return pack.classes if (labels.values[~ignored] == len(pack.classes) - 1).any() else pack.classes[:-1]
 
 
 def _ragged_column(pack: Pack, name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -17,11 +17,11 @@ from packer.format.lists import Changed, Listing
 from packer.format.manifest import names_a_pack, read_manifest
 from packer.images.decode import orient
 from packer.images.header import Header
-from packer.model.annotation import IGNORED, Annotation, RawAnnotation
+from packer.model.annotation import FLAGS, IGNORED, Annotation, RawAnnotation
 from packer.model.fields import FIELDS, Field, Scale, with_boxes
 from packer.model.geometry import clip_polygon, move, orientation_geometry
 from packer.model.rle import encode_shape, moved_masks
-from packer.sources.paths import is_text
+from packer.sources.paths import is_text, quoted_value
 
 Box = tuple[float, float, float, float]
 ROUNDING_PX = 1.0
@@ -367,10 +367,33 @@ class Resolver:
     def _converted(self, field: Field, value: Any, scale: Scale, origin: str) -> Any:
         """Return the value of a field in an annotation: names of classes become their ids."""
         if not field.classes:
-            return field.kind.of_raw(value, scale)
+            return field.kind.of_raw(whole_flags(value, origin) if field.has_members else value, scale)
         if isinstance(value, str):
             return self.classes.id_of(value, origin)
         return field.kind.of_raw([self.classes.id_of(name, origin) for name in value], scale)
+
+
+CALLED_SO = {"is_crowd": "iscrowd", "group_of": "iscrowd", "is_group_of": "iscrowd", "is_difficult": "difficult"}
+"""What other tools and sets call flags (TensorFlow Datasets, FiftyOne, Datumaro)."""
+
+
+def whole_flags(fields: Mapping[str, tuple[Any, ...]], origin: str) -> Mapping[str, tuple[Any, ...]]:
+    """Return box fields with whole numbers in those that are flags, 0 where a box has none. Raise BadLabel."""
+    found = dict(fields)
+    for other, name in CALLED_SO.items():
+        if name not in found and all(isinstance(value, int) for value in found.get(other, ("",))):
+            found[name] = found.pop(other)
+    for name in FLAGS:
+        values = found.get(name, ())
+        if all(type(value) is int for value in values):
+            continue
+        found[name] = tuple(0 if value is None else value for value in values)
+        for number, value in enumerate(found[name], 1):
+            if not isinstance(value, int) and not (isinstance(value, float) and value.is_integer()):
+                problem = f"{name} of box {number} is {quoted_value(str(value))}, not a whole number"
+                raise BadLabel(origin, problem, "write 0 or 1, or call the field otherwise")
+        found[name] = tuple(map(int, found[name]))
+    return found
 
 
 def _in_stored_frame(raw: RawAnnotation, header: Header) -> bool:

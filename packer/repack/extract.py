@@ -28,6 +28,8 @@ from packer.images.parts import BY_KIND
 from packer.model.annotation import Progress
 from packer.packing.input_table import read_selection
 from packer.repack.layouts import Item, Layout, layout_of
+from packer.sources.paths import splits_of
+from packer.sources.source import Tree
 from packer.system import exchange_names, open_regular, sync_path
 from packer.system.locks import OLD, growing_folder
 
@@ -117,6 +119,8 @@ def extract(
                 progress.advance(1)
             layout.close()
             layout.write_mask_classes()
+            if splits_of(Tree(b"", sorted(names.files), (), ())):  # else a build would make a pack of each
+                layout.options["split"] = "all"
             _publish(folder, target, opened, layout)
     except OSError as error:
         if isinstance(error, PackerError):
@@ -169,7 +173,8 @@ class Names:
 
     def __init__(self, stems: bool) -> None:
         self._stems = stems
-        self._files: set[bytes] = set()
+        self.files: set[bytes] = set()
+        """Those that were given."""
         self._keys: set[bytes] = set()
         self._folders: set[bytes] = set()
         self._next: Counter[bytes] = Counter()
@@ -179,14 +184,14 @@ class Names:
         """Return the name, or with a number if it is taken by another image or folder; count it if it is changed."""
         parts = name.split(b"/")
         for i in range(1, len(parts)):  # a folder may have the name of an image
-            while b"/".join(parts[:i]) in self._files:
+            while b"/".join(parts[:i]) in self.files:
                 parts[i - 1] += b"-2"
         whole = found = b"/".join(parts)
         stem, dot, extension = whole.rpartition(b".")
         while self._key(found) in self._keys or found in self._folders:
             self._next[whole] += 1
             found = b"%s-%d%s%s" % (stem, self._next[whole] + 1, dot, extension)
-        self._files.add(found)
+        self.files.add(found)
         self._keys.add(self._key(found))
         folder = found.rpartition(b"/")[0]
         while folder and folder not in self._folders:

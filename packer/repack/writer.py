@@ -35,7 +35,7 @@ from packer.packing.resolve import ClassIds, NumberedClasses, Resolver, similar_
 from packer.packing.resume import library_versions
 from packer.packing.write_shard import ConvertedInput, NewShard, files_of, name_files
 from packer.repack.index_columns import recount
-from packer.sources.by_name import extent
+from packer.sources.box_corners import extent
 from packer.sources.coco_objects import read_rle, rle_text
 from packer.sources.mask_files import MASK
 from packer.sources.paths import MOST_CLASSES

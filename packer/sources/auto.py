@@ -34,8 +34,8 @@ from packer.sources.yolo_config import is_not_a_list
 
 TREES = frozenset(b".json .jsonl .ndjson .manifest .odgt .xml .yaml .yml".split())
 TOOLS = {
-    "Labelbox": b'"data_row"', "VIA 3": b'"vid_list"',
-    "V7": b'"schema_ref"', "SuperAnnotate": b'"lastAction"', "Encord": b'"label_hash"', "Datumaro": b'"dm_format',
+    "Labelbox": b'"data_row"',
+    "V7": b'"schema_ref"', "SuperAnnotate": b'"lastAction"', "Encord": b'"label_hash"',
     "FiftyOne": b'"_cls"', "Kili": b'"jsonResponse"', "Label Studio": b'"completed_by"',
 }  # fmt: skip
 """Tools and sets -> what is in the first bytes of their files."""
@@ -264,7 +264,9 @@ def choose(tree: Tree, types: dict[str, SourceType], options: SourceOptions) -> 
         if len(chosen) == 1 and _splits_of_files(tree, fits):
             chosen = [chosen[0]._replace(others=tuple(c.spec for c in fits if c not in chosen))]
         fits = chosen or fits
-    if any(choice.spec in ("widerface", "pts") for choice in fits):  # their folders are events and parts
+    if any(
+        choice.spec in ("widerface", "pts", "supervisely") for choice in fits
+    ):  # their folders are events, parts, sets
         fits = [choice for choice in fits if choice.spec != "folder"]
     if any(choice.spec == "openimages" for choice in fits):  # it reads the lists of boxes, too
         from packer.sources.open_images import files_in

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError, option, plural
-from packer.sources.by_name import Box
+from packer.sources.box_corners import Box
 from packer.sources.paths import LARGEST
 
 Numbers = NDArray[np.float64]

@@ -6,7 +6,6 @@ A source yields an `ImageEntry` for each image that its files name. `LabelledObj
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -20,6 +19,7 @@ import numpy as np
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import FLAGS, IGNORED, Json, Mask, Point, RawAnnotation
 from packer.model.rle import as_shape, decode, encode_shape
+from packer.sources.box_corners import Box, corners, extent
 from packer.sources.coco_objects import check_pixels, join_rings, signed_area
 from packer.sources.path_finder import FileImages, ImageNames
 from packer.sources.paths import (
@@ -50,28 +50,11 @@ MOST_JSON_BYTES = 2048 * MIB
 MOST_CANDIDATES = 64
 MISTAKES = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading JSON raises that is not as its tool writes it."""
+YES_NO = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0, "": 0}
+"""Texts of attributes -> flags."""
 VISIBLE = 2.0
 """COCO's value for a keypoint that is labelled and visible."""
 Keypoint = tuple[float, float, float]
-Box = tuple[float, float, float, float]
-
-
-def extent(points: Iterable[Sequence[float]]) -> Box:
-    """Return the box (xyxy) around some points."""
-    xs, ys = zip(*points, strict=True)
-    return min(xs), min(ys), max(xs), max(ys)
-
-
-def corners(box: Box) -> tuple[Point, ...]:
-    """Return the corners of a box as those of an oriented one, from the top left one clockwise."""
-    left, top, right, bottom = box
-    return (left, top), (right, top), (right, bottom), (left, bottom)
-
-
-def turned(box: Box, degrees: float, around: Point) -> list[Point]:
-    """Return the corners of a box that is turned clockwise around a point."""
-    (x0, y0), cos, sin = around, math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    return [(x0 + (x - x0) * cos - (y - y0) * sin, y0 + (x - x0) * sin + (y - y0) * cos) for x, y in corners(box)]
 
 
 class Bitmap(NamedTuple):
@@ -113,6 +96,8 @@ class LabelledObjects:
     """Classes of the image."""
     points: list[tuple[str, Point]] = field(default_factory=list)
     """Single points, by name: landmarks, if no image has two of a name."""
+    point_sets: list[tuple[str | None, tuple[Point, ...], Mapping[str, Json]]] = field(default_factory=list)
+    """Points that belong together, with a class and fields: of CVAT and Datumaro."""
     landmarks: tuple[Point, ...] | None = None
     extras: dict[str, Json] = field(default_factory=dict)
     no_field: Counter[str] = field(default_factory=Counter)
@@ -287,6 +272,7 @@ class ByNameSource(BaseSource):
         if any(len(set(objects.labels)) > 1 for objects in sound):
             every = sorted({label for objects in sound for label in objects.labels})
             self.tags = tuple(every) if all(map(is_text, every)) else None
+        self.notes += _read_flags(sound)
         names, in_folder = ImageNames(tree), dict[bytes, FileImages]()
         for entry in entries:
             images = in_folder.get(entry.folder)
@@ -393,18 +379,35 @@ class NamedFilesSource(ByNameSource):
         return [Choice(cls.kind, f"{some_paths(files)} {cls.are[len(files) > 1]}")] if files else []
 
 
+def place_point_sets(sets: Iterable[LabelledObjects]) -> None:
+    """Make the point set of each image its landmarks, or objects with keypoints if an image has two."""
+    every = list(sets)
+    one_set = all(len(objects.point_sets) < 2 for objects in every)
+    for objects in every:
+        for name, points, fields in objects.point_sets:
+            if one_set:
+                objects.landmarks = points
+            else:
+                objects.add(name, keypoints=[(x, y, VISIBLE) for x, y in points], fields=fields)
+
+
 def with_landmarks(entries: list[ImageEntry]) -> list[ImageEntry]:
     """Make single points the landmarks of their images, in the order of their names.
 
-    Where most images with points have several of a name, points are objects, which packer has no field for.
+    Where most images with points have several of a name, or others than the rest, points are objects, which packer has
+    no field for.
     """
     sets = [one.objects for one in entries if isinstance(one.objects, LabelledObjects) and one.objects.points]
-    if 2 * sum(len(dict(objects.points)) < len(objects.points) for objects in sets) > len(sets):
+    if not sets:
+        return entries
+    each = [tuple(sorted((name for name, _ in objects.points), key=natural)) for objects in sets]
+    counts = Counter(names for names in each if len({*names}) == len(names))
+    names = max(counts, key=lambda one: counts[one], default=())  # the first of equals
+    if 2 * counts[names] < len(sets):
         for objects in sets:
             objects.no_field["point"] += len(objects.points)
         return entries
-    names: list[str] = sorted(dict(sets[0].points), key=natural) if sets else []
-    return [_with_landmarks(entry, names) for entry in entries]
+    return [_with_landmarks(entry, list(names)) for entry in entries]
 
 
 def _with_landmarks(entry: ImageEntry, names: list[str]) -> ImageEntry:
@@ -413,10 +416,37 @@ def _with_landmarks(entry: ImageEntry, names: list[str]) -> ImageEntry:
     found = dict(objects.points)
     if len(found) < len(objects.points) or sorted(found, key=natural) != names:
         there = ", ".join(printable(name) for name, _ in objects.points)
-        problem = f"its points are {there}; those of the first image with points {', '.join(map(printable, names))}"
+        problem = f"its points are {there}; those of most images {', '.join(map(printable, names))}"
         return replace(entry, objects=BadLabel(entry.origin, problem, "fix the label"))
     objects.landmarks = tuple(found[name] for name in names)
     return entry
+
+
+def _read_flags(sound: Sequence[LabelledObjects]) -> list[str]:
+    """Make the attributes that are called like flags whole numbers, and return notes.
+
+    One with other values than yes and no gets another name: ``truncated`` of ``25%`` is no flag.
+    """
+    notes = []
+    for name in FLAGS:
+        owners = [(objects.fields, i) for objects in sound for i, one in enumerate(objects.fields) if name in one]
+        owners = [(fields, i) for fields, i in owners if type(fields[i][name]) is not int]
+        flags = [_flag_in(fields[i][name]) for fields, i in owners]
+        odd = [fields[i][name] for (fields, i), flag in zip(owners, flags, strict=True) if flag is None]
+        for (fields, i), flag in zip(owners, flags, strict=True):
+            others = {key: value for key, value in fields[i].items() if key != name}
+            fields[i] = {**others, f"{name}_value": fields[i][name]} if odd else {**others, name: flag}
+        if odd:
+            what = f"the attribute {name} has values such as {quoted_value(str(odd[0]))}, and is no flag"
+            notes.append(f"{what}: it is packed as {name}_value")
+    return notes
+
+
+def _flag_in(value: Json) -> int | None:
+    """Return the flag that the value of an attribute means; None if it is none."""
+    if isinstance(value, int | float) and value == value // 1:
+        return int(value)
+    return 0 if value is None else YES_NO.get(value.strip().lower()) if isinstance(value, str) else None
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -269,7 +269,9 @@ class CocoFile:
         ids = self._read_images(places["images"], images)
         most_points = self._read_objects(places["annotations"], ids)
         self.rules = Rules(max([most_points, *points_of.values()]), points_of, rle_polygons)
-        self.fields = tuple(name for name in ("area", "counts") if file.mentions(name, places["annotations"]))
+        self.fields = tuple(
+            name for name in ("area", "counts", "ignore", "rotation") if file.mentions(name, places["annotations"])
+        )
         """Members that any object of the file may have."""
         self.notes += images.notes(self.name)
 

@@ -7,6 +7,7 @@ detectron2, data/datasets/coco.py).
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -210,8 +211,16 @@ class CocoObject(msgspec.Struct, gc=False):
     bbox: list[float] | None = None
     segmentation: list[list[float]] | Rle | None = None
     iscrowd: Any = 0
+    ignore: Any = 0
     area: Any = None
     keypoints: list[float] | None = None
+    attributes: Any = None
+
+    @property
+    def rotation(self) -> float:
+        """By how many degrees its box is turned clockwise around its center, as CVAT writes it; else 0."""
+        value = self.attributes.get("rotation", 0) if isinstance(self.attributes, dict) else 0
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
 _OBJECT = msgspec.json.Decoder(CocoObject)

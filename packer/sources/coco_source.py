@@ -9,6 +9,7 @@ from itertools import chain
 
 from packer.errors import BadLabel, NoImage, NoLabel, PackerError, UsageError, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
+from packer.sources.box_corners import turned_boxes
 from packer.sources.by_name import shared_json
 from packer.sources.coco_file import MEMBERS, CocoFile, JsonMap, classes_in
 from packer.sources.coco_objects import CocoObject, far_off, number_in, shape_of
@@ -156,6 +157,7 @@ class CocoSource(BaseSource):
         if far := far_off(polygons):
             raise BadLabel(file.where(row, far[0]), f"{far[1]:g} is not a coordinate", "fix the object")
         self._crumbs += sum(crumbs)
+        boxes, obb = turned_boxes(boxes, [one.rotation for one in found] if "rotation" in file.fields else ())
         return RawAnnotation(
             origin=origin,
             boxes=boxes,
@@ -163,6 +165,7 @@ class CocoSource(BaseSource):
             polygons=polygons if any(polygons) and not self._masks else None,
             rles=tuple(one.shape for one in shapes) if self._masks and any(one.shape for one in shapes) else None,
             keypoints=keypoints if file.rules.points else None,
+            obb=obb,
             box_fields=_fields(file, found, None if self._masks else rles),
             extras={"image_id": key},
             image_size=size,
@@ -208,6 +211,8 @@ def _fields(file: CocoFile, found: list[CocoObject], rles: tuple[Json, ...] | No
         "iscrowd": tuple([int(bool(number_in(one.iscrowd))) for one in found]),
         "category_id": tuple([one.category_id for one in found]),
     }
+    if "ignore" in file.fields:
+        fields["ignore"] = tuple([int(bool(number_in(one.ignore))) for one in found])
     if "area" in file.fields:
         areas = [number_in(one.area) for one in found]
         fields["area"] = tuple([area if isinstance(area, (int, float)) else None for area in areas])

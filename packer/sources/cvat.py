@@ -18,7 +18,16 @@ from defusedxml.ElementTree import iterparse
 
 from packer.errors import BadImage, BadLabel, UsageError, printable
 from packer.model.annotation import Json
-from packer.sources.by_name import MASK, VISIBLE, Bitmap, ImageEntry, LabelledObjects, NamedFilesSource, turned
+from packer.sources.box_corners import turned
+from packer.sources.by_name import (
+    MASK,
+    VISIBLE,
+    Bitmap,
+    ImageEntry,
+    LabelledObjects,
+    NamedFilesSource,
+    place_point_sets,
+)
 from packer.sources.coco_objects import check_pixels
 from packer.sources.paths import as_bytes, folder_of, is_number, number, quoted_value, stem_of
 from packer.sources.places import stream_of
@@ -116,6 +125,7 @@ class _CvatFile:
     ) -> None:
         if shape.tag == "tag":
             objects.labels.append(name or "")
+            objects.extras |= self._attributes(shape)
             return
         if shape.tag not in SHAPES:
             return
@@ -123,7 +133,7 @@ class _CvatFile:
             objects.no_field[shape.tag] += 1
             return
         fields: dict[str, Json] = {"occluded": int(shape.get("occluded") == "1"), **(more or {})}
-        fields |= {a.get("name", ""): self._value(a.get("name", ""), a.text or "") for a in shape.findall("attribute")}
+        fields |= self._attributes(shape)
         if shape.tag == "box":
             left, top, right, bottom = (_number(shape, edge) for edge in ("xtl", "ytl", "xbr", "ybr"))
             box = left, top, right, bottom
@@ -135,7 +145,7 @@ class _CvatFile:
         elif shape.tag == "polygon":
             objects.add(name, polygon=_points(shape), fields=fields)
         elif shape.tag == "points":
-            objects.extras.setdefault("points", []).append((name, _points(shape), fields))
+            objects.point_sets.append((name, _points(shape), fields))
         else:
             objects.add(name, keypoints=self._skeleton(shape, name or ""), fields=fields)
 
@@ -161,6 +171,10 @@ class _CvatFile:
             seen = HIDDEN if point.get("occluded") == "1" else VISIBLE
             found[label] = (0.0, 0.0, 0.0) if point.get("outside") == "1" else (x, y, seen)
         return [found.get(label, (0.0, 0.0, 0.0)) for label in order]
+
+    def _attributes(self, shape: Element) -> dict[str, Json]:
+        found = ((one.get("name", ""), one.text or "") for one in shape.findall("attribute"))
+        return {name: self._value(name, text) for name, text in found}
 
     def _value(self, name: str, text: str) -> Json:
         if self._kinds.get(name) == "checkbox":
@@ -201,11 +215,5 @@ class CvatSource(NamedFilesSource):
         """Return the entries of all files, when it is known whether an image of any has two point sets."""
         entries = [entry for path in files for entry in _CvatFile(tree, path, self.instance_masks).entries()]
         sets = [entry.objects for entry in entries if isinstance(entry.objects, LabelledObjects)]
-        one_set = all(objects.extras.get("points") is None or len(objects.extras["points"]) == 1 for objects in sets)
-        for objects in sets:
-            for name, points, fields in objects.extras.pop("points", ()):
-                if one_set:
-                    objects.landmarks = points
-                else:
-                    objects.add(name, keypoints=[(x, y, VISIBLE) for x, y in points], fields=fields)
+        place_point_sets(sets)
         return entries

@@ -10,7 +10,7 @@ import re
 
 from packer.errors import BadLabel, plural, printable
 from packer.model.annotation import Json, RawAnnotation
-from packer.sources.by_name import extent
+from packer.sources.box_corners import extent
 from packer.sources.by_stem import ByStemSource, choice_by_stem, match_by_stem
 from packer.sources.paths import (
     FolderSplit,

@@ -1,4 +1,4 @@
-"""LabelMe: the JSON of the program, and the XML of the older web tool, one file per image.
+"""LabelMe: the JSON of the program, also of X-AnyLabeling, and the XML of the older web tool, one file per image.
 
 Coordinates are used unchanged. Single points are the landmarks of the image, in the order of their labels.
 """
@@ -14,15 +14,14 @@ from xml.etree.ElementTree import Element
 from packer.errors import BadInput, BadLabel, printable
 from packer.images.masks import color_codes, read_mask_header
 from packer.images.pillow import decode_values
-from packer.model.annotation import Mask
+from packer.model.annotation import Json, Mask
+from packer.sources.box_corners import corners, extent
 from packer.sources.by_name import (
     MASK,
     Bitmap,
     ByNameSource,
     ImageEntry,
     LabelledObjects,
-    corners,
-    extent,
     files_like,
     read_json,
     whole_size,
@@ -35,6 +34,7 @@ from packer.sources.voc import of_labelme, parse_xml
 WORDS = (b'"shapes"', b'"imagePath"', b'"imageData"')
 HEAD_BYTES = 4096
 MOST_XML_BYTES = 16 * MIB
+OBB_CORNERS = 4
 
 
 class LabelMeSource(ByNameSource):
@@ -90,10 +90,7 @@ def _is_labelme(head: bytes) -> bool:
 
 def _add_shape(objects: LabelledObjects, shape: dict[str, Any], size: tuple[int, int] | None) -> None:
     kind, name, points = name_in(shape.get("shape_type") or "polygon"), name_in(shape["label"]), shape["points"]
-    fields = {}
-    if (group := shape.get("group_id")) is not None:
-        name_in(group)
-        fields = {"group": group}
+    fields = _fields(shape)
     if kind == "polygon":
         objects.add(name, polygon=points, fields=fields)
     elif kind == "rectangle":
@@ -104,11 +101,30 @@ def _add_shape(objects: LabelledObjects, shape: dict[str, Any], size: tuple[int,
     elif kind == MASK:
         left, top, *_ = (int(coordinate(value)) for value in extent(points))
         objects.add_mask(name, Bitmap(partial(_read_mask, shape["mask"]), (left, top), size), fields)
+    elif kind == "rotation":
+        if len(points) != OBB_CORNERS:
+            raise ValueError(f"a turned rectangle has {len(points)} points, not {OBB_CORNERS}")
+        objects.add(name, fields=fields, obb=points)
     elif kind == "point":
         ((x, y),) = points
         objects.points.append((name, (coordinate(x), coordinate(y))))
     else:
         objects.no_field[kind] += 1
+
+
+def _fields(shape: dict[str, Any]) -> dict[str, Json]:
+    """Return what a shape says besides its place and its class: its flags, and its attributes in X-AnyLabeling."""
+    found: dict[str, Json] = {}
+    if (group := shape.get("group_id")) is not None:
+        name_in(group)
+        found = {"group": group}
+    found |= {name: int(there) for name, there in (shape.get("flags") or {}).items() if isinstance(there, bool)}
+    found |= {name: value for name, value in (shape.get("attributes") or {}).items() if isinstance(value, str)}
+    if isinstance(shape.get("difficult"), bool):
+        found["difficult"] = int(shape["difficult"])
+    if shape.get("description"):
+        found["description"] = name_in(shape["description"])
+    return found
 
 
 def _read_mask(text: str) -> Mask:

@@ -1,12 +1,16 @@
-"""Label Studio's JSON, and its short form JSON-MIN: rectangles, polygons, points, brushes, choices.
+"""Label Studio's JSON, its short form JSON-MIN, and its CSV: rectangles, polygons, points, brushes, choices.
 
 Coordinates are percents of the image. A turned rectangle is given by its corner, around which it is turned.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,8 +19,10 @@ import numpy as np
 
 from packer.errors import BadLabel, NoLabel, UsageError, plural, printable
 from packer.model.annotation import Json, Mask, Point
+from packer.sources.box_corners import turned
 from packer.sources.by_name import (
     MISTAKES,
+    MOST_JSON_BYTES,
     NO_CLASS,
     VISIBLE,
     Bitmap,
@@ -26,12 +32,12 @@ from packer.sources.by_name import (
     natural,
     read_json,
     shared_json,
-    turned,
     whole_size,
 )
+from packer.sources.list_lines import OF_LABEL_STUDIO
 from packer.sources.paths import IMAGE_EXTENSIONS, as_bytes, coordinate, extension_of, flip_index_of, folder_of, name_in
 from packer.sources.source import Tree
-from packer.sources.tree import needed, read_head
+from packer.sources.tree import lines_of, needed, read_file, read_head
 
 HEAD_BYTES = 4096
 WORDS = re.compile(
@@ -57,14 +63,16 @@ HEAD_BITS, RUN_BITS, RUNS = 32, 4, 4
 class LabelStudioSource(NamedFilesSource):
     """Files of Label Studio: of each task the annotation that is marked as ground truth, else the newest."""
 
-    kind, ending = "labelstudio", b".json"
+    kind, ending = "labelstudio", (b".json", b".csv")
     are = "is of Label Studio", "are of Label Studio"
 
     @classmethod
     def files_in(cls, tree: Tree) -> list[bytes]:
-        """Return the JSON files that have two of its words in their first or last bytes."""
+        """Return the tables with its header, and the JSON files that have two of its words in their ends."""
         heads = {path: read_head(tree, path, HEAD_BYTES, HEAD_BYTES) for path in shared_json(tree)}
-        return [path for path, head in heads.items() if len({*WORDS.findall(head)}) > 1]
+        tables = (path for path in tree.files if extension_of(path) == b".csv")
+        found = [path for path in tables if OF_LABEL_STUDIO.match(read_head(tree, path, HEAD_BYTES))]
+        return found + [path for path, head in heads.items() if len({*WORDS.findall(head)}) > 1]
 
     def entries(self, tree: Tree, files: Sequence[bytes]) -> Iterator[ImageEntry]:
         """Yield the entries of all files, when the names of all keypoints are known."""
@@ -86,10 +94,13 @@ class LabelStudioSource(NamedFilesSource):
 
     def _entries(self, tree: Tree, path: bytes) -> Iterator[tuple[ImageEntry, _StudioTask]]:
         with needed(path):
-            content = read_json(tree, path)
+            content = self._rows(tree, path) if extension_of(path) == b".csv" else read_json(tree, path)
         if not isinstance(content, list):
             raise UsageError(path, "is not a list of tasks", "export it again, as JSON or JSON-MIN")
+        left_out = self._older(content)
         for number, item in enumerate(content, 1):
+            if number in left_out:
+                continue
             origin, name = f"{printable(path)}: task {number}", b""
             task = _StudioTask(LabelledObjects(with_masks=self.instance_masks))
             objects: LabelledObjects | BadLabel = task.objects
@@ -104,6 +115,48 @@ class LabelStudioSource(NamedFilesSource):
                 objects = BadLabel(origin, f"is not as Label Studio writes it: {error!r}", "fix the task")
             plain = UPLOAD.sub(b"", name.rpartition(b"/")[2])
             yield ImageEntry(origin, name, objects, folder_of(path), None, task.size, plain), task
+
+    def _rows(self, tree: Tree, path: bytes) -> list[dict[str, Any]]:
+        """Return the tasks of a table, each as JSON-MIN has it.
+
+        Its columns are sorted, so that texts may be results or facts of the task: they are choices if they repeat.
+        """
+        text = b"\n".join(lines_of(read_file(tree, path, MOST_JSON_BYTES))).decode("utf-8", "surrogateescape")
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        try:
+            rows = [{name: _cell(value) for name, value in row.items() if name and value} for row in reader]
+        except csv.Error as error:
+            raise UsageError(f"{printable(path)}:{reader.line_num}", str(error), "export it again, as JSON") from None
+        texts: dict[str, list[str]] = {}
+        for row in rows:
+            for name, value in row.items():
+                if name not in NO_RESULTS and name != "id" and isinstance(value, str) and not _path_in(value):
+                    texts.setdefault(name, []).append(value)
+        chosen = [name for name, values in texts.items() if 2 * len({*values}) <= len(values)]
+        skipped = sorted(texts.keys() - {*chosen})
+        if chosen:
+            self.notes.append(f"{printable(path)}: read as choices: {printable(', '.join(chosen))}")
+        if skipped:
+            what = f"{printable(path)}: left out, because they may be no results: {printable(', '.join(skipped))}"
+            self.notes.append(f"{what}; JSON says what they are")
+        results = [name for name in {**dict.fromkeys(name for row in rows for name in row)} if name not in texts]
+        return [{name: row[name] for name in ("id", *NO_RESULTS, *results, *chosen) if name in row} for row in rows]
+
+    def _older(self, content: list[Any]) -> set[int]:
+        """Return the numbers of the tasks in a short form that another annotator has done later."""
+        newest: dict[Any, int] = {}
+        older = set()
+        for number, item in enumerate(content, 1):
+            if not (isinstance(item, dict) and isinstance(key := item.get("id"), int | str) and "data" not in item):
+                continue
+            other = newest.setdefault(key, number)
+            if other == number:
+                continue
+            self._several += 1
+            times = [str(content[i - 1].get("updated_at") or content[i - 1].get("created_at")) for i in (other, number)]
+            newest[key] = number if times[1] >= times[0] else other
+            older.add(other + number - newest[key])
+        return older
 
     def _results(self, item: dict[str, Any]) -> Any:
         """Return the results of a task; None if nobody has annotated it."""
@@ -123,6 +176,14 @@ def _image_of(item: dict[str, Any]) -> bytes:
         if isinstance(value, str) and (path := _path_in(value)):
             return path
     raise ValueError("it names no image")
+
+
+def _cell(text: str) -> Any:
+    """Return what is in a cell: JSON, or a text."""
+    if text[:1] in ("[", "{"):
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return text
 
 
 def _path_in(text: str) -> bytes | None:

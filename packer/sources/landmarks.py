@@ -15,7 +15,8 @@ from defusedxml.sax import parse
 
 from packer.errors import BadImage, BadLabel, NoImage, NoLabel, PackerError, UsageError, plural, printable
 from packer.model.annotation import Point, RawAnnotation
-from packer.sources.by_name import VISIBLE, Box, Keypoint
+from packer.sources.box_corners import Box
+from packer.sources.by_name import VISIBLE, Keypoint
 from packer.sources.by_stem import ByStemSource, choice_by_stem, match_by_stem
 from packer.sources.path_finder import FileImages, ImageNames, only_image
 from packer.sources.paths import (

@@ -10,8 +10,8 @@ import numpy as np
 
 from packer.model.annotation import Int64
 from packer.model.strict_json import read_json
+from packer.sources.box_corners import Box
 from packer.sources.box_forms import FORMATS, Numbers, Votes
-from packer.sources.by_name import Box
 from packer.sources.coco_objects import check_pixels, rle_text
 from packer.sources.paths import is_number, quoted_value
 

@@ -12,6 +12,7 @@ path [xmin ymin w h]                      a cell with any number of boxes; witho
 path [class _ xmin ymin xmax ymax]        a cell with boxes and their classes: Kaggle's PredictionString
 path rle class                            run lengths of an object, in Kaggle's order: column by column, from 1
 path value*2                              two numbers of the image, such as angles: targets of a regression
+path x1 y1 x2 y2 x3 y3 x4 y4 class        an oriented box by its corners
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from itertools import groupby
 from typing import Any
 
 from packer.errors import UsageError, option, plural
-from packer.model.annotation import Point
+from packer.model.annotation import FLAGS, Point
+from packer.sources.box_corners import extent
 from packer.sources.list_cells import groups_in, values_in
 from packer.sources.paths import as_text, is_utf8, number, quoted_value
 
 Box = tuple[float, float, float, float]
 BOX_FORMS = (("xmin", "ymin", "xmax", "ymax"), ("cx", "cy", "w", "h"), ("xmin", "ymin", "w", "h"))
-NUMBERS = frozenset({"x", "y"}.union(*BOX_FORMS))
-FLAGS = ("difficult", "truncated", "occluded", "iscrowd")
-"""Whole numbers of each box."""
+FOUR_CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
+"""Those of an oriented box."""
+NUMBERS = frozenset({"x", "y"}.union(*BOX_FORMS, FOUR_CORNERS))
 RUNS = ("rle", "rle:rows")
 """Run lengths of an object whose pixels are numbered column by column, or row by row."""
 LABELS = NUMBERS | {"label", "class", "tag", "value", "text", *RUNS}
@@ -65,6 +67,8 @@ class ListRow:
     value: tuple[float, ...] | None
     text: str | None
     image_size: tuple[int, int] | None
+    obb: tuple[tuple[Point, ...], ...] | None
+    """The corners of each box, if it is an oriented one."""
     masks: tuple[Any, ...] | None
     """Run lengths of each object, from which follow its box and its mask, if the size of the image is known."""
 
@@ -121,7 +125,7 @@ class LineColumns:
         """Return the names of the numbers of a box if that is all that a line says besides class and size."""
         form, beside = self.box_form, {"path", "class", "split", "width", "height", "_"}
         places = self.tail if self.cell is not None else tuple(name for name in self.head if name in NUMBERS)
-        if form is None or sorted(places) != sorted(form) or (self.tail and places != form):
+        if form is None or form == FOUR_CORNERS or sorted(places) != sorted(form) or (self.tail and places != form):
             return None
         return form if set(self.head) <= beside | set(form) and self.head.count("class") < 2 else None
 
@@ -169,19 +173,21 @@ class LineColumns:
             shapes = (runs,) if values_in(runs) else ()
             classes = tuple(_name(cells[i], "class") for i in places.get("class", ()) for _ in shapes)
             classes = classes or (label or NO_CLASS,) * len(shapes)
-            return ListRow(label, (), classes, landmarks, fields, tags, value, text, size, shapes)
-        return ListRow(label, boxes, classes, landmarks, fields, tags, value, text, size, None)
+            return ListRow(label, (), classes, landmarks, fields, tags, value, text, size, None, shapes)
+        obb = boxes if self.box_form == FOUR_CORNERS else None
+        boxes = boxes if obb is None else tuple(map(extent, obb))
+        return ListRow(label, boxes, classes, landmarks, fields, tags, value, text, size, obb, None)
 
     @property
     def box_form(self) -> tuple[str, ...] | None:
-        """Return the four column names of a box; None if there is no box."""
+        """Return the column names of a box, four, or the eight of its corners; None if there is no box."""
         used = {*self.head, *self.tail}
-        return next((form for form in BOX_FORMS if used.issuperset(form)), None)
+        return next((form for form in (*BOX_FORMS, FOUR_CORNERS) if used.issuperset(form)), None)
 
     def _boxes(
         self, cells: Sequence[bytes], places: dict[str, tuple[int, ...]], label: str | None
-    ) -> tuple[tuple[Box, ...] | None, tuple[str, ...] | None, dict[str, tuple[int, ...]]]:
-        """Return the boxes, their classes and their flags; one without numbers is none."""
+    ) -> tuple[tuple[Any, ...] | None, tuple[str, ...] | None, dict[str, tuple[int, ...]]]:
+        """Return the boxes, or their corners, their classes and their flags; one without numbers is none."""
         form = self.box_form
         if form is None:
             return None, None, {}
@@ -191,7 +197,7 @@ class LineColumns:
             of_boxes = {name: its * count if name in self.head else its for name, its in of_boxes.items()}
         corners = list(zip(*(places.get(name, ()) for name in form), strict=True))
         there = [k for k, its in enumerate(corners) if any(cells[i] for i in its)]
-        boxes = tuple(_xyxy(form, *(number(cells[i]) for i in corners[k])) for k in there)
+        boxes = tuple(_box(form, [number(cells[i]) for i in corners[k]]) for k in there)
         classes = tuple(_name(cells[of_boxes["class"][k]], "class") for k in there) if "class" in of_boxes else None
         flags = {
             name: tuple(_whole(cells[its[k]], name) for k in there) for name, its in of_boxes.items() if name in FLAGS
@@ -239,7 +245,7 @@ def _check_names(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in NAMES:
             choices = "path label class xmin ymin xmax ymax cx cy w h x y tag value split text mask rle rle:rows"
-            choices += " width height _"
+            choices += f" width height {' '.join(FLAGS)} {' '.join(FOUR_CORNERS)} _"
             raise _wrong(f"{quoted_value(name)} is not a column name", f"the names are: {choices}")
 
 
@@ -260,7 +266,7 @@ def _check(columns: LineColumns) -> None:
     form = columns.box_form
     used = {name for name in (*head, *tail) if name in NUMBERS - {"x", "y"}}
     if used and used != set(form or ()):
-        raise _wrong("a box is xmin ymin xmax ymax, or cx cy w h, or xmin ymin w h")
+        raise _wrong("a box is xmin ymin xmax ymax, or cx cy w h, or xmin ymin w h, or x1 y1 x2 y2 x3 y3 x4 y4")
     for part in (head, tail):
         if part["x"] != part["y"]:
             raise _wrong(f"it has {part['x']} x and {part['y']} y")
@@ -335,7 +341,11 @@ def _whole(cell: bytes, column: str) -> int:
     return int(value)
 
 
-def _xyxy(form: Sequence[str], a: float, b: float, c: float, d: float) -> Box:
+def _box(form: Sequence[str], values: Sequence[float]) -> Box | tuple[Point, ...]:
+    """Return a box as xyxy, or the corners of an oriented one."""
+    if form == FOUR_CORNERS:
+        return tuple(zip(values[::2], values[1::2], strict=True))
+    a, b, c, d = values
     if form[2] == "xmax":
         return a, b, c, d
     if c < 0 or d < 0:

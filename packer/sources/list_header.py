@@ -19,12 +19,23 @@ from packer.errors import BadInput, BadLabel, UsageError, option, plural, printa
 from packer.sources.box_forms import Votes
 from packer.sources.list_cells import LEADS, UNKNOWN, Size, are_by_rows, are_runs, named_reading, readings_of, values_in
 from packer.sources.list_columns import BOX_FORMS, NUMBERS, TAGS, LineColumns, parse_columns
-from packer.sources.list_lines import BLANKS, COMMA, SEMICOLON, SEPARATORS, TAB, Lines, as_lines, rows_of
+from packer.sources.list_lines import (
+    BLANKS,
+    COMMA,
+    SEMICOLON,
+    SEPARATORS,
+    TAB,
+    Lines,
+    as_lines,
+    has_json_cells,
+    rows_of,
+)
 from packer.sources.list_meaning import (
     GROUPS,
     MEANING,
     OF_OBJECTS,
     Rows,
+    are_class_names,
     by_header,
     by_shape,
     flip_index_in,
@@ -34,6 +45,7 @@ from packer.sources.list_meaning import (
     unclear,
     with_corners,
     with_decimal_commas,
+    with_four_corners,
     with_values,
     words_of,
 )
@@ -54,13 +66,10 @@ LOOKED_AT, CELLS = 64, 32
 """Lines, and columns at each end of a line, in which paths are searched to recognize a list."""
 FEWEST_ALIKE = 2
 """Fewer paths that are not written as those of the images may be chance."""
-MOST_DIGITS = 9
 MOST_PLACES = 128
+"""Number of columns searched for a path, half of them at each end."""
 OF_LABELS = {"label", "xmin", "cx", "value", *OF_OBJECTS}
 """Meanings of columns with labels."""
-OF_VIA = b"region_shape_attributes"
-"""In the header of a table of VIA, whose cells are JSON."""
-"""Number of columns searched for a path, half of them at each end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,9 @@ class Opening:
         header, wanted = self.header, len(columns.head)
         if header and len(header) == wanted - 1 and columns.head[0] == "path":
             header = (b"", *header)  # as in CelebA
-        if len(header) != wanted or columns.tail:
+        if columns.tail and columns.cell is None:
+            header = header[:wanted]  # those of objects, if there are any, follow
+        if len(header) != wanted or columns.cell is not None:
             return ()
         return tuple(cell.decode("utf-8", "surrogateescape") for cell in header)
 
@@ -207,7 +218,7 @@ def names_images(tree: Tree, path: bytes, finder: PathFinder) -> bool:
         lines = as_lines(read_head(tree, path, MIB), "").split(b"\n")
     except (BadLabel, UsageError):
         return False
-    if lines and OF_VIA in lines[0]:
+    if lines and has_json_cells(lines[0]):
         return False
     some = [*lines[:LOOKS], *spread(lines[LOOKS:], LOOKED_AT)]  # the first may all be of one image
     if are_class_names(lines):
@@ -235,18 +246,6 @@ def has_header_of_labels(text: bytes) -> bool:
         meanings = {MEANING.get(word) for word in words if word != "name"}  # which may be that of a class
         if "path" in meanings and meanings & OF_LABELS and len(rows[1]) == len(rows[0]):
             return not are_class_names(lines[1:])
-    return False
-
-
-def are_class_names(lines: Sequence[bytes]) -> bool:
-    """Return whether each line is an id, which counts up, and the name of a class, or the other way round."""
-    for pattern in (rb"(?P<id>[0-9]+)[\s,:;]+(?P<name>.+)", rb"(?P<name>.+?)[\s,:;]+(?P<id>[0-9]+)"):
-        found = [re.fullmatch(pattern, line.strip()) for line in lines if line.strip()]
-        pairs = [(int(match["id"][:MOST_DIGITS]), match["name"]) for match in found if match is not None]
-        names = {name for _, name in pairs if not is_number(name) and not _is_image_name(name)}
-        starts = [number - i for i, (number, _) in enumerate(pairs)]
-        if len(names) == len(found) > 1 and set(starts) in ({0}, {1}):
-            return True
     return False
 
 
@@ -380,7 +379,8 @@ def guess(shape: FirstLines, opening: Opening, name: str) -> tuple[LineColumns, 
     header = opening.names(LineColumns(("path",) * shape.width)) if shape.place == 0 else ()
     if len(opening.header) == shape.width:
         header = tuple(cell.decode("utf-8", "surrogateescape") for cell in opening.header)
-    words = _with_origin(shape, with_corners(words_of(header)), rows, name)
+    words = with_four_corners(words_of(header), rows, shape.place, name)
+    words = _with_origin(shape, with_corners(words), rows, name)
     head = by_header(words, rows, shape.place) if header else by_shape(rows, shape.place, name)
     if any("region_shape_attributes" in cell for cell in header):
         raise UsageError(

@@ -38,6 +38,10 @@ NAME_AND_CLASS = re.compile(rb"Image(?:Id)?_(?:ClassId|Label),")
 """The header of tables of Kaggle whose first column is a path, _ and a class: Severstal's, that of clouds."""
 BLOCK_BYTES = 4 * MIB
 NEWLINE, QUOTE = b"\n"[0], b'"'[0]
+OF_VIA = b"region_shape_attributes"
+"""In the header of a table of VIA, whose cells are JSON."""
+OF_LABEL_STUDIO = re.compile(rb"(?=[^\r\n]*\bannotation_id\b)(?=[^\r\n]*\blead_time\b)(?=[^\r\n]*\bannotator\b)")
+"""The header of a table of Label Studio, whose cells are JSON, too."""
 
 
 def split_line(line: bytes, separator: bytes) -> list[bytes]:
@@ -78,6 +82,11 @@ def rows_of(lines: Sequence[bytes], separator: bytes) -> list[list[bytes]]:
         except ValueError:
             continue  # a bad line, reported as such
     return rows
+
+
+def has_json_cells(header: bytes) -> bool:
+    """Return whether the cells of a table with this header are JSON: that of a tool, and no list."""
+    return OF_VIA in header or OF_LABEL_STUDIO.match(header) is not None
 
 
 @dataclass(slots=True, eq=False)

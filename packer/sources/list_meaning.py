@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 
 from packer.errors import UsageError, option, printable
+from packer.model.annotation import FLAGS
 from packer.sources.list_cells import FEW, are_runs, are_several, named_reading, values_in
-from packer.sources.list_columns import BOX_FORMS, FLAGS, TAGS, LineColumns, parse_columns
+from packer.sources.list_columns import BOX_FORMS, FOUR_CORNERS, TAGS, LineColumns, parse_columns
 from packer.sources.paths import IMAGE_EXTENSIONS, as_text, extension_of, flip_index_of, is_number, quoted_value
 
 Rows = Sequence[Sequence[bytes]]
@@ -40,6 +41,7 @@ _MEANINGS = {
     "truncated": "truncated istruncated",
     "occluded": "occluded isoccluded",
     "iscrowd": "iscrowd isgroupof",
+    "ignore": "ignore ignored",
 }
 MEANING = {word: name for name, words in _MEANINGS.items() for word in words.split()}
 """Word of a header, in lower case and without other characters than letters and digits -> name of the column."""
@@ -56,7 +58,10 @@ WORDS = (
     f"say what each of its columns is, with {option('columns')}: path label class value text rle ..., or _ to skip it"
 )
 MOST_SUGGESTIONS = 4
+MOST_DIGITS = 9
 DECIMAL_COMMA = re.compile(rb"[-+]?[0-9]+,[0-9]+")
+NUMBERED = re.compile(r"[xy]([0-9]{1,4})")
+"""A coordinate of one of several points."""
 AUTOML_SETS = frozenset((b"TRAIN", b"TRAINING", b"VALIDATE", b"VALIDATION", b"TEST", b"UNASSIGNED", b""))
 """The first cell of a line of AutoML Vision, before the path and the class."""
 PARTITION = re.compile(r"partition|split", re.IGNORECASE)
@@ -67,6 +72,8 @@ def words_of(names: Sequence[str]) -> list[str]:
     return [re.sub(r"^(?:b?box(?!es)|roi)(?=.)", "", re.sub(r"[\W_]+", "", name.lower())) for name in names]
 
 
+CORNER = "corner "
+"""Before the name of a coordinate of an oriented box."""
 CORNERS = {("0", "1"): "xmin x2", ("", "2"): "xmin x0 x1", ("", "max"): "xmin x0 x1"}
 """How the two corners of a box may end otherwise, x0 y0 x1 y1 and x y x2 y2, and the words that say something else."""
 
@@ -86,6 +93,18 @@ def with_corners(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
+def are_class_names(lines: Sequence[bytes]) -> bool:
+    """Return whether each line is an id, which counts up, and the name of a class, or the other way round."""
+    for pattern in (rb"(?P<id>[0-9]+)[\s,:;]+(?P<name>.+)", rb"(?P<name>.+?)[\s,:;]+(?P<id>[0-9]+)"):
+        found = [re.fullmatch(pattern, line.strip()) for line in lines if line.strip()]
+        pairs = [(int(match["id"][:MOST_DIGITS]), match["name"]) for match in found if match is not None]
+        names = {name for _, name in pairs if not is_number(name) and extension_of(name) not in IMAGE_EXTENSIONS}
+        starts = [number - i for i, (number, _) in enumerate(pairs)]
+        if len(names) == len(found) > 1 and set(starts) in ({0}, {1}):
+            return True
+    return False
+
+
 def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | None:
     """Return the names of the columns that the words of a header give; None if they are not clear.
 
@@ -98,7 +117,9 @@ def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | Non
     values = [i for i, name in enumerate(head) if name == "value" and _are_numbers([row[i] for row in rows])]
     head = ["_" if name in ("path", "value") or head.index(name) < i else name for i, name in enumerate(head)]
     head[path_at] = "path"
-    form: tuple[str, ...] | None = next((form for form in BOX_FORMS if set(form) <= set(head)), None)
+    of_corners = [word.removeprefix(CORNER) for word in words]
+    head = [new if new != word else name for new, word, name in zip(of_corners, words, head, strict=True)]
+    form: tuple[str, ...] | None = next((form for form in (*BOX_FORMS, FOUR_CORNERS) if set(form) <= set(head)), None)
     if form is None and (of_objects := [name for name in head if name in OF_OBJECTS]):
         form = (of_objects[0],)
     if form is not None:
@@ -127,6 +148,37 @@ def by_header(words: Sequence[str], rows: Rows, path_at: int) -> list[str] | Non
         elif len(head) == 2 and "_" in head and not are_several([row[1 - path_at] for row in rows]):
             head[1 - path_at] = "label"
     return head if len(set(head) - {"_"}) > 1 else None
+
+
+def with_four_corners(words: Sequence[str], rows: Rows, path_at: int, file: str) -> list[str]:
+    """Return the words of a header with those of numbered points changed, so that x1 y1 x2 y2 of three are no box.
+
+    Four points in several lines of one image are the corners of oriented boxes; without a class, or if they are other
+    numbers than four, they are landmarks.
+
+    Raises:
+        UsageError: Four points of `file` may be either.
+    """
+    there = {word: int(found[1]) for word in words if (found := NUMBERED.fullmatch(word))}
+    numbers = sorted({*there.values()})
+    if len(numbers) < 3:
+        return list(words)
+    of_box = {f"{axis}{number}": f"{axis}{place}" for place, number in enumerate(numbers, 1) for axis in "xy"}
+    if of_box.keys() != there.keys() or len(numbers) != len(FOUR_CORNERS) // 2:
+        return [f"point{there[word]}{word[0]}" if word in there and numbers[-1] < 3 else word for word in words]
+    if len({row[path_at] for row in rows}) < len(rows):
+        return [CORNER + of_box[word] if word in of_box else word for word in words]
+    if not any(MEANING.get(word) == "label" for word in words):
+        return list(words)
+    head = ["path" if i == path_at else MEANING.get(word, "_") for i, word in enumerate(words)]
+    choices = [
+        " ".join(names.get(word, of_class if name == "label" else "_" if name != "path" else name)
+                 for word, name in zip(words, head, strict=True))
+        for names, of_class in ((of_box, "class"), ({word: word[0] for word in there}, "label"))
+    ]  # fmt: skip
+    says = [f'{option("columns")}="{parse_columns(text).text}"' for text in choices]
+    problem = f"{', '.join(there)} may be the corners of a box, or four landmarks"
+    raise UsageError(file, problem, f"write {says[0]} for an oriented box, {says[1]} for landmarks")
 
 
 def with_values(head: Sequence[str], header: Sequence[str], rows: Rows, file: str) -> list[str]:
@@ -232,15 +284,12 @@ def suggestions(rows: Rows, path_at: int, header: Sequence[str] = ()) -> str:
     heads: list[tuple[list[str], str]] = []
     if header:
         heads = _of_image(rows, path_at, {i: kind for i, kind in kinds.items() if kind != "_"}, header)
-    elif (
-        len(numbers := [i for i in others if kinds[i] != "name" and kinds[i] != "_"])
-        == 4
-        == numbers[-1] - numbers[0] + 1
-    ):
+    elif len(numbers := [i for i in others if kinds[i] not in ("name", "_")]) in (4, 8) and _are_next(numbers):
         names = {i: "class" for i in others if kinds[i] == "name"}
-        forms = (BOX_FORMS[0], BOX_FORMS[2]) if len(names) < 2 else ()
+        forms: Sequence[Sequence[str]] = (BOX_FORMS[0], BOX_FORMS[2]) if len(numbers) == 4 else (FOUR_CORNERS,)
         heads = [
-            (_head(rows, path_at, names | dict(zip(numbers, form, strict=True))), f"with {form[3]}") for form in forms
+            (_head(rows, path_at, names | dict(zip(numbers, form, strict=True))), f"with {form[-1]}")
+            for form in (forms if len(names) < 2 else ())
         ]
     texts = [(f'{option("columns")}="{" ".join(head)}"', of) for head, of in heads if _reads(" ".join(head), rows)]
     if len(texts) > MOST_SUGGESTIONS:
@@ -263,6 +312,10 @@ def _of_image(rows: Rows, path_at: int, kinds: dict[int, str], header: Sequence[
             what = "value" if kind == "value" else "class"
             heads.append((_head(rows, path_at, {i: name}), f"the {what} is {printable(header[i])}"))
     return heads
+
+
+def _are_next(places: Sequence[int]) -> bool:
+    return len(places) == places[-1] - places[0] + 1
 
 
 def _head(rows: Rows, path_at: int, names: dict[int, str]) -> list[str]:
@@ -354,4 +407,5 @@ def _readings(numbers: int) -> str:
     k = numbers // 2
     points = f'{option("columns")}="path (x y)*{k}" for x1 y1 x2 y2, or --columns="path x*{k} y*{k}" for x1 x2 y1 y2'
     box = ', or --columns="path xmin ymin xmax ymax" or "path xmin ymin w h" for a box' if numbers == 4 else ""
+    box = f', or --columns="path {" ".join(FOUR_CORNERS)}" for an oriented box' if numbers == len(FOUR_CORNERS) else box
     return f"write {points}{box}"

@@ -210,6 +210,7 @@ class ListSource(BaseSource):
             boxes=row.boxes,
             box_labels=box_labels,
             rles=row.masks or None,
+            obb=row.obb,
             landmarks=row.landmarks,
             tags=row.tags,
             value=row.value,
@@ -303,6 +304,7 @@ class ListSource(BaseSource):
         return replace(
             first,
             boxes=None if first.boxes is None else tuple(box for row in rows for box in row.boxes or ()),
+            obb=None if first.obb is None else tuple(corners for row in rows for corners in row.obb or ()),
             masks=None if first.masks is None else tuple(mask for row in rows for mask in row.masks or ()),
             box_labels=tuple(name for row in rows for name in row.box_labels or ()),
             box_fields={name: tuple(v for row in rows for v in row.box_fields[name]) for name in first.box_fields},

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from packer.errors import BadLabel, NoLabel, UsageError, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
+from packer.sources.box_corners import Box
 from packer.sources.box_forms import FORMATS, BoxFormat, Numbers, Votes
-from packer.sources.by_name import NO_CLASS, Box
+from packer.sources.by_name import NO_CLASS
 from packer.sources.parquet_file import (
     Classes,
     ParquetFile,

@@ -22,7 +22,8 @@ from packer.sources.by_name import (
     read_json,
     whole_size,
 )
-from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, number
+from packer.sources.datumaro_json import datumaro_entries, datumaro_files
+from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, number, some_paths
 from packer.sources.source import Choice, SourceOptions, Tree
 from packer.sources.tree import MIB, lines_of, needed, read_file
 from packer.system.machine import install_command
@@ -144,7 +145,10 @@ def _add_widerface_row(objects: LabelledObjects, row: bytes) -> None:
     if len(values) not in (4, 4 + len(FIELDS)):
         raise ValueError(f"a face has {len(values)} numbers, not 4 or {4 + len(FIELDS)}")
     x, y, w, h = values[:4]
-    objects.add(FACE, (x, y, x + w, y + h), fields=dict(zip(FIELDS, map(int, values[4:]), strict=False)))
+    fields = dict(zip(FIELDS, map(int, values[4:]), strict=False))
+    if fields:
+        fields["ignore"] = int(fields["invalid"] != 0)
+    objects.add(FACE, (x, y, x + w, y + h), fields=fields)
 
 
 class WiderFaceSource(NamedFilesSource):
@@ -170,6 +174,8 @@ MOVED = {
     "label_me": "labelme",
 }  # fmt: skip
 """Those that packer reads itself -> its kind."""
+OWN = "datumaro"
+"""Its own format, which needs no library."""
 NO_FIELD = {"polyline": "line", "caption": "caption", "ellipse": "ellipse", "cuboid_3d": "cuboid"}
 
 
@@ -190,6 +196,9 @@ class DatumaroSource(ByNameSource):
     takes_file = "optional"
 
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
+        if options.file in (None, OWN) and (files := datumaro_files(tree)):
+            super().__init__(tree, options, datumaro_entries(tree, files, options.instance_masks), files)
+            return
         if tree.members is not None:
             problem = "cannot be read by Datumaro, which reads no archives and no object stores"
             raise UsageError(tree.root, problem, "give it as a folder on this machine")
@@ -206,7 +215,9 @@ class DatumaroSource(ByNameSource):
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
-        """Return the formats whose files are there, by their names."""
+        """Return the formats whose files are there, by their names; its own JSON by its content."""
+        if files := datumaro_files(tree):
+            return [Choice("datumaro", f"{some_paths(files)} {'is' if len(files) == 1 else 'are'} JSON of Datumaro")]
         return [
             Choice(f"datumaro:{name}", f"{printable(files[0])} is a file of {name}, which Datumaro reads")
             for name in FORMATS

@@ -18,13 +18,13 @@ from packer.errors import BadInput, BadLabel, printable
 from packer.images.masks import read_mask_header
 from packer.images.pillow import decode_shown
 from packer.model.annotation import Json, Mask, Point
+from packer.sources.box_corners import extent
 from packer.sources.by_name import (
     MISTAKES,
     Bitmap,
     ImageEntry,
     LabelledObjects,
     NamedFilesSource,
-    extent,
     files_like,
     read_json,
     whole_size,

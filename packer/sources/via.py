@@ -1,4 +1,4 @@
-"""VGG Image Annotator (VIA), versions 1 and 2: its projects, its JSON and its CSV.
+"""VGG Image Annotator (VIA): projects, JSON and CSV of versions 1 and 2, projects of version 3.
 
 Coordinates are used unchanged. A file does not say which attribute of a region is its class: it is the only one, or
 the first that is called as one of CLASS_WORDS. Its COCO is read as COCO.
@@ -24,13 +24,15 @@ from packer.sources.by_name import (
     read_json,
     shared_json,
 )
-from packer.sources.list_header import OF_VIA
+from packer.sources.list_lines import OF_VIA
 from packer.sources.paths import as_bytes, coordinate, extension_of, folder_of, name_in, quoted_value
 from packer.sources.source import Tree
 from packer.sources.tree import lines_of, needed, read_file, read_head
 
 HEAD_BYTES = 4096
-OF_VIA_JSON = re.compile(rb'"(?:_via_settings|_via_img_metadata|shape_attributes|region_attributes|file_attributes)"')
+OF_VIA_JSON = re.compile(
+    rb'"(?:_via_settings|_via_img_metadata|shape_attributes|region_attributes|file_attributes|vid_list)"'
+)
 CLASS_WORDS = ("class", "label", "category", "name", "type", "object")
 IMAGE_WORDS = CLASS_WORDS[:3]
 """The attributes of a file that are the class of the image."""
@@ -70,12 +72,69 @@ def _items(tree: Tree, path: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
             yield from _rows(path, read_file(tree, path, MOST_JSON_BYTES))
             return
         content = read_json(tree, path)
+    if isinstance(content, dict) and {"file", "view", "metadata"} <= content.keys():
+        yield from _of_version_3(path, content)
+        return
     if isinstance(content, dict):
         content = content.get("_via_img_metadata", content)
     if not isinstance(content, dict):
         raise UsageError(path, "has no images as VIA writes them", "export it again")
     for key, item in content.items():
         yield f"{printable(path)}: {printable(key)}", item if isinstance(item, dict) else {}
+
+
+SHAPES_3 = {
+    1: ("point", ("cx", "cy")), 2: ("rect", ("x", "y", "width", "height")), 3: ("circle", ()), 4: ("ellipse", ()),
+    5: ("line", ()), 6: ("polyline", ()), 7: ("polygon", ()), 8: ("extreme rectangle", ()), 9: ("extreme circle", ()),
+}  # fmt: skip
+"""The first number of a region of version 3 -> its name in version 2, and what the numbers after it are."""
+IMAGE_FILE, CHECKBOX = 2, 2
+"""Types of a file, and of an attribute."""
+
+
+def _of_version_3(path: bytes, content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each image of a project of version 3 as version 2 has it.
+
+    (gitlab.com/vgg/via, via-3.x.y/CodeDoc.md, "Annotation Data Format".)
+    """
+    try:
+        attributes = {key: one for key, one in content["attribute"].items() if isinstance(one, dict)}
+        found: dict[str, dict[str, Any]] = {}
+        for view, one in content["view"].items():
+            files = [content["file"][str(key)] for key in one["fid_list"]]
+            if len(files) == 1 and files[0].get("type", IMAGE_FILE) == IMAGE_FILE:
+                name = files[0].get("src") or files[0]["fname"]
+                found[str(view)] = {"filename": name, "regions": [], "file_attributes": {}}
+        for key, note in content["metadata"].items():
+            item = found.get(str(note["vid"]))
+            if item is None or note.get("z"):
+                raise ValueError(f"{key} is of a video, a sound or several images")
+            values = dict(_values_3(attributes, note.get("av") or {}))
+            if not note.get("xy"):
+                item["file_attributes"] |= values
+                continue
+            item["regions"].append({"shape_attributes": _shape_3(note["xy"]), "region_attributes": values})
+    except MISTAKES as error:
+        raise UsageError(path, f"is not as VIA 3 writes images: {error}", "export its images again") from None
+    yield from ((f"{printable(path)}: view {view}", item) for view, item in found.items())
+
+
+def _shape_3(numbers: Sequence[Any]) -> dict[str, Any]:
+    name, members = SHAPES_3[numbers[0]]
+    if name == "polygon":
+        return {"name": name, "all_points_x": numbers[1::2], "all_points_y": numbers[2::2]}
+    return {"name": name, **dict(zip(members, numbers[1:], strict=bool(members)))}
+
+
+def _values_3(attributes: dict[str, dict[str, Any]], values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names of attributes and what was chosen: the texts of options, several of a check box."""
+    for key, value in values.items():
+        attribute = attributes.get(key) or {}
+        options = attribute.get("options") or {}
+        if attribute.get("type") == CHECKBOX:
+            yield str(attribute["aname"]), {str(options.get(one, one)): True for one in str(value).split(",") if one}
+        else:
+            yield str(attribute.get("aname", key)), options.get(value, value)
 
 
 def _rows(path: bytes, data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:

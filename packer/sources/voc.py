@@ -15,7 +15,7 @@ from defusedxml.ElementTree import fromstring
 
 from packer.errors import BadLabel, NoImage, UsageError, as_options, option, plural, printable
 from packer.model.annotation import Json, RawAnnotation
-from packer.sources.by_name import Box
+from packer.sources.box_corners import Box, turned_boxes
 from packer.sources.by_stem import ByStemSource, choice_by_stem, match_by_stem
 from packer.sources.folder import MASK_FOLDERS
 from packer.sources.paths import (
@@ -97,6 +97,7 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
         raise BadLabel(path, f"its root is <{_tag(root)}>, not <annotation>", "move it away from the image")
     boxes: list[Box] = []
     names: list[str] = []
+    degrees: list[float] = []
     fields: dict[str, list[Json]] = {name: [] for name in (*FLAGS, "pose", "voc_bndbox")}
     try:
         size = _size(root)
@@ -109,13 +110,16 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
                 fields[flag].append(_whole(thing, flag))
             fields["pose"].append(_text(thing, "pose") or None)
             written = _edges(thing)
+            degrees.append(_rotation(thing))
         except ValueError as error:
             raise BadLabel(path, f"object {count}: {error}", FIX) from None
         fields["voc_bndbox"].append(written)
         boxes.append(_covering_box(written))
+    of_boxes, obb = turned_boxes(boxes, degrees)
     return RawAnnotation(
         origin=as_text(path),
-        boxes=tuple(boxes),
+        boxes=of_boxes,
+        obb=obb,
         box_labels=tuple(names),
         box_texts=tuple(", ".join(map(str, edges)) for edges in fields["voc_bndbox"]),
         box_fields={name: tuple(values) for name, values in fields.items()},
@@ -142,6 +146,14 @@ def _edges(thing: Element) -> tuple[float, ...]:
     if box is None:
         raise ValueError("it has no <bndbox>")
     return tuple(_number(box, edge) for edge in EDGES)
+
+
+def _rotation(thing: Element) -> float:
+    """Return by how many degrees a box is turned clockwise around its center, as CVAT writes it; 0 without it."""
+    for attribute in thing.iterfind("attributes/attribute"):
+        if attribute.findtext("name") == "rotation":
+            return _number(attribute, "value")
+    return 0.0
 
 
 def _size(root: Element) -> tuple[int, int] | None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from packer.errors import BadLabel, NoImage, UsageError, plural, printable
 from packer.model.annotation import Point, RawAnnotation
-from packer.sources.by_name import VISIBLE, Box, Keypoint, corners, extent
+from packer.sources.box_corners import Box, corners, extent
+from packer.sources.by_name import VISIBLE, Keypoint
 from packer.sources.by_stem import ByStemSource, Matches, choice_by_stem
 from packer.sources.paths import (
     MOST_CLASSES,

@@ -97,3 +97,26 @@ def test_stats_count_them_and_view_draws_them_dashed(pack: Path) -> None:
     opened = open_pack(pack)
     assert [tile_facts(opened, i).get("ignored", [False] * 3) for i in range(4)] == IGNORED
     assert "".join(sheet_page(opened, 4)).count("stroke-dasharray") == 6
+
+
+def test_each_box_has_a_place_in_every_field(tmp_path: Path) -> None:
+    """An image that lacks a field of others gets what stands for nothing: targets can be read box by box."""
+    keypoints = [[[1, 2, 2], [3, 4, 1]]] * 3
+    polygons = [[[x1, y1], [x2, y1], [x2, y2]] for x1, y1, x2, y2 in BOXES]
+    fields = {"difficult": (0, 1, 0), "text": ("a", "b", "c"), "labels": ("x", "y", "z"), "image_id": (7, 8, 9)}
+    with PackWriter(tmp_path / "a.lmdb", classes=["cat", "dog"]) as writer:
+        for i in range(4):
+            more = {"keypoints": keypoints, "polygons": polygons, "box_fields": fields} if i in (1, 3) else {}
+            writer.write(noise(i, 18, 22), boxes=BOXES[: i + 1], box_labels=[0, 1, 0][: i + 1], **{
+                name: {k: v[: i + 1] for k, v in value.items()} if isinstance(value, dict) else value[: i + 1]
+                for name, value in more.items()
+            })  # fmt: skip
+    for crop in (None, CenterCrop(18)):
+        loader = PackedLoader(tmp_path / "a.lmdb", 4, crop=crop)
+        for i, target in enumerate(target for _, targets in loader for target in targets):
+            count, full = len(target["boxes"]), i in (1, 3)
+            assert target["image_id"] == i and target["labels"].tolist() == [0, 1, 0][:count]
+            assert target["difficult"].tolist() == ([0, 1, 0] if full else [0, 0, 0])[:count]
+            assert target["text"] == (["a", "b", "c"] if full else [None] * 3)[:count]
+            assert target["keypoints"].shape == (count, 2, 3) and bool(target["keypoints"][..., 2].any()) == full
+            assert [len(polygon) > 0 for polygon in target["polygons"]] == [full] * count

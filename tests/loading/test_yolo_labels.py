@@ -18,7 +18,15 @@ from PIL import Image, ImageOps
 import packer
 from packer import BuildOptions, build_pack, open_pack
 from packer.errors import NotInstalled
-from packer.loading.yolo_labels import ImageFiles, MaskLabels, YoloLabels, imread, read_mask
+from packer.loading.yolo_labels import (
+    ImageFiles,
+    MaskLabels,
+    YoloLabels,
+    classes_of_objects,
+    each_has_a_polygon,
+    imread,
+    read_mask,
+)
 
 ROWS = {
     "a": "1 0.5 0.5 0.25 0.5\n0 0.25 0.25 0.1 0.2\n1 0.5 0.5 0.25 0.5\n",  # the third is the first again
@@ -67,6 +75,38 @@ def test_any_order_and_a_choice_of_classes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept, whole[0]["segments"][1])
     single = YoloLabels(pack, range(3), single_class=True)
     assert [label["cls"].tolist() for label in single] == [[[0], [0]], [], [[0]]]
+
+
+def test_ignored_regions_are_left_out(tmp_path: Path) -> None:
+    """Crowds have run lengths in place of a polygon, which is no reason to refuse the others."""
+    boxes = [[1, 1, 9, 9], [2, 2, 14, 12], [10, 4, 20, 16]]
+    rings = [[[x1, y1], [x2, y1], [x2, y2]] for x1, y1, x2, y2 in boxes]
+    flags = [{"iscrowd": (0, 1, 0)}, {"difficult": (1, 0, 0), "ignore": (0, 0, 1)}, {}, {"ignore": (1, 1, 1)}]
+    with packer.PackWriter(tmp_path / "p.lmdb", classes=["cat", "dog"]) as writer:
+        for i, fields in enumerate(flags):
+            polygons = [ring if i != 0 or n != 1 else [] for n, ring in enumerate(rings)] if i < 3 else None
+            image = np.full((18, 22, 3), i, np.uint8)
+            writer.write(image, boxes=boxes, box_labels=[0, 1, 0], polygons=polygons, box_fields=fields)
+    pack = open_pack(tmp_path / "p.lmdb")
+    assert each_has_a_polygon(pack)
+    kept = [[0, 2], [1], [0, 1, 2], []]
+    for labels in (YoloLabels(pack, range(4)), list(YoloLabels(pack, range(4)))):
+        for label, numbers in zip(labels, kept, strict=True):
+            assert label["cls"][:, 0].tolist() == [(0, 1, 0)[n] for n in numbers]
+            wanted = np.array([boxes[n] for n in numbers]).reshape(-1, 4) / [22, 18, 22, 18]
+            np.testing.assert_allclose(label["bboxes"][:, 2:], wanted[:, 2:] - wanted[:, :2], atol=1e-6)
+            assert len(label["segments"]) == len(numbers)
+            for n, segment in zip(numbers, label["segments"], strict=True):
+                np.testing.assert_allclose(segment, np.array(rings[n]) / [22, 18], atol=1e-6)
+    assert not len(YoloLabels(pack, range(4), classes=[1])[0]["cls"])
+
+
+@pytest.mark.parametrize("flag", [0, 1])
+def test_the_class_of_ignored_regions_is_none_of_objects(tmp_path: Path, flag: int) -> None:
+    with packer.PackWriter(tmp_path / "p.lmdb", classes=["cat", "__ignore__"]) as writer:
+        image = np.zeros((18, 22, 3), np.uint8)
+        writer.write(image, boxes=[[1, 1, 9, 9]] * 2, box_labels=[0, 1], box_fields={"ignore": (0, flag)})
+    assert classes_of_objects(open_pack(tmp_path / "p.lmdb")) == ["cat", "__ignore__"][: 2 - flag]
 
 
 def test_polygons_are_fractions(tmp_path: Path) -> None:

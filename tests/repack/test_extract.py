@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn import draw, draw_classes, draw_plain, draw_voc, tree_state
-from packs import MakePack
+from packs import MakePack, noise
 from running import good, refused, run
 
-from packer import BuildOptions, build_pack, extract, merge, open_pack
+from packer import BuildOptions, PackWriter, build_pack, extract, merge, open_pack
 from packer.errors import UsageError
 from packer.repack.extract import ExtractOptions, Names, safe
 from packer.repack.layouts import LAYOUTS
@@ -96,11 +96,11 @@ def test_stored_images(make_pack: MakePack, tmp_path: Path, kind: str) -> None:
     assert facts(again(report, tmp_path / "again.lmdb")) == facts(pack)
 
 
-def voc_pack(tmp_path: Path) -> Path:
+def voc_pack(tmp_path: Path, difficult: int = 1) -> Path:
     source = draw_voc(tmp_path / "voc", 7)
     for file in (source / "Annotations").iterdir():
         text = file.read_text().replace("<xmax>12.0", "<xmax>12.3")
-        file.write_text(text.replace("<difficult>0", "<pose>Left &amp; up</pose><difficult>1"))
+        file.write_text(text.replace("<difficult>0", f"<pose>Left &amp; up</pose><difficult>{difficult}"))
     return build(source, tmp_path / "voc.lmdb")
 
 
@@ -108,24 +108,105 @@ ORIGINALS = frozenset(("box_fields.voc_bndbox", "box_fields.category_id", "box_f
 """What a layout adds or leaves out without a word: the numbers of its own files."""
 
 
+FLAGS = frozenset(("box_fields.iscrowd", "box_fields.difficult", "box_fields.ignore"))
+"""Those of ignored regions: a layout has one of them."""
+
+
 @pytest.mark.parametrize(
     ("layout", "lost"),
     [
         ("voc", set()),
-        ("yolo", {"difficult", "truncated", "occluded", "pose", "voc_bndbox"}),
-        ("coco", {"difficult", "truncated", "occluded", "pose"}),
+        ("yolo", {"truncated", "occluded", "pose", "voc_bndbox"}),
+        ("coco", {"difficult, but as ignore", "truncated", "occluded", "pose"}),
         ("list", {"pose"}),
     ],
 )
 def test_boxes(tmp_path: Path, layout: str, lost: set[str]) -> None:
-    pack = voc_pack(tmp_path)
+    pack = voc_pack(tmp_path, difficult=int(layout != "yolo"))
     report = extract(pack, tmp_path / "out", layout)
     assert set(report.lost) == {f"box_fields.{name}" for name in lost}
     new = again(report, tmp_path / "again.lmdb")
-    without = ORIGINALS | frozenset(report.lost) | {"box_fields.iscrowd"}
+    without = ORIGINALS | frozenset(report.lost) | (frozenset() if layout in ("voc", "list") else FLAGS)
     assert facts(new, without) == facts(pack, without) and open_pack(new).classes == open_pack(pack).classes
     if layout == "voc":
         assert facts(new) == facts(pack) and open_pack(new).paths == open_pack(pack).paths
+
+
+PLACES = [[1, 1, 9, 9], [2, 2, 14, 12], [10, 4, 20, 16], [3, 3, 8, 12]]
+MARKS: list[dict[str, tuple[int, ...]]] = [
+    {"iscrowd": (0, 1, 0, 0), "ignore": (0, 0, 0, 1)}, {"difficult": (1, 0, 0, 0), "ignore": (0, 0, 1, 0)}, {},
+    {"ignore": (1, 1, 1, 1)},
+]  # fmt: skip
+
+
+def marked_pack(path: Path, **more: Any) -> Path:
+    """Four boxes in each image, some of them ignored regions; the last is of the class of such without one."""
+    with PackWriter(path, classes=["cat", "dog", "__ignore__"]) as writer:
+        for i, fields in enumerate(MARKS):
+            labels = [0, 1, 0, 2 if i in (0, 3) else 1]
+            writer.write(noise(i, 18, 22), boxes=PLACES, box_labels=labels, box_fields=fields, **more)
+    return path
+
+
+@pytest.mark.parametrize("layout", ["voc", "coco", "list", "dota"])
+def test_ignored_regions_stay_what_they_are(tmp_path: Path, layout: str) -> None:
+    pack = marked_pack(tmp_path / "p.lmdb")
+    report = extract(pack, tmp_path / "out", layout)
+    one_flag = {"voc": "difficult", "dota": "difficult", "coco": "ignore", "list": ""}[layout]
+    others = {"iscrowd", "ignore", "difficult"} - {one_flag} - ({"iscrowd"} if layout == "coco" else set())
+    assert set(report.lost) == {f"box_fields.{name}, but as {one_flag}" for name in others if one_flag}
+    new = again(report, tmp_path / "again.lmdb")
+    found, wanted = ([o.annotation(i).ignored.tolist() for i in range(4)] for o in (open_pack(new), open_pack(pack)))
+    assert found == wanted == [[False, True, False, True], [True, False, True, False], [False] * 4, [True] * 4]
+
+
+@pytest.mark.parametrize("what", ["boxes", "corners", "polygons"])
+def test_ignored_regions_are_left_out_of_yolo(tmp_path: Path, what: str) -> None:
+    """A trainer would learn them; Ultralytics' converters of VOC and COCO leave them out, too."""
+    rings = [[[x1, y1], [x2, y1], [x2, y2], [x1, y2]] for x1, y1, x2, y2 in PLACES]
+    more = {"boxes": {}, "corners": {"obb": rings}, "polygons": {"polygons": rings}}[what]
+    report = extract(marked_pack(tmp_path / "p.lmdb", **more), tmp_path / "out", "yolo")
+    assert report.lost == {"ignored regions, which are left out": 8}
+    files = sorted((tmp_path / "out" / "labels").iterdir())
+    assert [[int(line.split()[0]) for line in file.read_text().splitlines()] for file in files] == [
+        [0, 0], [1, 1], [0, 1, 0, 1], [],
+    ]  # fmt: skip
+    assert "__ignore__" not in (tmp_path / "out" / "data.yaml").read_text()
+    new = open_pack(again(report, tmp_path / "again.lmdb"))
+    assert new.classes == ["cat", "dog"]
+    boxes = [new.annotation(i).boxes for i in range(4)]
+    np.testing.assert_allclose(boxes[0], [PLACES[0], PLACES[2]], atol=1e-4)
+    np.testing.assert_allclose(boxes[2], PLACES, atol=1e-4)
+
+
+def test_oriented_boxes_in_a_list(tmp_path: Path) -> None:
+    corners = np.array([[[6, 2], [10, 6], [6, 10], [2, 6]], [[3, 3], [9, 4], [8, 11], [2, 10]]], np.float32)
+    boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    with PackWriter(tmp_path / "p.lmdb", classes=["cat", "big dog"]) as writer:
+        writer.write(noise(0, 18, 22), boxes=boxes, box_labels=[1, 0], obb=corners, box_fields={"ignore": (0, 1)})
+        writer.write(noise(1, 18, 22), boxes=boxes[:1], box_labels=[0])  # its box becomes corners
+    report = extract(tmp_path / "p.lmdb", tmp_path / "out", "list")
+    assert not report.lost and "x1 y1 x2 y2 x3 y3 x4 y4 class ignore" in " ".join(report.build)
+    new = open_pack(again(report, tmp_path / "again.lmdb"))
+    first, second = new.annotation(0), new.annotation(1)
+    assert np.array_equal(first.obb, corners) and np.array_equal(first.boxes, boxes)
+    assert first.ignored.tolist() == [False, True] and [new.classes[i] for i in first.box_labels] == ["big dog", "cat"]
+    assert np.array_equal(second.boxes, boxes[:1]) and second.obb[0].tolist() == [[2, 2], [10, 2], [10, 10], [2, 10]]
+
+
+@pytest.mark.parametrize("layout", ["voc", "yolo", "coco", "list", "dota"])
+def test_folders_of_splits_become_one_pack_again(tmp_path: Path, layout: str) -> None:
+    source = draw_voc(tmp_path / "voc", 2)
+    for part in ("train", "val"):
+        for folder, stem in (("JPEGImages", "001.jpg"), ("Annotations", "001.xml")):
+            (source / folder / part).mkdir()
+            if part == "val":
+                os.rename(source / folder / stem, source / folder / part / stem)
+    for folder, stem in (("JPEGImages", "000.jpg"), ("Annotations", "000.xml")):
+        os.rename(source / folder / stem, source / folder / "train" / stem)
+    pack = build(source, tmp_path / "p.lmdb", split="all")
+    report = extract(pack, tmp_path / "out", layout)
+    assert len(open_pack(again(report, tmp_path / "again.lmdb"))) == len(open_pack(pack)) == 2
 
 
 def test_resized_boxes_are_those_of_the_pack(tmp_path: Path) -> None:
@@ -134,7 +215,7 @@ def test_resized_boxes_are_those_of_the_pack(tmp_path: Path) -> None:
     for layout in ("voc", "yolo", "coco", "list"):
         report = extract(pack, tmp_path / f"{layout}-out", layout)
         new = again(report, tmp_path / f"{layout}.lmdb")
-        without = ORIGINALS | frozenset(report.lost) | {"box_fields.iscrowd"}
+        without = ORIGINALS | frozenset(report.lost) | FLAGS
         assert facts(new, without) == facts(pack, without)
 
 
@@ -181,11 +262,15 @@ def test_yolo_keypoints_and_polygons(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "data.yaml").read_text().endswith("kpt_shape: [3, 3]\n")
     without = ORIGINALS | {"polygons", "box_fields.rle", "box_fields.iscrowd"}
     new = again(report, tmp_path / "again.lmdb", "--boxes", "clip")
-    assert facts(new, without) == facts(pack, without)
+    found, wanted = facts(new, without), facts(pack, without)
+    assert report.lost["ignored regions, which are left out"] == 1
+    wanted["000"][2].update({name: wanted["000"][2][name][:1] for name in ("boxes", "names", "keypoints")})  # a crowd
+    assert found == wanted
 
     plain = json.loads(changed)
     for one in plain["annotations"]:
         del one["keypoints"], one["num_keypoints"]
+        one["iscrowd"] = 0
         one["segmentation"] = one["segmentation"] if isinstance(one["segmentation"], list) else []
     plain["categories"] = [{"id": c["id"], "name": c["name"]} for c in plain["categories"]]
     (tmp_path / "c" / "instances.json").write_text(json.dumps(plain))
@@ -342,7 +427,7 @@ def test_odd_names(tmp_path: Path, layout: str) -> None:
     pack = build(source, tmp_path / "p.lmdb")
     report = extract(pack, tmp_path / "out", layout)
     new = again(report, tmp_path / "again.lmdb")
-    without = ORIGINALS | frozenset(report.lost) | {"box_fields.iscrowd"}
+    without = ORIGINALS | frozenset(report.lost) | FLAGS
     found, wanted = facts(new, without), facts(pack, without)
     if layout == "coco":  # JSON holds no other bytes than those of UTF-8
         odd = next(name for name in wanted if name.startswith("\udcff"))

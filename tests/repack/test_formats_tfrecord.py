@@ -50,6 +50,14 @@ def test_detection(tmp_path: Path) -> None:
     assert pack.paths == ["0.jpg", "1.jpg"] and set(pack.manifest.fields) >= {"boxes", "box_labels"}
 
 
+@pytest.mark.parametrize("name", ["is_crowd", "group_of"])
+def test_crowds_are_ignored_regions(tmp_path: Path, name: str) -> None:
+    """As TensorFlow's scripts write those of COCO and Open Images."""
+    rows = [detection(0, **{f"image/object/{name}": [1, 0], "image/object/difficult": [0, 0]})]
+    annotation = adopted(write_tfrecord(tmp_path / "a.tfrecord", rows)).annotation(0)
+    assert annotation.box_fields["iscrowd"] == (1, 0) and annotation.ignored.tolist() == [True, False]
+
+
 @pytest.mark.parametrize(
     ("features", "columns", "expected"),
     [

@@ -91,6 +91,46 @@ def test_via(make_tree: MakeTree, kind: str) -> None:
     assert any("1 circle" in note for note in source.notes)
 
 
+def via_3(regions: dict[str, Any], **more: Any) -> str:
+    """A project of version 3: two images; attributes that are chosen, checked, written, and of the image."""
+    attributes = {
+        "1": {"aname": "class", "anchor_id": "FILE1_Z0_XY1", "type": 4, "options": {"0": "big dog", "1": "cat"}},
+        "2": {"aname": "parts", "anchor_id": "FILE1_Z0_XY1", "type": 2, "options": {"0": "tail", "1": "ear"}},
+        "3": {"aname": "caption", "anchor_id": "FILE1_Z0_XY0", "type": 1, "options": {}},
+    }
+    return json.dumps({
+        "project": {"pid": "__VIA_PROJECT_ID__", "pname": "x", "vid_list": ["1", "2"]}, "config": {},
+        "attribute": attributes,
+        "file": {str(i): {"fid": i, "fname": f"{name}.jpg", "type": 2, "src": ""} for i, name in ((1, "a"), (2, "b"))},
+        "view": {"1": {"fid_list": [1]}, "2": {"fid_list": ["2"]}}, "metadata": regions, **more,
+    })  # fmt: skip
+
+
+def test_via_3(make_tree: MakeTree) -> None:
+    regions = {
+        "1_a": {"vid": "1", "flg": 0, "z": [], "xy": [2, 3, 4, 10, 6], "av": {"1": "0", "2": "0,1"}},
+        "1_b": {"vid": "1", "flg": 0, "z": [], "xy": [7, 1, 2, 9, 2, 9.5, 8, 1, 7], "av": {"1": "1", "2": ""}},
+        "1_c": {"vid": "1", "flg": 0, "z": [], "xy": [4, 9, 9, 4, 5, 0], "av": {"1": "1"}},
+        "1_d": {"vid": "1", "flg": 0, "z": [], "xy": [], "av": {"3": "two"}},
+    }
+    source = opened(make_tree({"a.jpg": "", "b.jpg": "", "project.json": via_3(regions)}))
+    found = source.annotate(b"a.jpg")
+    assert found.boxes == ((3, 4, 13, 10), (1, 2, 9.5, 8)) and found.box_labels == ("big dog", "cat")
+    assert found.polygons is not None and found.polygons[1] == ((1, 2), (9, 2), (9.5, 8), (1, 7))
+    assert found.box_fields == {"parts": (["tail", "ear"], None)} and found.extras == {"caption": "two"}
+    assert source.annotate(b"b.jpg").boxes == () and any("1 ellipse" in note for note in source.notes)
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    ({"z": [1.5, 3]}, "1_a is of a video"), ({"vid": "7"}, "1_a is of a video"), ({"xy": [2, 3, 4]}, "is not as VIA 3"),
+    ({"xy": [77, 3]}, "is not as VIA 3 writes images: 77"),
+])  # fmt: skip
+def test_bad_projects_of_via_3(make_tree: MakeTree, change: dict[str, Any], problem: str) -> None:
+    region = {"vid": "1", "flg": 0, "z": [], "xy": [2, 3, 4, 10, 6], "av": {"1": "0"}, **change}
+    with pytest.raises(UsageError, match=f"project.json: .*{problem}"):
+        opened(make_tree({"a.jpg": "", "b.jpg": "", "project.json": via_3({"1_a": region})}))
+
+
 def test_via_without_an_attribute_that_is_the_class(make_tree: MakeTree) -> None:
     regions = [{"shape_attributes": RECT, "region_attributes": {"color": "red", "size": "big"}}]
     content = {"a.jpg9": {"filename": "a.jpg", "size": 9, "regions": regions, "file_attributes": {}}}
@@ -238,6 +278,36 @@ def test_json_min_of_label_studio(make_tree: MakeTree) -> None:
     assert source.tags == ("indoor", "p", "q") and found.tags == (True, True, True)
 
 
+def studio_table(rows: list[dict[str, Any]]) -> str:
+    """Columns are sorted, as Label Studio writes them; what is no text is JSON."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, sorted({name for row in rows for name in row}))
+    writer.writeheader()
+    writer.writerows({k: v if isinstance(v, str) else json.dumps(v) for k, v in row.items()} for row in rows)
+    return file.getvalue()
+
+
+def test_the_table_of_label_studio(make_tree: MakeTree) -> None:
+    """It was no list, because uploads have other names, and its images were packed without labels."""
+    size = {"original_width": 200, "original_height": 100}
+    rows = [
+        {"image": f"/data/upload/1/0a1b2c3d-{name}.jpg", "id": i, "box": [{**BOX, "rectanglelabels": [kind], **size}],
+         "choice": "indoor", "patient": f"p{i}", "many": {"choices": ["p", "q"]}, "annotator": 1, "annotation_id": i,
+         "created_at": f"2024-0{i}", "updated_at": f"2024-0{i}", "lead_time": 1.5}
+        for i, (name, kind) in enumerate([("a", "dog"), ("b", "cat")], 1)
+    ]  # fmt: skip
+    rows.append({**rows[0], "box": [{**BOX, "rectanglelabels": ["cow"], **size}], "updated_at": "2024-09"})
+    tree = make_tree({"a.jpg": "", "b.jpg": "", "project-1.csv": studio_table(rows)})
+    source = opened(tree)
+    one, other = source.annotate(b"a.jpg"), source.annotate(b"b.jpg")
+    assert one.boxes is not None and near(one.boxes, [(20, 20, 80, 60)])
+    assert (one.box_labels, other.box_labels) == (("cow",), ("cat",))  # the newest of two annotators
+    assert source.tags == ("indoor", "p", "q") and one.tags == other.tags == (True, True, True)
+    notes = "; ".join(source.notes)
+    assert "read as choices: choice" in notes and "may be no results: patient" in notes
+    assert "1 image has several annotations" in notes
+
+
 @pytest.mark.parametrize(("value", "problem"), [
     ({**BOX, "rectanglelabels": ["a", "b"]}, "several labels: a, b"), ({**BOX, "x": "1"}, "is not a coordinate"),
     ({"points": [[1, 2, 3]], "polygonlabels": ["a"]}, "too many values"), ([], "is not as Label Studio writes it"),
@@ -367,7 +437,6 @@ def test_a_kind_that_finds_no_label_of_any_image(
 LEFT_OVER = {
     "V7": ("all.json", '{"schema_ref": "https://darwin-public", "item": {"name": "%s.jpg"}}\n'),
     "Labelbox": ("export.ndjson", '{"data_row": {"external_id": "%s.jpg"}}\n'),
-    "VIA 3": ("via.json", '{"project": {"vid_list": []}, "file": {"1": {"fname": "%s.jpg"}}}\n'),
 }
 
 
@@ -394,3 +463,168 @@ def test_equal_names_in_the_subsets_of_a_project_of_cvat(make_tree: MakeTree) ->
     for name, box in parts.items():
         assert source.annotate(f"images/{name}/frame_000000.jpg".encode()).boxes == (box,)
     assert list(source.unmatched_labels()) == []
+
+
+# -- LabelMe, and attributes that are flags
+
+
+def labelme_of(*shapes: dict[str, Any]) -> str:
+    return json.dumps({"version": "5.5.0", "flags": {}, "shapes": shapes, "imagePath": "a.jpg", "imageData": None})
+
+
+def test_what_shapes_of_labelme_say_besides_their_place(make_tree: MakeTree) -> None:
+    """Flags of version 5; what X-AnyLabeling adds: difficult, attributes, turned rectangles."""
+    corners = [[6, 2], [10, 6], [6, 10], [2, 6]]
+    shapes = [
+        {"label": "dog", "points": [[1, 2], [9, 8]], "shape_type": "rectangle", "group_id": 3, "description": "old",
+         "flags": {"wet": True, "crowd": False}, "difficult": True, "attributes": {"color": "red"}},
+        {"label": "cat", "points": corners, "shape_type": "rotation", "group_id": None, "description": "",
+         "flags": {}, "difficult": False, "attributes": {}},
+    ]  # fmt: skip
+    found = opened(make_tree({"a.jpg": "", "a.json": labelme_of(*shapes)}), "labelme").annotate(b"a.jpg")
+    assert found.boxes == ((1, 2, 9, 8), (2, 2, 10, 10)) and found.obb is not None
+    assert found.obb[1] == tuple(map(tuple, corners))
+    assert found.box_fields == {
+        "group": (3, None), "wet": (1, None), "crowd": (0, None), "color": ("red", None), "difficult": (1, 0),
+        "description": ("old", None),
+    }  # fmt: skip
+
+
+def cvat_of(*boxes: str) -> str:
+    drawn = "".join(
+        f'<box label="dog" occluded="0" xtl="{i}" ytl="1" xbr="{i + 5}" ybr="9">{text}</box>'
+        for i, text in enumerate(boxes)
+    )
+    tag = '<tag label="street"><attribute name="weather">rain</attribute><attribute name="points">7</attribute></tag>'
+    image = f'<image id="0" name="a.jpg" width="40" height="30">{drawn}{tag}</image>'
+    return f"<annotations><version>1.1</version>{image}</annotations>"
+
+
+def attribute(name: str, value: str) -> str:
+    return f'<attribute name="{name}">{value}</attribute>'
+
+
+def test_attributes_of_tags_of_cvat(make_tree: MakeTree) -> None:
+    found = opened(make_tree({"a.jpg": "", "a.xml": cvat_of("")}), "cvat").annotate(b"a.jpg")
+    assert found.label == "street" and found.extras == {"weather": "rain", "points": "7"}
+
+
+def test_attributes_that_are_called_like_flags(make_tree: MakeTree) -> None:
+    """Text in them made each box an ignored region, and packs that no loader read."""
+    texts = ["yes", "No", "true", "false", "1", ""]
+    boxes = [attribute("difficult", text) + attribute("truncated", "25%") for text in texts]
+    source = opened(make_tree({"a.jpg": "", "a.xml": cvat_of(*boxes, "")}), "cvat")
+    fields = source.annotate(b"a.jpg").box_fields
+    assert fields["difficult"] == (1, 0, 1, 0, 1, 0, 0)
+    assert fields["truncated_value"] == ("25%",) * 6 + (None,) and "truncated" not in fields
+    assert any('truncated has values such as "25%"' in note for note in source.notes)
+
+
+def test_a_flag_that_is_no_number_is_a_bad_label(tmp_path: Any) -> None:
+    from packer import PackWriter, open_pack
+
+    image = np.zeros((20, 20, 3), np.uint8)
+    with PackWriter(tmp_path / "p.lmdb", classes=["dog"]) as writer:
+        with pytest.raises(BadLabel, match='difficult of box 1 is "no", not a whole number'):
+            writer.write(image, boxes=[[1, 1, 9, 9]], box_labels=[0], box_fields={"difficult": ("no",)})
+        writer.write(image, boxes=[[1, 1, 9, 9]] * 2, box_labels=[0, 0], box_fields={"ignore": (None, True)})
+        others = {"is_crowd": (0, True), "is_difficult": ("a", "b")}
+        writer.write(image, boxes=[[1, 1, 9, 9]] * 2, box_labels=[0, 0], box_fields=others)
+    pack = open_pack(tmp_path / "p.lmdb")
+    assert [pack.annotation(i).ignored.tolist() for i in range(2)] == [[False, True]] * 2
+    assert pack.annotation(1).box_fields == {"iscrowd": (0, 1), "is_difficult": ("a", "b")}
+
+
+def test_points_of_other_classes_in_each_image_are_left_out(make_tree: MakeTree) -> None:
+    """Images with points of other classes were bad labels, which nobody could mend."""
+    place = {"x": 50, "y": 50, "width": 1}
+    tasks = [
+        task([result(0, {**place, "keypointlabels": [name]}), result(1, {**BOX, "rectanglelabels": ["dog"]})],
+             f"/data/upload/3/0a1b2c3d-{image}.jpg")
+        for image, name in (("a", "ant"), ("b", "bee"), ("c", "cow"))
+    ]  # fmt: skip
+    source = studio(make_tree, *tasks, names=("a.jpg", "b.jpg", "c.jpg"))
+    for image in (b"a.jpg", b"b.jpg", b"c.jpg"):
+        found = source.annotate(image)
+        assert found.landmarks is None and found.box_labels == ("dog",)
+    assert any("left out, because packer has no field for them: 3 points" in note for note in source.notes)
+
+
+def test_datasets_of_supervisely_are_no_classes(make_tree: MakeTree) -> None:
+    label = {"size": {"width": 40, "height": 30}, "tags": [], "objects": [], "description": ""}
+    box = {"classTitle": "dog", "geometryType": "rectangle", "points": {"exterior": [[3, 4], [9, 8]], "interior": []}}
+    files = {"meta.json": '{"classes": [], "tags": []}'}
+    for folder in ("one", "two"):
+        for stem in "abc":
+            text = json.dumps({**label, "objects": [box]})
+            files |= {f"{folder}/img/{stem}.jpg": "", f"{folder}/ann/{stem}.jpg.json": text}
+    found = opened(make_tree(files)).annotate(b"two/img/b.jpg")
+    assert found.boxes == ((3, 4, 10, 9),) and found.label is None
+
+
+# -- Datumaro's own JSON
+
+
+def datumaro(items: dict[str, list[dict[str, Any]]], **more: Any) -> str:
+    labels = [{"name": name, "parent": "", "attributes": []} for name in ("dog", "cat", "street")]
+    listed = [
+        {"id": stem, "annotations": notes, "attr": {"frame": 3}, "image": {"path": f"{stem}.jpg", "size": [30, 40]}}
+        for stem, notes in items.items()
+    ]
+    return json.dumps(
+        {"info": {}, "categories": {"label": {"labels": labels, "attributes": []}}, "items": listed, **more}
+    )
+
+
+def note(kind: str, label: int | None = 0, **more: Any) -> dict[str, Any]:
+    return {"id": 0, "type": kind, "attributes": {}, "group": 0, "label_id": label, "z_order": 0, **more}
+
+
+def test_json_of_datumaro(make_tree: MakeTree) -> None:
+    """No library is needed, and none of what CVAT exports so is lost or moved."""
+    mask = {"counts": [0, 2, 28, 2, 28 + 30 * 38], "size": [30, 40]}
+    notes = [
+        note("bbox", bbox=[3, 4, 10, 6], group=2, attributes={"occluded": True, "rotation": 0.0, "color": "red"}),
+        note("bbox", 1, bbox=[10, 10, 20, 10], attributes={"occluded": False, "rotation": 90.0, "is_crowd": False}),
+        note("polygon", points=[1, 2, 9, 2, 9.5, 8]), note("mask", 1, rle=mask), note("polyline", points=[1, 2, 3, 4]),
+        note("label", 2), note("points", points=[5, 6, 7, 8.5]),
+    ]  # fmt: skip
+    files = {"images/train/a.jpg": "", "images/val/a.jpg": "", "annotations/train.json": datumaro({"a": notes}),
+             "annotations/val.json": datumaro({"a": []})}  # fmt: skip
+    source = opened(make_tree(files), instance_masks=True)
+    found, other = source.annotate(b"images/train/a.jpg"), source.annotate(b"images/val/a.jpg")
+    assert found.box_labels == ("dog", "cat", "dog", "cat") and found.label == "street" and found.image_size == (40, 30)
+    assert near(found.boxes, [(3, 4, 13, 10), (15, 5, 25, 25), (1, 2, 9.5, 8), (0, 0, 2, 2)])
+    assert found.obb is not None and near(found.obb[1], [(25, 5), (25, 25), (15, 25), (15, 5)])
+    assert found.landmarks == ((5, 6), (7, 8.5)) and found.extras == {"frame": 3} and other.boxes == ()
+    assert found.rles is not None and found.rles[3]["size"] == [30, 40]
+    assert found.box_fields["color"] == ("red", None, None, None) and found.box_fields["occluded"] == (1, 0, 0, 0)
+    assert found.box_fields["group"] == (2, None, None, None) and any("1 polyline" in text for text in source.notes)
+
+
+@pytest.mark.parametrize("bad", [
+    note("bbox", 7, bbox=[1, 2, 3, 4]), note("bbox", -1, bbox=[1, 2, 3, 4]), note("bbox", bbox=[1, 2, 3]),
+    note("polygon", points=["x"]), {"type": "bbox"},
+    note("mask", rle={"counts": [1], "size": [30, 40]}),
+])  # fmt: skip
+def test_bad_items_of_datumaro(make_tree: MakeTree, bad: dict[str, Any]) -> None:
+    tree = make_tree({"a.jpg": "", "b.jpg": "", "default.json": datumaro({"a": [bad], "b": []})})
+    source = opened(tree, "datumaro", instance_masks=True)
+    with pytest.raises(BadLabel, match=r"default.json: item 1: is not as Datumaro writes it"):
+        source.annotate(b"a.jpg")
+    assert source.annotate(b"b.jpg").box_labels in ((), None)
+
+
+def test_keypoints_of_datumaro(make_tree: MakeTree) -> None:
+    elements = [note("points", None, points=[4, 5, 0, 0], visibility=[2, 0]), note("points", None, points=[6, 7])]
+    source = opened(make_tree({"a.jpg": "", "default.json": datumaro({"a": [note("skeleton", elements=elements)]})}))
+    found = source.annotate(b"a.jpg")
+    assert found.keypoints == (((4, 5, 2), (0, 0, 0), (6, 7, 2)),) and found.boxes == ((4, 5, 6, 7),)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"categories": {"label": {"labels": [{}]}}, "items": []}', '{"dm_format_version": "1.0"}']
+)
+def test_files_that_are_not_as_datumaro_writes_them(make_tree: MakeTree, text: str) -> None:
+    with pytest.raises(UsageError, match=r"default.json.* is not as Datumaro writes it"):
+        opened(make_tree({"a.jpg": "", "default.json": text}), "datumaro")

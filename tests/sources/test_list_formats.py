@@ -317,3 +317,62 @@ def test_the_splits_of_automl_vision(make_tree, last, splits):
     assert {*ListSource.splits(tree, options)} == {*splits}
     packed_together = f"packed together: {', '.join(sorted(('TRAIN', 'VALIDATE', last)))}"
     assert any(packed_together in note for note in ListSource(tree, options).notes)
+
+
+QUADS = ((6, 2, 10, 6, 6, 10, 2, 6), (3, 3, 9, 4, 8, 11, 2, 10))
+
+
+def quad(values):
+    return tuple(zip(values[::2], values[1::2], strict=True))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_corners_of_oriented_boxes(read, first):
+    """x1 y1 x2 y2 are no corners of a box where a third and a fourth point follow."""
+    head = ",".join(f"{axis}{i + first}" for i in range(4) for axis in "xy")
+    rows = [f"a.jpg,{','.join(map(str, values))},{name}\n" for values, name in zip(QUADS, ("cat", "dog"), strict=True)]
+    text = f"image,{head},class\n{''.join(rows)}b.jpg,{','.join(map(str, QUADS[0]))},cat\n"
+    source, found = read(photos("a.jpg", "b.jpg") | {"boxes.csv": text}, "boxes.csv")
+    assert 'boxes.csv: --columns "path x1 y1 x2 y2 x3 y3 x4 y4 class"' in source.notes
+    assert found["a.jpg"].obb == tuple(map(quad, QUADS)) and found["a.jpg"].box_labels == ("cat", "dog")
+    assert found["a.jpg"].boxes == ((2, 2, 10, 10), (2, 3, 9, 11))
+    assert found["b.jpg"].obb == (quad(QUADS[0]),) and found["b.jpg"].boxes == ((2, 2, 10, 10),)
+
+
+@pytest.mark.parametrize(("columns", "text"), [
+    ("path x1 y1 x2 y2 x3 y3 x4 y4 class difficult", "a.jpg {} cat 0\na.jpg {} dog 2\n"),
+    ("path (x1 y1 x2 y2 x3 y3 x4 y4 class difficult)*", "a.jpg {} cat 0 {} dog 2\n"),
+    ("path [class x1 y1 x2 y2 x3 y3 x4 y4]", 'a.jpg,"cat {} dog {}"\n'),
+])  # fmt: skip
+def test_corners_by_columns(read, columns, text):
+    text = text.format(*(" ".join(map(str, values)) for values in QUADS))
+    _, found = read(photos("a.jpg") | {"boxes.txt": text}, "boxes.txt", columns=columns)
+    assert found["a.jpg"].obb == tuple(map(quad, QUADS)) and found["a.jpg"].box_labels == ("cat", "dog")
+    assert found["a.jpg"].box_fields == ({} if "[" in columns else {"difficult": (0, 2)})
+
+
+def test_four_points_may_be_landmarks(read):
+    row = f"a.jpg,{','.join(map(str, QUADS[0]))},cat\n"
+    text = f"image,x1,y1,x2,y2,x3,y3,x4,y4,class\n{row}"
+    with pytest.raises(UsageError) as error:
+        read(photos("a.jpg") | {"points.csv": text}, "points.csv")
+    assert "may be the corners of a box, or four landmarks" in str(error.value)
+    for columns in ("path x1 y1 x2 y2 x3 y3 x4 y4 class", "path x y x y x y x y label"):
+        assert f'"{columns}"' in str(error.value)
+        _, found = read(photos("a.jpg") | {"points.csv": text}, "points.csv", columns=columns)
+        assert quad(QUADS[0]) in (found["a.jpg"].landmarks, (found["a.jpg"].obb or [()])[0])
+
+
+def test_numbered_points_are_no_box(read):
+    """The first two of five points were taken for the corners of a box."""
+    text = "image,x1,y1,x2,y2,x3,y3,x4,y4,x5,y5\na.jpg,1,2,3,4,5,6,7,8,9,10\nb.jpg,1,2,3,4,5,6,7,8,9,11\n"
+    _, found = read(photos("a.jpg", "b.jpg") | {"points.csv": text}, "points.csv")
+    assert found["a.jpg"].boxes is None and found["a.jpg"].landmarks == ((1, 2), (3, 4), (5, 6), (7, 8), (9, 10))
+
+
+def test_a_header_names_the_tags_before_boxes(read):
+    text = "path,sunny,wet\na.jpg,1,0,1,2,30,40,cat,5,6,20,30,dog\nb.jpg,0,1,1,2,30,40,cat\n"
+    columns = "path tag*2 (xmin ymin xmax ymax class)*"
+    source, found = read(photos("a.jpg", "b.jpg") | {"all.csv": text}, "all.csv", columns=columns)
+    assert source.tags == ("sunny", "wet") and found["a.jpg"].tags == (True, False)
+    check_boxes(found, "a.jpg", "b.jpg")

@@ -278,6 +278,12 @@ def test_what_labelme_calls_ignored_is(read):
     assert found["a.jpg"].box_fields == {"ignore": (0, 1)}
 
 
+def test_invalid_faces_of_wider_face_are_ignored(read):
+    text = "a.jpg\n2\n1 2 3 4 0 0 0 0 0 0\n5 6 7 8 2 0 0 1 0 0\n"
+    _, found = read({"a.jpg": "", "wider_face_val_bbx_gt.txt": text}, "widerface")
+    assert found["a.jpg"].box_fields["invalid"] == found["a.jpg"].box_fields["ignore"] == (0, 1)
+
+
 @pytest.mark.parametrize("kind", ["kitti", "visdrone", "icdar", "bdd100k", "crowdhuman", "openimages"])
 def test_a_kind_that_is_not_there_stops(make_tree, kind):
     with pytest.raises(UsageError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,3 +154,27 @@ def test_a_rotated_box_of_cvat(make_tree):
     (xs, ys) = zip(*found.obb[0], strict=True)
     assert found.boxes == ((min(xs), min(ys), max(xs), max(ys)), (10, 20, 30, 26))
     assert open_source("cvat", make_tree({"a.xml": cvat("0.0")}), SourceOptions()).annotate(b"a.jpg").obb is None
+
+
+VOC = """<annotation><size><width>40</width><height>30</height></size>{}</annotation>"""
+THING = """<object><name>dog</name><bndbox><xmin>11</xmin><ymin>11</ymin><xmax>30</xmax><ymax>20</ymax></bndbox>
+<attributes><attribute><name>rotation</name><value>{}</value></attribute></attributes></object>"""
+
+
+@pytest.mark.parametrize("kind", ["coco", "voc"])
+def test_turned_boxes_that_cvat_exports_as_other_kinds(make_tree, kind):
+    """Their bbox is the one before the turn: it was packed as if it were the object's."""
+    degrees = (90.0, 0.0)
+    objects = [
+        {"id": i, "image_id": 1, "category_id": 1, "bbox": [10, 10, 20, 10], "area": 200, "iscrowd": 0,
+         "segmentation": [], "attributes": {"occluded": False, "rotation": angle}}
+        for i, angle in enumerate(degrees, 1)
+    ]  # fmt: skip
+    coco = {"images": [{"id": 1, "file_name": "a.jpg", "width": 40, "height": 30}], "annotations": objects,
+            "categories": [{"id": 1, "name": "dog"}]}  # fmt: skip
+    files = {"coco": {"all.json": json.dumps(coco)}, "voc": {"a.xml": VOC.format("".join(map(THING.format, degrees)))}}
+    tree = make_tree({"a.jpg": "", **files[kind]})
+    found = open_source(kind, tree, SourceOptions()).annotate(b"a.jpg")
+    np.testing.assert_allclose(found.boxes, [(15, 5, 25, 25), (10, 10, 30, 20)], atol=1e-9)
+    np.testing.assert_allclose(found.obb[0], [(25, 5), (25, 25), (15, 25), (15, 5)], atol=1e-9)
+    np.testing.assert_allclose(found.obb[1], [(10, 10), (30, 10), (30, 20), (10, 20)], atol=1e-9)

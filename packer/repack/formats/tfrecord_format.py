@@ -39,7 +39,11 @@ TEXTS = (b"image/class/text", b"class_name", b"label_name", b"class_text")
 SIZES = ((b"image/height", b"height"), (b"image/width", b"width"), (b"image/channels", b"depth", b"channels"))
 BOX = tuple(b"image/object/bbox/" + side for side in (b"xmin", b"ymin", b"xmax", b"ymax"))
 BOX_LABEL, BOX_TEXT = b"image/object/class/label", b"image/object/class/text"
-FLAGS = (b"difficult", b"truncated", b"occluded")
+FLAGS = {
+    b"difficult": "difficult", b"truncated": "truncated", b"occluded": "occluded", b"is_crowd": "iscrowd",
+    b"group_of": "iscrowd",
+}  # fmt: skip
+"""Flags of objects, in TensorFlow's detection (create_coco_tf_record.py, create_oid_tf_record.py) -> box fields."""
 BYTES, FLOATS, INTEGERS = 1, 2, 3
 LOOKED_AT = 64
 """Examples among which masks are looked for."""
@@ -174,7 +178,7 @@ def _likelihood(name: bytes) -> int:
 
 def _flags(data: memoryview, features: Mapping[bytes, Feature], count: int) -> dict[str, tuple[int, ...]]:
     found = {name: features.get(b"image/object/" + name) for name in FLAGS}
-    values = {name.decode(): tuple(numbers_in(data, *place)) for name, place in found.items() if place is not None}
+    values = {FLAGS[name]: tuple(numbers_in(data, *place)) for name, place in found.items() if place is not None}
     return {name: numbers for name, numbers in values.items() if len(numbers) == count}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
 from packer.images.masks import encode_mask, voc_palette, with_palette
-from packer.model.annotation import Annotation, Mask, PartSpec
+from packer.model.annotation import NOT_OBJECTS, Annotation, Mask, PartSpec
 from packer.model.fields import FIELDS, INSTANCES, Number
 from packer.sources.mask_files import MASK
 from packer.sources.paths import IMAGE_FOLDERS, quoted_value
@@ -27,7 +27,7 @@ _HOMES = {
     "yolo": "packer.repack.layouts.builtin:YoloLayout",
     "dota": "packer.repack.layouts.oriented:DotaLayout",
     "coco": "packer.repack.layouts.builtin:CocoLayout",
-    "list": "packer.repack.layouts.builtin:ListLayout",
+    "list": "packer.repack.layouts.table:ListLayout",
     "masks": "packer.repack.layouts.builtin:MasksLayout",
 }
 _REGISTRY = Registry(_HOMES, "packer.layouts")
@@ -76,6 +76,8 @@ class Layout:
     """Where masks go."""
     has_palette = False
     """Whether masks have the palette of Pascal VOC, so that people see the classes."""
+    ignored_as = ""
+    """The flag of a box by which it tells ignored regions, `NOT_OBJECTS`, of those in `holds`; "" for none."""
     stems = False
     """Whether two images in a folder must differ in more than their extension."""
 
@@ -175,11 +177,17 @@ class Layout:
             if name == "box_labels" or not field.has(value) or name in self.holds:
                 continue
             if not field.kind.is_numeric:
-                self.lost.update(f"{name}.{member}" for member in value if f"{name}.{member}" not in self.holds)
+                members = (f"{name}.{member}" for member in value)
+                self.lost.update(self._as_written(member) for member in members if member not in self.holds)
             elif isinstance(field.kind, Number) or len(value):
                 self.lost[name] += 1
         if "boxes" in self.holds and annotation.boxes is not None and annotation.box_labels is None:
             self.lost["boxes without a class"] += len(annotation.boxes)
+
+    def _as_written(self, member: str) -> str:
+        """Return what to say of a member that it cannot hold: a flag of ignored regions becomes another one."""
+        is_flag = self.ignored_as and member.removeprefix("box_fields.") in NOT_OBJECTS
+        return f"{member}, but as {self.ignored_as}" if is_flag else member
 
     def write(self, name: bytes | str, data: bytes) -> None:
         """Write a new file below the folder, and the folders above it."""

@@ -1,10 +1,11 @@
-"""The layouts that `packer extract` writes: class folders, a list, Pascal VOC, YOLO and COCO."""
+"""The layouts that `packer extract` writes: class folders, masks, Pascal VOC, YOLO and COCO."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -12,12 +13,12 @@ import numpy as np
 
 from packer.errors import UsageError, option
 from packer.format.manifest import Manifest
-from packer.model.annotation import Annotation
+from packer.model.annotation import IGNORED, NOT_OBJECTS, Annotation
+from packer.model.fields import with_boxes
 from packer.model.rle import decode
 from packer.repack.layouts import Item, Layout, below_images, plain
-from packer.repack.layouts.oriented import corners_in
+from packer.repack.layouts.oriented import corners_in, is_extent
 from packer.sources.coco_objects import PIXEL_CENTER, join_rings, outline
-from packer.sources.list_columns import FLAGS
 from packer.sources.paths import IMAGE_FOLDERS, SPLIT_FOLDER, as_bytes, as_text, quoted_value, stem_of
 from packer.sources.yolo_source import IMAGES_TO_LABELS
 
@@ -77,113 +78,6 @@ class MasksLayout(Layout):
         return b"images/" + below_images(path)
 
 
-FILE = "labels.csv"
-
-
-class ListLayout(Layout):
-    """A CSV file whose columns are those that the pack has: label, landmarks, tags, value, text, boxes with flags."""
-
-    name = "list"
-    needs = frozenset({"label", "boxes", "landmarks", "tags", "value", "extras"})
-
-    def __init__(self, folder: str, manifest: Manifest) -> None:
-        super().__init__(folder, manifest)
-        fields = manifest.fields
-        self._flags = [name for name in FLAGS if f"box_fields.{name}" in fields]
-        self.holds = frozenset({
-            "label", "boxes", "landmarks", "tags", "value", "extras.text", "box_fields.voc_bndbox",
-            *(f"box_fields.{name}" for name in FLAGS),
-        })  # fmt: skip
-        self.labels = f"list:FOLDER/{FILE}"
-        self._lines: list[list[bytes]] = []
-        self._points = self._values = 0
-        self._text = False
-        self._fraction = self._beyond = False
-
-    def add(self, item: Item) -> None:
-        """Keep the line of the image."""
-        annotation, fields = item.annotation, self.manifest.fields
-        for name, what in (("label", "class"), ("value", "value")):
-            if name in fields and getattr(annotation, name) is None:
-                self.lost[f"the {what}, which it does not have: it is not in the list"] += 1
-                return
-        cells = [item.name]
-        cells += [] if annotation.label is None else [as_bytes(self.classes[annotation.label])]
-        if "landmarks" in fields:
-            points = [] if annotation.landmarks is None else annotation.landmarks.tolist()
-            self._points = self._points or len(points)
-            if len(points) != self._points:
-                problem = f"list needs as many landmarks for each image, got {len(points)} and {self._points}"
-                raise UsageError(option("layout"), problem, "choose another layout")
-            cells += [self._number(value) for point in points for value in point]
-        if "tags" in fields:
-            tags = [0] * len(self.manifest.tags) if annotation.tags is None else annotation.tags.tolist()
-            cells += [b"%d" % tag for tag in tags]
-        if annotation.value is not None:
-            self._values = len(annotation.value)
-            cells += [plain(number).encode("ascii") for number in annotation.value]
-        if "extras" in fields:
-            text = annotation.extras.get("text", "")
-            self._text |= bool(text)
-            cells.append(as_bytes(" ".join(str(text).split("\n"))))
-            self.lost["line breaks in a text"] += "\n" in str(text)
-        names = item.class_names(self.classes)
-        for number, box in enumerate(annotation.boxes.tolist() if names and annotation.boxes is not None else []):
-            cells += [*map(self._number, box), as_bytes(names[number])]
-            cells += [b"%d" % _flag(annotation.box_fields.get(flag), number) for flag in self._flags]
-        if annotation.boxes is None and "boxes" in fields:
-            self.lost["the boxes, which are not known: it counts as without any"] += 1
-        self._lines.append(cells)
-
-    def _number(self, value: float) -> bytes:
-        self._fraction |= value != int(value)
-        self._beyond |= not 0 <= value <= 1
-        return plain(value).encode("ascii")
-
-    def close(self) -> None:
-        """Write the list, and say what its columns are."""
-        if self._fraction and not self._beyond:
-            problem = "list cannot hold coordinates that are all from 0 to 1: they would be read as fractions"
-            raise UsageError(option("layout"), problem, "choose another layout")
-        fields = self.manifest.fields
-        head = ["path", *(["label"] if "label" in fields else [])]
-        columns = list(head)
-        if self._points:
-            columns.append(f"(x y)*{self._points}")
-            head += [f"{axis}{number}" for number in range(self._points) for axis in "xy"]
-        if "tags" in fields:
-            columns.append(f"tag*{len(self.manifest.tags)}")
-            head += self.manifest.tags
-        if self._values:
-            columns.append(f"value*{self._values}".removesuffix("*1"))
-            head += [f"value{number}" for number in range(self._values)]
-        if "extras" in fields:
-            place = len(head)
-            head.append("text")
-            columns.append("text" if self._text else "_")
-            if not self._text:  # extras of other names only
-                head, columns = head[:-1], columns[:-1]
-                self._lines = [line[:place] + line[place + 1 :] for line in self._lines]
-        if "boxes" in fields:
-            columns.append(f"({' '.join(['xmin ymin xmax ymax class', *self._flags])})*")
-        lines = [b",".join(map(_cell, line)) + b"\n" for line in self._lines]
-        if "tags" in fields:  # the names in the header are needed
-            lines.insert(0, b",".join(map(_cell, map(as_bytes, head))) + b"\n")
-        self.write(FILE, b"".join(lines))
-        super().close()
-        self.options["columns"] = " ".join(columns)
-
-
-def _flag(values: Any, number: int) -> int:
-    return 0 if values is None or values[number] is None else int(values[number])
-
-
-def _cell(value: bytes) -> bytes:
-    if any(c in value for c in b',";\t') or value != value.strip():
-        return b'"' + value.replace(b'"', b'""') + b'"'
-    return value
-
-
 VOC_FLAGS = ("difficult", "truncated", "occluded")
 IMAGES, LABELS = b"JPEGImages/", b"Annotations/"
 
@@ -198,6 +92,7 @@ class VocLayout(Layout):
     holds = frozenset(
         {"boxes", "box_fields.pose", "box_fields.voc_bndbox", *(f"box_fields.{name}" for name in VOC_FLAGS)}
     )
+    ignored_as = "difficult"
     stems = True
 
     def __init__(self, folder: str, manifest: Manifest) -> None:
@@ -231,8 +126,11 @@ class VocLayout(Layout):
             lines += ["  <object>", f"    <name>{escape(label)}</name>"]
             for field in ("pose", *VOC_FLAGS):
                 values = annotation.box_fields.get(field)
-                if values is not None and values[number] is not None:
-                    lines.append(f"    <{field}>{escape(str(values[number]))}</{field}>")
+                value = None if values is None else values[number]
+                if field == self.ignored_as and annotation.ignored[number]:
+                    value = value or 1
+                if value is not None:
+                    lines.append(f"    <{field}>{escape(str(value))}</{field}>")
             corners = "".join(
                 f"<{tag}>{plain(edge)}</{tag}>"
                 for tag, edge in zip(("xmin", "ymin", "xmax", "ymax"), edges, strict=True)
@@ -257,7 +155,6 @@ def _edges(box: Sequence[float], written: Any) -> Sequence[float]:
 
 
 YOLO_IMAGES = b"images"
-SAME_PX = 0.01
 
 
 class YoloLayout(Layout):
@@ -274,19 +171,26 @@ class YoloLayout(Layout):
         self._points = 0
         self._below = True
         """Whether all images are in the folder images."""
+        self._ids = 0
+        """One more than the largest id of a class that is written."""
         self._oriented = "obb" in manifest.fields and not self._posed
         if self._posed or self._oriented:
             self.holds = frozenset({"boxes", "keypoints" if self._posed else "obb"})
+        self.holds |= {f"box_fields.{name}" for name in NOT_OBJECTS}  # of what is left, none is set
 
     def place(self, path: bytes, annotation: Annotation) -> bytes:
         """Return the path below the folder images, wherever it is in the path."""
         return path if _label_folder(path) else YOLO_IMAGES + b"/" + path
 
     def add(self, item: Item) -> None:
-        """Write the rows of the image."""
-        annotation = item.annotation
-        if annotation.boxes is None or annotation.box_labels is None:
+        """Write the rows of the image. A trainer would learn ignored regions, so they are left out."""
+        if item.annotation.boxes is None or item.annotation.box_labels is None:
             return
+        if (ignored := item.annotation.ignored).any():
+            self.lost["ignored regions, which are left out"] += int(ignored.sum())
+            item = replace(item, annotation=with_boxes(item.annotation, ~ignored))
+        annotation = item.annotation
+        assert annotation.boxes is not None and annotation.box_labels is not None
         size = np.array([item.width, item.height], np.float64)
         lines = []
         for number, label in enumerate(annotation.box_labels.tolist()):
@@ -297,10 +201,11 @@ class YoloLayout(Layout):
             if self._posed:
                 values += self._keypoints(annotation.keypoints, number, size)
             elif len(polygon):
-                if np.abs(np.concatenate([np.min(polygon, axis=0), np.max(polygon, axis=0)]) - box).max() > SAME_PX:
+                if not is_extent(box, polygon):
                     of = "corners" if self._oriented else "polygon"
                     self.lost[f"the box of an object, which is not the extent of its {of}"] += 1
                 values = (np.asarray(polygon, np.float64) / size).ravel().tolist()
+            self._ids = max(self._ids, label + 1)
             lines.append(f"{label} {' '.join(map(plain, values))}\n")
         self._below &= item.name.startswith(YOLO_IMAGES + b"/")
         self.write(_label_folder(item.name) + stem_of(item.name) + b".txt", "".join(lines).encode("ascii"))
@@ -333,7 +238,9 @@ class YoloLayout(Layout):
         """Write data.yaml, whose text is JSON where it could be anything."""
         images = "images" if self._below else "."
         lines = ["path: .\n", f"train: {images}\n", f"val: {images}\n", "names:\n"]
-        lines += [f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(self.classes)]
+        of_ignored = self.classes[-1:] == (IGNORED,) and self._ids < len(self.classes)
+        classes = self.classes[:-1] if of_ignored else self.classes
+        lines += [f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(classes)]
         if self._oriented:
             lines.append("task: obb\n")
         if self._posed:
@@ -354,13 +261,14 @@ def _label_folder(image: bytes) -> bytes:
 
 
 COCO_FILE = "instances.json"
-READ = ("iscrowd", "area", "rle", "category_id")
+READ = ("iscrowd", "ignore", "area", "rle", "category_id")
 
 
 class CocoLayout(Layout):
     """One file of all images and objects. The rows of objects are kept in memory as JSON until the end."""
 
     name = "coco"
+    ignored_as = "ignore"
     needs = frozenset({"boxes"})
     holds = frozenset({
         "boxes", "polygons", "keypoints", "rles", "extras.image_id", "box_fields.voc_bndbox",
@@ -398,10 +306,14 @@ class CocoLayout(Layout):
         if annotation.boxes is None or annotation.box_labels is None:
             return
         fields = annotation.box_fields
+        others = {name: values for name, values in fields.items() if name != "iscrowd"}
+        ignored = replace(annotation, box_fields=others).ignored.tolist()
         for number, label in enumerate(annotation.box_labels.tolist()):
             x1, y1, x2, y2 = annotation.boxes[number].tolist()
             made: dict[str, Any] = {"bbox": [x1, y1, x2 - x1, y2 - y1], "iscrowd": 0, "area": (x2 - x1) * (y2 - y1)}
             made |= {n: fields[n][number] for n in ("iscrowd", "area") if n in fields and fields[n][number] is not None}
+            if ignored[number] or "ignore" in fields:
+                made["ignore"] = int(ignored[number])
             polygon = () if annotation.polygons is None else annotation.polygons[number]
             if annotation.rles is not None and len(counts := annotation.rles[number]):
                 made["segmentation"] = {"size": [item.height, item.width], "counts": counts.tobytes().decode("ascii")}
