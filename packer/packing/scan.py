@@ -237,8 +237,8 @@ def _open_sources(
         mask_values=options.mask_values, ignore_id=options.ignore_id, instance_masks=options.instance_masks,
         columns_of_lists=options.columns,
     )  # fmt: skip
-    tree, parts = open_parts(options.part, tree, base)
     asked = mask_asked(options.mask, options.part)
+    tree, parts = open_parts(options.part, tree, base, asked)
     specs, tree, masks, note, instances = with_masks(options.labels, tree, base, asked)
     others = tuple[str, ...]()
     if specs == ["auto"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -206,8 +207,16 @@ def _with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where:
     return BesideMasks([] if alone else others, rest, MaskSource(tree, options, found, alone))
 
 
-def open_parts(texts: Sequence[str], tree: Tree, options: SourceOptions) -> tuple[Tree, list[BaseSource]]:
+def open_parts(
+    texts: Sequence[str], tree: Tree, options: SourceOptions, mask: str | None = None
+) -> tuple[Tree, list[BaseSource]]:
     """Return a tree without the files of the parts that are asked for, and the sources of these.
+
+    Args:
+        texts: The values of ``--part``.
+        tree: The source.
+        options: How they are read.
+        mask: The value of ``--mask``: the pictures there are no images, either.
 
     Raises:
         UsageError: One has no files.
@@ -223,6 +232,9 @@ def open_parts(texts: Sequence[str], tree: Tree, options: SourceOptions) -> tupl
     found = [files_at(tree, one.where, BY_KIND[one.kind]) for one in asked]
     rest = without(tree, frozenset(path for files in found for path in files.paths))
     among = masks_among(rest.images)
+    if mask is not None:
+        with suppress(UsageError):  # a column of Parquet
+            among |= frozenset(files_at(rest, mask, BY_KIND["mask"]).paths)
     images = [path for path in rest.images if path not in among]
     sources: list[BaseSource] = []
     for (name, _, kind_name, unknown), files in zip(asked, found, strict=True):

@@ -275,7 +275,7 @@ SEVERAL = 2
 MASK_FOLDERS = LABEL_FOLDERS | frozenset(
     b"mask masks gt groundtruth ground_truth ground-truth anno annos seg segs segmentation segmentations"
     b" segmentationclass segmentationobject depth depths target targets trimap trimaps matte mattes alpha"
-    b" gtfine gtcoarse semantic semantic_rgb instance instances stuffthingmaps".split()
+    b" gtfine gtcoarse semantic semantic_rgb instance instances panoptic semseg stuffthingmaps".split()
 )
 """Folders with a second picture of each image (compared in lower case), which are not classes."""
 OF_PARTS = frozenset(
@@ -310,9 +310,10 @@ def _masks_beside(tree: Tree) -> str | None:
     wanted = set(plain.values())
     there = wanted.intersection(map(_without_extension, tree.images)) if wanted else wanted
     found = [image for image, name in plain.items() if name in there]
-    if len(found) < SEVERAL:
+    if len(found) < min(SEVERAL, len(tree.images) / 3):
         return None
-    return f"{len(found)} images are named like masks of others ({some_paths(found)}){OR_MASKS}"
+    what = plural(len(found), "image is named like a mask", "images are named like masks")
+    return f"{what} of others ({some_paths(found)}){OR_MASKS}"
 
 
 def _without_extension(image: bytes) -> bytes:

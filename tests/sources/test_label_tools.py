@@ -380,6 +380,23 @@ def test_a_file_of_a_tool_that_is_not_read_is_named(make_tree: MakeTree, tool: s
         opened(tree)
 
 
+def test_frames_of_a_part_of_a_video_of_cvat(make_tree: MakeTree) -> None:
+    """A task of frames 10, 13, 16 and 19 numbers them as the video does; in the last two nothing is left."""
+    meta = "<task><size>4</size><start_frame>10</start_frame><stop_frame>19</stop_frame></task>"
+    boxes = "".join(
+        f'<box frame="{frame}" outside="{outside}" occluded="0" keyframe="1" xtl="3" ytl="4" xbr="10" ybr="5"/>'
+        for frame, outside in ((10, 0), (13, 0), (16, 1))
+    )
+    track = f'<track id="0" label="dog">{boxes}</track>'
+    files = {f"images/frame_{frame:06d}.png": "" for frame in (10, 13, 16, 19, 22)}
+    xml = f"<annotations><version>1.1</version><meta>{meta}</meta>{track}</annotations>"
+    source = open_source("cvat", make_tree(files | {"annotations.xml": xml}), SourceOptions())
+    found = {frame: source.annotate(f"images/frame_{frame:06d}.png".encode()).boxes for frame in (10, 13, 16, 19)}
+    assert found == {10: ((3, 4, 10, 5),), 13: ((3, 4, 10, 5),), 16: (), 19: ()}
+    with pytest.raises(NoLabel):
+        source.annotate(b"images/frame_000022.png")
+
+
 def test_equal_names_in_the_subsets_of_a_project_of_cvat(make_tree: MakeTree) -> None:
     """Each subset has its own frame_000000.jpg, in a folder of its name."""
     parts = {"Train": (1, 2, 9, 8), "Validation": (3, 4, 20, 21)}
