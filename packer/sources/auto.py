@@ -344,10 +344,15 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
             problem = f"{some_paths(called)} {'seems' if len(called) == 1 else 'seem'} to be labels"
         problem = problem and f"there are labels that --labels=auto cannot read: {problem}"
     if problem is not None:
+        from packer.sources.instances import suggested  # which needs numpy
+
         choices = [f"{option('labels', 'none')} (no labels)", instead]
         if any(map(folder_of, tree.images)):
             why = folders[0].why if folders else "the folders are classes"
             choices.insert(0, f"{option('labels', 'folder')} ({why})")
+        if (pictures := suggested(tree)) is not None:
+            what = f"a mask of each object: {quoted_value(pictures.where)}"
+            choices.insert(0, f"{option('labels', 'instances')} ({what})")
         raise UsageError(tree.root, problem, f"choose one: {', '.join(choices[:-1])}, or {choices[-1]}")
 
 

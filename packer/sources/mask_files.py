@@ -16,6 +16,7 @@ from packer.images.masks import MaskValues, color_codes, gray_of, has_palette
 from packer.images.parts import BY_KIND
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartSpec
+from packer.sources.ade20k import is_ade20k
 from packer.sources.by_stem import Matches
 from packer.sources.coco_masks import VOID, Panoptic, panoptic_in
 from packer.sources.folder import MASK_ENDING, MASK_FOLDERS
@@ -118,6 +119,7 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     """
     layouts = layouts_of(tree.images)
     every = frozenset(path for layout in layouts for path in layout.masks)
+    layouts = [layout for layout in layouts if not is_ade20k(tree, layout.masks)]  # its classes depend on the image
     usable = [layout for layout in layouts if not _is_not_classes(layout.beside) and are_masks(tree, layout)]
     if not usable:
         return None
