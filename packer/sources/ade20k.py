@@ -31,14 +31,15 @@ def names_file(files: Collection[bytes], path: bytes) -> bytes | None:
 
 def is_ade20k(tree: Tree, masks: Collection[bytes]) -> bool:
     """Return whether pictures are those of ADE20K by the files beside them."""
-    files = {*tree.files}
-    return any(path.endswith(SEG) and names_file(files, path) is not None for path in masks)
+    pictures = [path for path in masks if path.endswith(SEG)]
+    files = {*tree.files} if pictures else set[bytes]()
+    return any(names_file(files, path) is not None for path in pictures)
 
 
-def other_pictures(tree: Tree) -> list[bytes]:
+def other_pictures(paths: Collection[bytes]) -> list[bytes]:
     """Return the pictures of parts and of single objects, beside those of all objects."""
-    there = {path[: -len(SEG)] for path in tree.images if path.endswith(SEG)}
-    return [path for path in tree.images if (match := OTHER_PICTURE.fullmatch(path)) and match[1] in there]
+    there = {path[: -len(SEG)] for path in paths if path.endswith(SEG)}
+    return [path for path in paths if there and (match := OTHER_PICTURE.fullmatch(path)) and match[1] in there]
 
 
 def objects_in(tree: Tree, path: bytes, file: bytes | None, codes: list[int]) -> dict[int, tuple[str, int]]:

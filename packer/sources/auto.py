@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from packer.errors import BadLabel, UsageError, option, plural, printable
+from packer.sources.ade20k import is_ade20k
 from packer.sources.folder import masks
 from packer.sources.labelstudio import UPLOAD
 from packer.sources.list_header import has_header_of_labels
@@ -343,6 +344,8 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
         elif problem is None and not folders and (called := called_labels(tree)):
             problem = f"{some_paths(called)} {'seems' if len(called) == 1 else 'seem'} to be labels"
         problem = problem and f"there are labels that --labels=auto cannot read: {problem}"
+    if problem is None and is_ade20k(tree, tree.images):
+        problem = "it is ADE20K, whose masks say the class and the object by one color"
     if problem is not None:
         from packer.sources.instances import suggested  # which needs numpy
 

@@ -131,7 +131,7 @@ def find_instances(tree: Tree, where: str) -> MaskLayout:
         problem = problem if found else "no pictures were found that fit the images by their names"
         raise UsageError(tree.root, problem, f"name their folder: {option('labels', 'instances:FOLDER')}")
     every = frozenset(path for layout in layouts for path in layout.masks)
-    return replace(found[0], all_masks=every.union(other_pictures(tree)))
+    return replace(found[0], all_masks=every.union(other_pictures(tree.images)))
 
 
 def _panoptic(tree: Tree, known: Sequence[MaskLayout]) -> Iterator[MaskLayout]:
@@ -300,7 +300,7 @@ def _codes_of(tree: Tree, found: MaskLayout) -> Codes | None:
         return None
     listed = values_in(tree, found.beside, Asked())
     names = dict(enumerate(listed.classes, 1)) if listed is not None and listed.classes else OF_MOTS
-    names = {MOTS_IGNORED: IGNORED_CLASS} | names
+    names = names if MOTS_IGNORED in names else names | {MOTS_IGNORED: IGNORED_CLASS}
     looks = [_read_values(tree, path) for path in spread(found.masks, LOOKS)]
     there = {int(value) for values in looks for value in np.unique(values) if value}
     fits = there and min(there) >= LEAST_OF_MOTS and all(value // LEAST_OF_MOTS in names for value in there)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from packer.images.masks import MaskValues, color_codes, gray_of, has_palette
 from packer.images.parts import BY_KIND
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartSpec
-from packer.sources.ade20k import is_ade20k
+from packer.sources.ade20k import is_ade20k, other_pictures
 from packer.sources.by_stem import Matches
 from packer.sources.coco_masks import VOID, Panoptic, panoptic_in
 from packer.sources.folder import MASK_ENDING, MASK_FOLDERS
@@ -128,11 +128,14 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     return replace(chosen, others=others, all_masks=every)
 
 
-def layouts_of(paths: Iterable[bytes]) -> list[MaskLayout]:
+def layouts_of(paths: Collection[bytes]) -> list[MaskLayout]:
     """Return the sets of pictures that fit the others by their names."""
+    left_out = frozenset(other_pictures(paths))
     groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
     images: list[bytes] = []
     for path in paths:
+        if path in left_out:
+            continue
         folder, ending = mark_of(path)
         mark = _kind_of(folder), ending.lower()
         (groups[mark] if any(mark) else images).append(path)
@@ -353,7 +356,7 @@ def masks_at(tree: Tree, where: str) -> MaskLayout:
     """
     files = files_at(tree, where, BY_KIND[MASK])
     masks = frozenset(files.paths)
-    layouts = layouts_of(path for path in tree.images if path not in masks)
+    layouts = layouts_of([path for path in tree.images if path not in masks])
     every = masks.union(*(layout.masks for layout in layouts))
     matches = files.matches(path for path in tree.images if path not in every)
     others = tuple(layout.where for layout in layouts)
@@ -361,7 +364,7 @@ def masks_at(tree: Tree, where: str) -> MaskLayout:
     return MaskLayout(files.where, files.paths, matches, others, every, first)
 
 
-def masks_among(paths: Iterable[bytes]) -> frozenset[bytes]:
+def masks_among(paths: Collection[bytes]) -> frozenset[bytes]:
     """Return the pictures that are named like masks of the others."""
     return frozenset(path for layout in layouts_of(paths) for path in layout.masks)
 

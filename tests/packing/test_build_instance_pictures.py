@@ -296,6 +296,13 @@ def ade20k(year: int) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("year", [2017, 2020])
+def test_one_image_of_ade20k(year: int, tmp_path: Path) -> None:
+    files = {name: data for name, data in ade20k(year).items() if "00000001" not in name}
+    with pytest.raises(UsageError, match=r'labels=.instances. \(a mask of each object: "\*_seg"\)'):
+        build(write_files(tmp_path / "ADE20K", files), "auto")
+
+
+@pytest.mark.parametrize("year", [2017, 2020])
 def test_ade20k(year: int, tmp_path: Path) -> None:
     source = write_files(tmp_path / "ADE20K", ade20k(year))
     with pytest.raises(UsageError, match=r'labels=.instances. \(a mask of each object: "\*_seg"\)'):
