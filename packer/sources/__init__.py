@@ -45,6 +45,7 @@ SOURCES = {
     "bdd100k": "packer.sources.json_sets:BddSource",
     "crowdhuman": "packer.sources.json_sets:CrowdHumanSource",
     "openimages": "packer.sources.open_images:OpenImagesSource",
+    "sa1b": "packer.sources.sa1b:Sa1bSource",
     "jsonl": "packer.sources.json_lines:JsonLinesSource",
     "datumaro": "packer.sources.small_formats:DatumaroSource",
 }
@@ -56,7 +57,7 @@ CHOICES = (
     "auto", "none", "folder", "voc", "yolo", "yolo-obb", "dota", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE",
     "name:REGEX", "pts", "dlib[:FILE]", "masks[:WHERE]", "instances[:WHERE]", "cvat[:FILE]", "labelme", "via[:FILE]",
     "labelstudio[:FILE]", "supervisely", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "kitti", "visdrone",
-    "icdar", "bdd100k[:FILE]", "crowdhuman[:FILE]", "openimages", "jsonl[:FILE]", "datumaro[:FORMAT]",
+    "icdar", "bdd100k[:FILE]", "crowdhuman[:FILE]", "openimages", "sa1b", "jsonl[:FILE]", "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 NO_FILES = frozenset(("datumaro", "parquet", "name"))

@@ -6,12 +6,15 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from drawn import image_file
+from drawn_masks import picture
 
 from packer import BuildOptions
 from packer.errors import BadLabel, NoLabel, UsageError
@@ -338,7 +341,26 @@ def test_labelme_of_the_web(make_tree: MakeTree) -> None:
     assert found.boxes == ((1, 2, 9.5, 8), (1, 2, 9, 8)) and found.box_labels == ("car", "van")
     assert found.polygons == (((1, 2), (9, 2), (9.5, 8)), ()) and found.landmarks == ((5, 6),)
     assert found.box_fields == {"occluded": (1, 0), "attributes": ("red, old", "")}
-    assert any("1 line, 1 mask in a file" in note for note in source.notes)
+    assert any("1 line, 1 mask; --instance-masks packs masks" in note for note in source.notes)
+
+
+def test_masks_in_files_of_labelme_of_the_web(make_tree: MakeTree) -> None:
+    """The pictures of masks and scribbles are no images."""
+    pytest.importorskip("pycocotools", reason="needs pycocotools")
+    mask = np.zeros((30, 40), np.uint8)
+    mask[3:7, 10:20] = 255
+    size = "<imagesize><nrows>30</nrows><ncols>40</ncols></imagesize>"
+    segm = "<object><name>x</name><deleted>0</deleted><segm><mask>a_mask_0.png</mask></segm></object>"
+    files = {"Images/f/a.jpg": "", "Annotations/f/a.xml": web(segm).replace("<imagesize/>", size)}
+    files |= {"Scribbles/f/a_scribble_0.png": picture(mask), "Masks/f/a_mask_0.png": picture(mask)}
+    tree = make_tree(files)
+    source = open_source("labelme", tree, SourceOptions(instance_masks=True))
+    found = source.annotate(b"Images/f/a.jpg")
+    assert found.boxes == ((10, 3, 20, 7),) and found.box_labels == ("x",) and len(found.rles) == 1
+    assert [image for image in tree.images if source.left_out(image) is None] == [b"Images/f/a.jpg"]
+    (Path(os.fsdecode(tree.root)) / "Masks/f/a_mask_0.png").write_bytes(b"nothing")
+    with pytest.raises(BadLabel, match=r"Masks/f/a_mask_0\.png"):
+        open_source("labelme", tree, SourceOptions(instance_masks=True)).annotate(b"Images/f/a.jpg")
 
 
 def test_points_that_are_objects_are_left_out(make_tree: MakeTree) -> None:
