@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from packer.errors import BadLabel, UsageError, option, plural, printable
 from packer.sources.ade20k import is_ade20k
+from packer.sources.file_names import known_expression
 from packer.sources.folder import masks
 from packer.sources.labelstudio import UPLOAD
 from packer.sources.list_header import has_header_of_labels
@@ -370,7 +371,9 @@ def _refuse_a_wrapper(tree: Tree, folder: SourceType) -> None:
             source, top = printable(inside.root), quoted_value(tree.below(inside.root) + b"/")
             others = ", ".join(quoted_value(other + b"/") for other in sorted(parts - {part}))
             problem = f"its images are all below {top}" if len(parts) == 1 else f"{top} and {others} are not classes"
-            choices = f"{source} as the source ({found[0].why}), --labels=folder, or --labels=none (no labels)"
+            spec = known_expression(tree)
+            named = "" if spec is None else f'{option("labels")}="{spec}", '
+            choices = f"{named}{source} as the source ({found[0].why}), --labels=folder, or --labels=none (no labels)"
             raise UsageError(tree.root, problem, f"choose one: {choices}")
 
 

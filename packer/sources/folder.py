@@ -363,6 +363,31 @@ def _paired_folders(tree: Tree) -> str | None:
     return None
 
 
+KINDS = {
+    **dict.fromkeys((b"rgb", b"image", b"images", b"imgs"), ""), **dict.fromkeys((b"depth", b"disparity"), "map"),
+    **dict.fromkeys((b"gt", b"semseg", b"labels", b"annotations", b"masks"), "mask"), b"normals": "image",
+}  # fmt: skip
+"""Word in the name of a folder -> the kind of part that it holds; "" for the images themselves."""
+
+
+def _with_parts(folders: Sequence[tuple[bytes, bytes]]) -> str:
+    """Return the options that pack folders, given by their names and paths, as the parts of images.
+
+    What the folders hold must follow from their names, or FOLDER and KIND are left to the user.
+    """
+    options, num_images = [], 0
+    for name, path in folders:
+        words = [word.lower() for word in WORDS.findall(name) if word.lower() in KINDS]
+        if len(words) != 1:
+            return OR_PARTS
+        kind, where = KINDS[words[0]], printable(path)
+        num_images += not kind
+        if kind:
+            part = option("part", f"{words[0].decode()}={where}:{kind}")
+            options.append(option("mask", where) if kind == "mask" else part)
+    return f"; if they belong together: {' '.join(sorted(options))}" if num_images == 1 and options else OR_PARTS
+
+
 def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, str]]:
     """Yield pairs of folders whose paths differ in one part, with what to say if they are named as a pair."""
     there = set(folders)
@@ -380,7 +405,7 @@ def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, str]]:
             are_splits = SPLIT_FOLDER.fullmatch(name) and SPLIT_FOLDER.fullmatch(other)
             hint = _hint_of(name, other)
             if not are_splits and (hint or len(group) == 2):
-                yield first, second, hint
+                yield first, second, _with_parts(group) if hint == OR_PARTS else hint
 
 
 def _hint_of(name: bytes, other: bytes) -> str:
