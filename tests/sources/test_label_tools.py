@@ -419,6 +419,15 @@ def test_frames_of_a_part_of_a_video_of_cvat(make_tree: MakeTree) -> None:
         source.annotate(b"images/frame_000022.png")
 
 
+def test_a_region_of_vott_with_several_tags_is_an_object_of_each(make_tree: MakeTree) -> None:
+    """As the exporters of VoTT write it; without a tag it has no class."""
+    place = {"left": 1, "top": 2, "width": 3, "height": 4}
+    regions = [{"type": "RECTANGLE", "tags": tags, "boundingBox": place} for tags in (["cat", "dog"], [])]
+    content = {"assets": {"0": {"asset": {"name": "a.jpg"}, "regions": regions}}}
+    found = opened(make_tree({"a.jpg": "", "a-export.json": json.dumps(content)}), "vott").annotate(b"a.jpg")
+    assert found.boxes == ((1, 2, 4, 6),) * 3 and found.box_labels == ("cat", "dog", "object")
+
+
 def test_equal_names_in_the_subsets_of_a_project_of_cvat(make_tree: MakeTree) -> None:
     """Each subset has its own frame_000000.jpg, in a folder of its name."""
     parts = {"Train": (1, 2, 9, 8), "Validation": (3, 4, 20, 21)}
