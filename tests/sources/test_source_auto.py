@@ -315,7 +315,7 @@ def test_a_class_may_have_the_word_of_a_split(make_tree):
 
 
 @pytest.mark.parametrize("name", [
-    "imagelabels.mat", "mpii_human_pose_v1_u12_1.mat", "labels.npy", "labels.xlsx", "train_labels.csv",
+    "imagelabels.mat", "human_pose_v1_u12_1.mat", "labels.npy", "labels.xlsx", "train_labels.csv",
     "ILSVRC2012_validation_ground_truth.txt",
 ])  # fmt: skip
 def test_files_with_a_name_of_labels_stop_auto(make_tree, name):
