@@ -208,7 +208,7 @@ OPTIONS = (
         "Kind of labels: auto, none, folder, voc, yolo, yolo-obb, dota, coco[:FILE], parquet[:COLUMN], list:FILE, "
         "name:REGEX, pts, dlib[:FILE], masks[:WHERE], instances[:WHERE], cvat[:FILE], labelme, via[:FILE], "
         "labelstudio[:FILE], supervisely, createml[:FILE], vott[:FILE], widerface[:FILE], kitti, visdrone, icdar, "
-        "bdd100k[:FILE], crowdhuman[:FILE], openimages, jsonl[:FILE], datumaro[:FORMAT]. May be repeated: the "
+        "bdd100k[:FILE], crowdhuman[:FILE], openimages, sa1b, jsonl[:FILE], datumaro[:FORMAT]. May be repeated: the "
         "annotations of an image are merged.  [default: auto]",
         takes="labels", first=True,
     ),

@@ -352,8 +352,9 @@ def splits_in(options: BuildOptions, listed: Listed) -> tuple[str, ...]:
         mask_values=options.mask_values, ignore_id=options.ignore_id,
     )  # fmt: skip
     with suppress(PackerError):  # the build will raise it
-        tree, _ = open_parts(options.part, listed.tree, of_all)
-        return splits_of_labels(options.labels, tree, of_all, mask_asked(options.mask, options.part))
+        asked = mask_asked(options.mask, options.part)
+        tree, _ = open_parts(options.part, listed.tree, of_all, asked)
+        return splits_of_labels(options.labels, tree, of_all, asked)
     return ()
 
 

@@ -39,9 +39,10 @@ from packer.sources import (
 )
 from packer.sources.auto import left_unread, what_was_read
 from packer.sources.by_stem import ByStemSource
+from packer.sources.content_instead import content_instead
 from packer.sources.mask_files import MaskSource
 from packer.sources.part_files import mask_asked
-from packer.sources.paths import PathWriter, as_text, extension_of, file_of, quoted_value
+from packer.sources.paths import PathWriter, as_text, file_of, quoted_value
 from packer.sources.places import MemberPlaces, Scratch
 from packer.sources.source import HAVE_COLUMNS, BaseSource, SourceOptions, Tree, leaves_out
 from packer.sources.store_tree import find_store_tree
@@ -54,7 +55,6 @@ NO_NAMES = (
     "them; if they are numbers of the objects in an image, --labels=instances packs a mask of each object instead"
 )
 IMAGES_A_JOB, MOST_IMAGES_A_JOB = 2048, 8192
-VIDEOS = (b".mp4", b".avi", b".mov", b".mkv", b".webm", b".m4v", b".mpg", b".mpeg")
 JOBS = 256
 """From so many on, they become longer, up to MOST_IMAGES_A_JOB."""
 
@@ -129,10 +129,7 @@ def read_inputs(
     if not tree.images:
         also = "".join(f"; {fault.path} {fault.problem}" for fault in islice(inputs.rejected, 1))
         also = also or "".join(f"; {printable(row.path)}: {row.reason}" for row in islice(inputs.skipped, 1))
-        step = "give the folder that holds the images"
-        if video := next((path for path in tree.files if extension_of(path) in VIDEOS), None):
-            also = f", but videos: {quoted_value(video)}"
-            step = f"extract frames as images first: ffmpeg -i {quoted_value(video)} FRAMES/%06d.jpg"
+        also, step = content_instead(tree) or (also, "give the folder that holds the images")
         raise UsageError(options.source, f"no images found{also}", step)
     fixed = None if options.classes is None else read_classes(options.classes)
     class_map = ClassMap.of(options, fixed)
@@ -237,8 +234,8 @@ def _open_sources(
         mask_values=options.mask_values, ignore_id=options.ignore_id, instance_masks=options.instance_masks,
         columns_of_lists=options.columns,
     )  # fmt: skip
-    tree, parts = open_parts(options.part, tree, base)
     asked = mask_asked(options.mask, options.part)
+    tree, parts = open_parts(options.part, tree, base, asked)
     specs, tree, masks, note, instances = with_masks(options.labels, tree, base, asked)
     others = tuple[str, ...]()
     if specs == ["auto"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +45,7 @@ SOURCES = {
     "bdd100k": "packer.sources.json_sets:BddSource",
     "crowdhuman": "packer.sources.json_sets:CrowdHumanSource",
     "openimages": "packer.sources.open_images:OpenImagesSource",
+    "sa1b": "packer.sources.sa1b:Sa1bSource",
     "jsonl": "packer.sources.json_lines:JsonLinesSource",
     "datumaro": "packer.sources.small_formats:DatumaroSource",
 }
@@ -55,7 +57,7 @@ CHOICES = (
     "auto", "none", "folder", "voc", "yolo", "yolo-obb", "dota", "coco[:FILE]", "parquet[:COLUMN]", "list:FILE",
     "name:REGEX", "pts", "dlib[:FILE]", "masks[:WHERE]", "instances[:WHERE]", "cvat[:FILE]", "labelme", "via[:FILE]",
     "labelstudio[:FILE]", "supervisely", "createml[:FILE]", "vott[:FILE]", "widerface[:FILE]", "kitti", "visdrone",
-    "icdar", "bdd100k[:FILE]", "crowdhuman[:FILE]", "openimages", "jsonl[:FILE]", "datumaro[:FORMAT]",
+    "icdar", "bdd100k[:FILE]", "crowdhuman[:FILE]", "openimages", "sa1b", "jsonl[:FILE]", "datumaro[:FORMAT]",
 )  # fmt: skip
 """The built-in values of ``--labels``."""
 NO_FILES = frozenset(("datumaro", "parquet", "name"))
@@ -206,8 +208,16 @@ def _with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where:
     return BesideMasks([] if alone else others, rest, MaskSource(tree, options, found, alone))
 
 
-def open_parts(texts: Sequence[str], tree: Tree, options: SourceOptions) -> tuple[Tree, list[BaseSource]]:
+def open_parts(
+    texts: Sequence[str], tree: Tree, options: SourceOptions, mask: str | None = None
+) -> tuple[Tree, list[BaseSource]]:
     """Return a tree without the files of the parts that are asked for, and the sources of these.
+
+    Args:
+        texts: The values of ``--part``.
+        tree: The source.
+        options: How they are read.
+        mask: The value of ``--mask``: the pictures there are no images, either.
 
     Raises:
         UsageError: One has no files.
@@ -223,6 +233,9 @@ def open_parts(texts: Sequence[str], tree: Tree, options: SourceOptions) -> tupl
     found = [files_at(tree, one.where, BY_KIND[one.kind]) for one in asked]
     rest = without(tree, frozenset(path for files in found for path in files.paths))
     among = masks_among(rest.images)
+    if mask is not None:
+        with suppress(UsageError):  # a column of Parquet
+            among |= frozenset(files_at(rest, mask, BY_KIND["mask"]).paths)
     images = [path for path in rest.images if path not in among]
     sources: list[BaseSource] = []
     for (name, _, kind_name, unknown), files in zip(asked, found, strict=True):

@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from packer.errors import BadLabel, UsageError, option, plural, printable
+from packer.sources.ade20k import is_ade20k
+from packer.sources.file_names import known_expression
 from packer.sources.folder import masks
 from packer.sources.labelstudio import UPLOAD
 from packer.sources.list_header import has_header_of_labels
@@ -345,11 +347,18 @@ def _refuse_to_pass_over(tree: Tree, folders: list[Choice]) -> None:
         elif problem is None and not folders and (called := called_labels(tree)):
             problem = f"{some_paths(called)} {'seems' if len(called) == 1 else 'seem'} to be labels"
         problem = problem and f"there are labels that --labels=auto cannot read: {problem}"
+    if problem is None and is_ade20k(tree, tree.images):
+        problem = "it is ADE20K, whose masks say the class and the object by one color"
     if problem is not None:
+        from packer.sources.instances import suggested  # which needs numpy
+
         choices = [f"{option('labels', 'none')} (no labels)", instead]
         if any(map(folder_of, tree.images)):
             why = folders[0].why if folders else "the folders are classes"
             choices.insert(0, f"{option('labels', 'folder')} ({why})")
+        if (pictures := suggested(tree)) is not None:
+            what = f"a mask of each object: {quoted_value(pictures.where)}"
+            choices.insert(0, f"{option('labels', 'instances')} ({what})")
         raise UsageError(tree.root, problem, f"choose one: {', '.join(choices[:-1])}, or {choices[-1]}")
 
 
@@ -364,7 +373,9 @@ def _refuse_a_wrapper(tree: Tree, folder: SourceType) -> None:
             source, top = printable(inside.root), quoted_value(tree.below(inside.root) + b"/")
             others = ", ".join(quoted_value(other + b"/") for other in sorted(parts - {part}))
             problem = f"its images are all below {top}" if len(parts) == 1 else f"{top} and {others} are not classes"
-            choices = f"{source} as the source ({found[0].why}), --labels=folder, or --labels=none (no labels)"
+            spec = known_expression(tree)
+            named = "" if spec is None else f'{option("labels")}="{spec}", '
+            choices = f"{named}{source} as the source ({found[0].why}), --labels=folder, or --labels=none (no labels)"
             raise UsageError(tree.root, problem, f"choose one: {choices}")
 
 

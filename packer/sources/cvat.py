@@ -94,8 +94,10 @@ class _CvatFile:
         sides = [meta.findtext(f".//original_size/{side}", "").encode() for side in ("width", "height")]
         if all(map(is_number, sides)):
             self._size = int(number(sides[0])), int(number(sides[1]))
-        size = next((size.text for size in meta.iter("size") if size.text), "0")
-        self._num_frames = int(number(size.encode())) if is_number(size.encode()) else 0
+        # a task of a part of a video numbers its frames as the video does
+        texts = [next((one.text or "" for one in meta.iter(tag)), "").encode() for tag in ("size", "stop_frame")]
+        size, last = (int(number(text)) if is_number(text) else -1 for text in texts)
+        self._num_frames = max(size, last + 1)
 
     def _image(self, image: Element) -> ImageEntry:
         name = image.get("name", "")

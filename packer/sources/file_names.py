@@ -37,7 +37,11 @@ LOOKED_AT, IMAGES_EACH, LISTED = 4096, 4, 8
 """Images that are looked at, those of each class that there must be on average, and classes that are listed."""
 
 KNOWN = (
-    (re.compile(rb"-?\d+_c\d+(?:s\d+)?_.+"), r"name:(?P<class>-?\d+)_c(?P<camera>\d+)"),  # Market-1501, DukeMTMC, MARS
+    (re.compile(rb"-?\d+_c\d+(?:s\d+)?_.+"), r"name:(?P<class>-?\d+)_c(?P<camera>\d+)"),  # Market-1501, DukeMTMC
+    (
+        re.compile(rb"(?:\d{4}|00-1)C\dT\d{4}F\d{3,}"),  # MARS
+        r"name:(?P<class>\d{4}|00-1)C(?P<camera>\d)T(?P<track>\d{4})F(?P<frame>\d+)",
+    ),
     (re.compile(rb"\d{1,3}_[01]_[0-4]_\d{14,}.*"), r"name:(?P<value>\d+)_(?P<gender>[01])_(?P<race>\d)_"),  # UTKFace
 )
 """Names of the images of known sets, and the expressions of their labels."""
@@ -138,6 +142,22 @@ class NameSource(BaseSource):
         return {match["split"] for match in map(self._match, tree.images) if match and match["split"]}
 
 
+def _some(tree: Tree) -> list[bytes]:
+    return [tree.images[i] for i in range(0, len(tree.images), -(-len(tree.images) // LOOKED_AT))]
+
+
+def _of_known(images: Sequence[bytes]) -> str | None:
+    for names_of_set, expression in KNOWN:
+        if images and sum(bool(names_of_set.fullmatch(stem_of(image))) for image in images) >= 0.9 * len(images):
+            return expression
+    return None
+
+
+def known_expression(tree: Tree) -> str | None:
+    """Return the expression of a known set by the names of its images; None if they are of none."""
+    return _of_known(_some(tree))
+
+
 def expression_of(tree: Tree, wanted: Callable[[bytes], bool]) -> str | None:
     """Return the expression of the classes with which the names of images begin: cat.0.jpg, dog.0.jpg; None without.
 
@@ -147,11 +167,9 @@ def expression_of(tree: Tree, wanted: Callable[[bytes], bool]) -> str | None:
         tree: The source.
         wanted: Whether an image counts.
     """
-    images = tree.images
-    some = list(filter(wanted, (images[i] for i in range(0, len(images), -(-len(images) // LOOKED_AT)))))
-    for names_of_set, expression in KNOWN:
-        if some and sum(bool(names_of_set.fullmatch(stem_of(image))) for image in some) >= 0.9 * len(some):
-            return expression
+    some = list(filter(wanted, _some(tree)))
+    if (expression := _of_known(some)) is not None:
+        return expression
     found = [match for match in map(NUMBERED.fullmatch, map(stem_of, some)) if match]
     names = Counter(match["name"] for match in found)
     if len(found) < 0.9 * len(some) or not 2 <= len(names) <= len(some) / IMAGES_EACH:

@@ -275,7 +275,7 @@ SEVERAL = 2
 MASK_FOLDERS = LABEL_FOLDERS | frozenset(
     b"mask masks gt groundtruth ground_truth ground-truth anno annos seg segs segmentation segmentations"
     b" segmentationclass segmentationobject depth depths target targets trimap trimaps matte mattes alpha"
-    b" gtfine gtcoarse semantic semantic_rgb instance instances stuffthingmaps".split()
+    b" gtfine gtcoarse semantic semantic_rgb instance instances panoptic semseg stuffthingmaps".split()
 )
 """Folders with a second picture of each image (compared in lower case), which are not classes."""
 OF_PARTS = frozenset(
@@ -310,9 +310,10 @@ def _masks_beside(tree: Tree) -> str | None:
     wanted = set(plain.values())
     there = wanted.intersection(map(_without_extension, tree.images)) if wanted else wanted
     found = [image for image, name in plain.items() if name in there]
-    if len(found) < SEVERAL:
+    if len(found) < min(SEVERAL, len(tree.images) / 3):
         return None
-    return f"{len(found)} images are named like masks of others ({some_paths(found)}){OR_MASKS}"
+    what = plural(len(found), "image is named like a mask", "images are named like masks")
+    return f"{what} of others ({some_paths(found)}){OR_MASKS}"
 
 
 def _without_extension(image: bytes) -> bytes:
@@ -362,6 +363,31 @@ def _paired_folders(tree: Tree) -> str | None:
     return None
 
 
+KINDS = {
+    **dict.fromkeys((b"rgb", b"image", b"images", b"imgs"), ""), **dict.fromkeys((b"depth", b"disparity"), "map"),
+    **dict.fromkeys((b"gt", b"semseg", b"labels", b"annotations", b"masks"), "mask"), b"normals": "image",
+}  # fmt: skip
+"""Word in the name of a folder -> the kind of part that it holds; "" for the images themselves."""
+
+
+def _with_parts(folders: Sequence[tuple[bytes, bytes]]) -> str:
+    """Return the options that pack folders, given by their names and paths, as the parts of images.
+
+    What the folders hold must follow from their names, or FOLDER and KIND are left to the user.
+    """
+    options, num_images = [], 0
+    for name, path in folders:
+        words = [word.lower() for word in WORDS.findall(name) if word.lower() in KINDS]
+        if len(words) != 1:
+            return OR_PARTS
+        kind, where = KINDS[words[0]], printable(path)
+        num_images += not kind
+        if kind:
+            part = option("part", f"{words[0].decode()}={where}:{kind}")
+            options.append(option("mask", where) if kind == "mask" else part)
+    return f"; if they belong together: {' '.join(sorted(options))}" if num_images == 1 and options else OR_PARTS
+
+
 def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, str]]:
     """Yield pairs of folders whose paths differ in one part, with what to say if they are named as a pair."""
     there = set(folders)
@@ -379,7 +405,7 @@ def _pairs(folders: list[bytes]) -> Iterator[tuple[bytes, bytes, str]]:
             are_splits = SPLIT_FOLDER.fullmatch(name) and SPLIT_FOLDER.fullmatch(other)
             hint = _hint_of(name, other)
             if not are_splits and (hint or len(group) == 2):
-                yield first, second, hint
+                yield first, second, _with_parts(group) if hint == OR_PARTS else hint
 
 
 def _hint_of(name: bytes, other: bytes) -> str:

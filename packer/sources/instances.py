@@ -1,13 +1,17 @@
 """Pictures whose values are numbers of objects: each number is an object with a mask, a box and a class.
 
 ``--labels instances[:WHERE]``: the numbers of Penn-Fudan (0 is background), Pascal VOC's ``SegmentationObject`` with
-classes from ``SegmentationClass``, Cityscapes' ``instanceIds``, COCO panoptic's colors with their JSON.
+classes from ``SegmentationClass``, Cityscapes' ``instanceIds`` and other numbers that hold a class (`Codes`), COCO
+panoptic's colors with their JSON, ADE20K's colors with their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,27 +20,66 @@ from packer.errors import BadInput, BadMask, UsageError, option, printable
 from packer.images.header import read_header
 from packer.images.masks import color_codes
 from packer.images.pillow import decode_values
+from packer.model.annotation import IGNORED as IGNORED_CLASS
 from packer.model.annotation import Image, Int64, RawAnnotation
 from packer.model.rle import as_shape, check_installed
+from packer.sources.ade20k import is_ade20k, names_file, objects_in, other_pictures
 from packer.sources.by_name import NO_CLASS
 from packer.sources.by_stem import ByStemSource
 from packer.sources.coco_file import MEMBERS
 from packer.sources.coco_masks import json_map, panoptic_segments
 from packer.sources.mask_files import MOST_MASK_BYTES, MaskLayout, layouts_of, masks_at
-from packer.sources.mask_values import CITYSCAPES_CLASSES, CITYSCAPES_IDS, IGNORED, VOC_CLASSES, Asked, values_in
+from packer.sources.mask_values import (
+    CITYSCAPES_CLASSES,
+    CITYSCAPES_IDS,
+    IGNORED,
+    VOC_CLASSES,
+    Asked,
+    values_in,
+    vistas_classes,
+)
 from packer.sources.part_files import match_files
-from packer.sources.paths import FolderSplit, as_text, folder_of, some_paths, stem_of
-from packer.sources.source import SourceOptions, Tree
+from packer.sources.paths import FolderSplit, as_text, folder_of, some_paths, spread, stem_of
+from packer.sources.source import LOOKS, SourceOptions, Tree
 from packer.sources.tree import read_file
 from packer.sources.voc import SegmentationSplit
 
 VOC, CITYSCAPES = b"segmentationobject", b"_instanceids"
+KITTI, MOTS = re.compile(rb"(?:\A|/)instance/\Z"), re.compile(rb"(?:\A|/)instances/\Z")
+NEWEST = b"v2.0/instances"
+"""Of Mapillary Vistas' versions."""
+CROWD = "iscrowd"
+LEAST_OF_MOTS = 1000
+"""The first value of the first class."""
 NAMED = (VOC, CITYSCAPES, b"instance", b"panoptic", b"ped")
 """In lower case, what is in the names of such pictures, or of their folders."""
-PER_CLASS = 1000
-"""Cityscapes: an object's value is its class * 1000 + its number; that of a group of objects is the class."""
 THINGS = dict(zip(CITYSCAPES_IDS[11:], CITYSCAPES_CLASSES[11:], strict=True))
 """cityscapesScripts, helpers/labels.py: the classes of which single objects are labelled, and evaluated."""
+OF_MOTS = {1: "car", 2: "pedestrian"}
+MOTS_IGNORED = 10
+"""KITTI MOTS and MOTSChallenge (Voigtlaender et al., 2019): the classes, and that of ignored regions."""
+
+
+class Codes(NamedTuple):
+    """Values that hold the class of an object: class * `per_class` + number."""
+
+    per_class: int
+    names: Mapping[int, str]
+    """Classes of which single objects are labelled."""
+    field: str = ""
+    """The box field that tells apart what is no single object: of class `IGNORED`, or a group."""
+    bare: bool = False
+    """Whether a group of objects has the class itself as its value (Cityscapes), rather than the number 0 (KITTI)."""
+    has_tracks: bool = False
+    """Whether the numbers are those of tracks."""
+
+    def object_of(self, value: int) -> tuple[str, int] | None:
+        """Return the class of a value, and whether it is no single object; None for what is no object."""
+        number, place = divmod(value, self.per_class)
+        is_bare = self.bare and not number
+        name = self.names.get(place if is_bare else number)
+        is_group = self.field == CROWD and (is_bare or (not self.bare and not place))
+        return None if name is None else (name, int(is_group or name == IGNORED_CLASS))
 
 
 class _Category(msgspec.Struct, gc=False):
@@ -53,7 +96,9 @@ class _Meaning:
     """All classes, if they are known."""
     of_class: Mapping[bytes, bytes] = field(default_factory=dict)
     """Picture -> that with the class of each pixel."""
-    is_cityscapes: bool = False
+    codes: Codes | None = None
+    names_of: Mapping[bytes, bytes] | None = None
+    """Picture of ADE20K -> the file of the names of its objects."""
     segments: Mapping[bytes, Mapping[int, tuple[str, int]]] | None = None
     """Stem of a picture -> color of each object -> its class, and whether it is a crowd."""
 
@@ -62,7 +107,9 @@ class _Meaning:
         of_class = {path: self.of_class[path] for path in paths if path in self.of_class}
         known = self.segments
         segments = None if known is None else {stem: known[stem] for stem in map(stem_of, paths) if stem in known}
-        return replace(self, of_class=of_class, segments=segments)
+        files = self.names_of
+        names_of = None if files is None else {path: files[path] for path in paths if path in files}
+        return replace(self, of_class=of_class, segments=segments, names_of=names_of)
 
 
 def find_instances(tree: Tree, where: str) -> MaskLayout:
@@ -74,20 +121,35 @@ def find_instances(tree: Tree, where: str) -> MaskLayout:
     if where:
         return masks_at(tree, where.removesuffix(".json"))
     layouts = layouts_of(tree.images)
-    stems = {path.removesuffix(b".json") for path in tree.files}
-    known = {one.where.rstrip(b"/") for one in layouts}
-    for folder in stems.intersection(tree.folders) - known:  # COCO's panoptic pictures are named as their JSON
-        if own := [path for path in tree.images if folder_of(path) == folder]:
-            others = [path for path in tree.images if folder_of(path) != folder]
-            layouts.append(MaskLayout(folder + b"/", tuple(own), match_files(others, own)))
-    named = [one for one in layouts if any(word in one.beside.lower() for word in NAMED)]
-    found = named or layouts
+    own = [one for one in layouts if is_ade20k(tree, one.masks)]
+    layouts = own or [*layouts, *_panoptic(tree, layouts)]
+    found = [one for one in layouts if any(word in one.beside.lower() for word in NAMED)] or layouts
+    if newest := [one for one in found if NEWEST in one.beside.lower()]:
+        found = newest
     if len(found) != 1:
         problem = f"several folders of pictures fit: {some_paths([one.where for one in found])}"
         problem = problem if found else "no pictures were found that fit the images by their names"
         raise UsageError(tree.root, problem, f"name their folder: {option('labels', 'instances:FOLDER')}")
     every = frozenset(path for layout in layouts for path in layout.masks)
-    return replace(found[0], all_masks=every)
+    return replace(found[0], all_masks=every.union(other_pictures(tree.images)))
+
+
+def _panoptic(tree: Tree, known: Sequence[MaskLayout]) -> Iterator[MaskLayout]:
+    """Yield COCO's panoptic pictures, which lie in a folder that is called as their JSON."""
+    stems = {path.removesuffix(b".json") for path in tree.files}
+    for folder in stems.intersection(tree.folders) - {one.where.rstrip(b"/") for one in known}:
+        if own := [path for path in tree.images if folder_of(path) == folder]:
+            others = [path for path in tree.images if folder_of(path) != folder]
+            yield MaskLayout(folder + b"/", tuple(own), match_files(others, own))
+
+
+def suggested(tree: Tree) -> MaskLayout | None:
+    """Return the pictures whose names say that they are of objects; None unless they are of one kind."""
+    with suppress(UsageError):
+        found = find_instances(tree, "")
+        if any(word in found.beside.lower() for word in NAMED) or is_ade20k(tree, found.masks):
+            return found
+    return None
 
 
 class InstanceSource(ByStemSource):
@@ -148,13 +210,17 @@ class InstanceSource(ByStemSource):
             box, shape = as_shape(values == number)
             boxes.append(box)
             shapes.append(shape)
-        has_crowds = self._meaning.is_cityscapes or self._meaning.segments is not None
+        codes = self._meaning.codes
+        flag = CROWD if self._meaning.segments is not None else "" if codes is None else codes.field
+        fields: dict[str, tuple[int, ...]] = {flag: tuple(crowd for _, crowd in objects.values())} if flag else {}
+        if codes is not None and codes.has_tracks:
+            fields["track"] = tuple(number % codes.per_class for number in objects)
         return RawAnnotation(
             origin=as_text(path),
             boxes=tuple(boxes),
             box_labels=tuple(name for name, _ in objects.values()),
             rles=tuple(shapes) if shapes else None,
-            box_fields={"iscrowd": tuple(crowd for _, crowd in objects.values())} if has_crowds else {},
+            box_fields=fields,
             image_size=(values.shape[1], values.shape[0]),
         )
 
@@ -164,9 +230,10 @@ class InstanceSource(ByStemSource):
         meaning = self._meaning
         if meaning.segments is not None:
             return _named_segments(path, there, meaning.segments)
-        if meaning.is_cityscapes:
-            of_value = {value: value // PER_CLASS if value >= PER_CLASS else value for value in there}
-            return {value: (THINGS[one], int(value < PER_CLASS)) for value, one in of_value.items() if one in THINGS}
+        if meaning.codes is not None:
+            return {value: one for value in there if (one := meaning.codes.object_of(value)) is not None}
+        if meaning.names_of is not None:
+            return objects_in(self._tree, path, meaning.names_of.get(path), there)
         numbers = [value for value in there if value not in self._no_objects(values, path in meaning.of_class)]
         if path not in meaning.of_class:
             return dict.fromkeys(numbers, (self._only_class, 0))
@@ -206,8 +273,11 @@ def _read_values(tree: Tree, path: bytes) -> Image:
 
 def _meaning_of(tree: Tree, found: MaskLayout) -> _Meaning:
     place = found.beside.lower()
-    if CITYSCAPES in place:
-        return _Meaning(tuple(THINGS.values()), is_cityscapes=True)
+    if (codes := _codes_of(tree, found)) is not None:
+        return _Meaning(tuple(codes.names.values()), codes=codes)
+    if is_ade20k(tree, found.masks):
+        files = {*tree.files}
+        return _Meaning(names_of={path: file for path in found.masks if (file := names_file(files, path))})
     if VOC in place.split(b"/"):
         return _of_voc(tree, found)
     folder = found.beside.rstrip(b"/")
@@ -215,6 +285,26 @@ def _meaning_of(tree: Tree, found: MaskLayout) -> _Meaning:
         (path for path in tree.files if path.rpartition(b".json")[0] in (folder, b"annotations/" + folder)), None
     )
     return _Meaning() if file is None else _of_panoptic(tree, file)
+
+
+def _codes_of(tree: Tree, found: MaskLayout) -> Codes | None:
+    """Return which classes values hold, by the names of the pictures' folders, and of MOTS by a few values."""
+    place = found.beside.lower()
+    if CITYSCAPES in place:
+        return Codes(1000, THINGS, CROWD, bare=True)
+    if KITTI.search(place) and any(b"image_2" in folder.split(b"/") for folder in tree.folders):
+        return Codes(256, THINGS, CROWD)
+    if (vistas := vistas_classes(tree, place)) is not None:
+        return Codes(256, {number: one["name"] for number, one in enumerate(vistas) if one["instances"]})
+    if not MOTS.search(place):
+        return None
+    listed = values_in(tree, found.beside, Asked())
+    names = dict(enumerate(listed.classes, 1)) if listed is not None and listed.classes else OF_MOTS
+    names = names if MOTS_IGNORED in names else names | {MOTS_IGNORED: IGNORED_CLASS}
+    looks = [_read_values(tree, path) for path in spread(found.masks, LOOKS)]
+    there = {int(value) for values in looks for value in np.unique(values) if value}
+    fits = there and min(there) >= LEAST_OF_MOTS and all(value // LEAST_OF_MOTS in names for value in there)
+    return Codes(LEAST_OF_MOTS, names, "ignore", has_tracks=True) if fits else None
 
 
 def _of_voc(tree: Tree, found: MaskLayout) -> _Meaning:

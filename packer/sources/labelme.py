@@ -5,8 +5,9 @@ Coordinates are used unchanged. Single points are the landmarks of the image, in
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -33,6 +34,8 @@ from packer.sources.voc import of_labelme, parse_xml
 
 WORDS = (b'"shapes"', b'"imagePath"', b'"imageData"')
 HEAD_BYTES = 4096
+DRAWN = re.compile(rb"(?:.*/)?(?:masks|scribbles)/", re.IGNORECASE)
+"""Folders of the web tool beside Images/ and Annotations/, with a picture for each object that was scribbled."""
 MOST_XML_BYTES = 16 * MIB
 OBB_CORNERS = 4
 
@@ -43,7 +46,9 @@ class LabelMeSource(ByNameSource):
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         self._with_masks = options.instance_masks
         files: list[bytes] = []
-        entries = [*self._of_json(tree, files), *xml_entries(tree, files)]
+        of_json = list(self._of_json(tree, files))
+        of_web = list(xml_entries(tree, files, self._with_masks))
+        self._has_web, entries = bool(of_web), [*of_json, *of_web]
         super().__init__(tree, options, entries, files)
 
     @staticmethod
@@ -56,6 +61,10 @@ class LabelMeSource(ByNameSource):
                 kind = ending[1:].decode().upper()
                 return [Choice("labelme", f"{kind} files such as {printable(seen[0])} {what}")]
         return []
+
+    def left_out(self, image: bytes) -> str | None:
+        """Return why an image is not packed that the web tool drew."""
+        return "a mask or a scribble" if self._has_web and DRAWN.match(image) else None
 
     def _of_json(self, tree: Tree, files: list[bytes]) -> Iterator[ImageEntry]:
         stems = {stem_of(image) for image in tree.images}
@@ -140,40 +149,56 @@ def _read_mask(text: str) -> Mask:
 # The XML of the web tool (labelme.csail.mit.edu): <object> with a <polygon> of <pt>, or a <segm> with a mask.
 
 
-def xml_entries(tree: Tree, files: list[bytes]) -> Iterator[ImageEntry]:
+def xml_entries(tree: Tree, files: list[bytes], with_masks: bool) -> Iterator[ImageEntry]:
     """Yield the entries of the files of the web tool, and add those to `files`."""
     for path in files_like(tree, b".xml"):
         try:
             if not of_labelme(read_head(tree, path, HEAD_BYTES, HEAD_BYTES)):
                 continue
-            yield _web_entry(path, parse_xml(read_file(tree, path, MOST_XML_BYTES), path))
+            yield _web_entry(tree, path, parse_xml(read_file(tree, path, MOST_XML_BYTES), path), with_masks)
         except BadLabel as error:
             yield ImageEntry(printable(path), stem_of(path), error, folder_of(path))
         files.append(path)
 
 
-def _web_entry(path: bytes, root: Element) -> ImageEntry:
+def _web_entry(tree: Tree, path: bytes, root: Element, with_masks: bool) -> ImageEntry:
     folder, name = _text(root, "folder"), _text(root, "filename")
-    objects: LabelledObjects | BadLabel = (shapes := LabelledObjects())
+    objects: LabelledObjects | BadLabel = (shapes := LabelledObjects(with_masks=with_masks))
+    beside = re.sub(rb"(?:\A|(?<=/))Annotations/", b"Masks/", folder_of(path) + b"/")
     size = None
     try:
         sides = [_text(root, f"imagesize/{side}") for side in ("ncols", "nrows")]
         size = (int(number(sides[0].encode())), int(number(sides[1].encode()))) if all(sides) else None
         for thing in root.findall("object"):
             if _text(thing, "deleted") != "1":
-                _add_web_object(shapes, thing)
+                _add_web_object(shapes, thing, partial(_read_picture, tree, beside), size)
     except ValueError as error:
         objects = BadLabel(path, str(error), "fix the label")
     written = as_bytes(f"{folder}/{name}" if folder else name)
     return ImageEntry(printable(path), written, objects, folder_of(path), None, size, stem_of(path))
 
 
-def _add_web_object(objects: LabelledObjects, thing: Element) -> None:
+def _read_picture(tree: Tree, folder: bytes, name: str) -> Mask:
+    """Return the pixels of a mask in a file. Raise ValueError if it cannot be read."""
+    path = folder + as_bytes(name)
+    try:
+        data = read_file(tree, path, MOST_XML_BYTES)
+        values = decode_values(data, read_mask_header(data, True, len(data)))
+    except BadInput as error:
+        raise ValueError(f"its mask {printable(path)} {error.problem}") from None
+    return color_codes(values) if values.ndim == 3 else values
+
+
+def _add_web_object(
+    objects: LabelledObjects, thing: Element, read: Callable[[str], Mask], size: tuple[int, int] | None
+) -> None:
     fields = {"occluded": int(_text(thing, "occluded") == "yes"), "attributes": _text(thing, "attributes")}
     points = [[number(_text(point, axis).encode()) for axis in "xy"] for point in thing.findall("polygon/pt")]
     name = _text(thing, "name")
-    if not points:
-        objects.no_field["mask in a file" if thing.find("segm") is not None else "object without points"] += 1
+    if not points and (mask := _text(thing, "segm/mask")):
+        objects.add_mask(name, Bitmap(partial(read, mask), (0, 0), size), fields)
+    elif not points:
+        objects.no_field["object without points"] += 1
     elif _text(thing, "type") == "bounding_box":
         objects.add(name, extent(points), fields=fields)
     elif len(points) == 1:

@@ -399,6 +399,10 @@ def guess(shape: FirstLines, opening: Opening, name: str) -> tuple[LineColumns, 
     return parse_columns(" ".join(head)), skipped
 
 
+OF_VGG_FACE = "nameid"
+"""VGG-Face2's loose_bb_train.csv, whose X and Y are the corner of a box."""
+
+
 def _with_origin(shape: FirstLines, words: list[str], rows: Rows, name: str) -> list[str]:
     """Return the words of a header in which x and y before w and h have the names of a box's corner, or of its center.
 
@@ -417,11 +421,11 @@ def _with_origin(shape: FirstLines, words: list[str], rows: Rows, name: str) -> 
     )
     of_corner, _, of_center = votes.misfits[int(votes.relative)].tolist()
     corner, center = ([*words[:x], *form[:2], *words[x + 2 :]] for form in (BOX_FORMS[2], BOX_FORMS[1]))
-    if there and of_corner == of_center:
+    if there and of_corner == of_center and OF_VGG_FACE not in words:
         heads = [by_header(form, rows, shape.place) for form in (corner, center)]
         choices = " or ".join(option("columns", f'"{" ".join(head or ())}"') for head in heads)
         raise unclear(name, f"x and y of {plural(len(there), 'box', 'boxes')} may be a corner or the center", choices)
-    return corner if of_corner <= of_center else center
+    return corner if of_corner <= of_center or OF_VGG_FACE in words else center
 
 
 def with_cell(shape: FirstLines, head: Sequence[str], rows: Rows, place: int, otherwise: tuple[str, str]) -> list[str]:

@@ -78,7 +78,7 @@ def masks_in_lists(tree: Tree, specs: Sequence[str], options: SourceOptions) -> 
     masks = tuple(sorted({*matches.label_of.values()}))
     folder, ending = mark_of(masks[0])
     first = (folder or folder_of(masks[0])) + b"/" + (b"*" + ending if ending else b"")
-    by_name = layouts_of(path for path in tree.images if path not in set(masks))
+    by_name = layouts_of([path for path in tree.images if path not in set(masks)])
     all_masks = frozenset(masks).union(*(layout.masks for layout in by_name)) - matches.label_of.keys()
     lists = [path for path, *_ in found]
     return MaskLayout(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,22 @@ from packer.images.masks import MaskValues, color_codes, gray_of, has_palette
 from packer.images.parts import BY_KIND
 from packer.images.pillow import decode_values
 from packer.model.annotation import Image, PartSpec
+from packer.sources.ade20k import is_ade20k, other_pictures
 from packer.sources.by_stem import Matches
 from packer.sources.coco_masks import VOID, Panoptic, panoptic_in
 from packer.sources.folder import MASK_ENDING, MASK_FOLDERS
-from packer.sources.mask_values import Asked, files_of_values, renamed, values_in, with_classes, with_ignored
+from packer.sources.mask_values import (
+    Asked,
+    files_of_values,
+    renamed,
+    same_as_masks,
+    values_in,
+    with_classes,
+    with_ignored,
+)
 from packer.sources.part_files import FilesAt, PartSource, facts_of_few, files_at, match_files, plain_part, without
 from packer.sources.paths import FolderSplit, folder_of, quoted_value, some_paths, spread, stem_of
+from packer.sources.published_colors import sets_with
 from packer.sources.source import LOOKS, SourceOptions, Tree
 from packer.sources.tree import read_file
 from packer.sources.voc import SegmentationSplit
@@ -37,13 +47,17 @@ MOST_VALUES = 64
 MOST_MASK_BYTES = 64 << 20
 BLACK_AND_WHITE = frozenset((0, 255))
 NOT_CLASSES = frozenset(
-    b"segmentationobject instance instances depth depths target targets matte mattes alpha semantic_rgb".split()
+    b"segmentationobject instance instances depth depths target targets matte mattes alpha semantic_rgb"
+    b" panoptic".split()
 )
 """Folders with pictures that are not maps of classes (compared in lower case)."""
 NOT_CLASS_ENDING = re.compile(rb"_(?:instanceids|color|depth|target|matte)\Z", re.IGNORECASE)
 COCO_FOLDER = re.compile(rb"(panoptic)_.+|.+_(pixelmaps)", re.IGNORECASE)
 """Folders of COCO's pictures, one for each split, which may be in one folder with those of the other kind."""
+VERSION = re.compile(rb"(?:\A|/)(v[0-9]\.[0-9]/[^/]+)\Z")
+"""The end of a folder of Mapillary Vistas: an image has masks of two versions of the classes."""
 PREFERRED = (
+    b"v2.0/labels",
     b"_labeltrainids",
     b"_gtfine_labelids",
     b"segmentationclassaug",
@@ -105,6 +119,7 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     """
     layouts = layouts_of(tree.images)
     every = frozenset(path for layout in layouts for path in layout.masks)
+    layouts = [layout for layout in layouts if not is_ade20k(tree, layout.masks)]  # its classes depend on the image
     usable = [layout for layout in layouts if not _is_not_classes(layout.beside) and are_masks(tree, layout)]
     if not usable:
         return None
@@ -113,11 +128,14 @@ def find_masks(tree: Tree) -> MaskLayout | None:
     return replace(chosen, others=others, all_masks=every)
 
 
-def layouts_of(paths: Iterable[bytes]) -> list[MaskLayout]:
+def layouts_of(paths: Collection[bytes]) -> list[MaskLayout]:
     """Return the sets of pictures that fit the others by their names."""
+    left_out = frozenset(other_pictures(paths))
     groups: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
     images: list[bytes] = []
     for path in paths:
+        if path in left_out:
+            continue
         folder, ending = mark_of(path)
         mark = _kind_of(folder), ending.lower()
         (groups[mark] if any(mark) else images).append(path)
@@ -127,6 +145,8 @@ def layouts_of(paths: Iterable[bytes]) -> list[MaskLayout]:
 def _kind_of(folder: bytes) -> bytes:
     """Return what folders of one set of masks have in common: masks of train/masks and val/masks, _masks of a_masks."""
     name = folder.rpartition(b"/")[2]
+    if (version := VERSION.search(folder)) is not None:
+        return version[1].lower()
     if (of_coco := COCO_FOLDER.fullmatch(name)) is not None:
         return (of_coco[1] or of_coco[2]).lower()
     plain = plain_part(name)
@@ -136,12 +156,12 @@ def _kind_of(folder: bytes) -> bytes:
 def _layout(images: Sequence[bytes], mark: tuple[bytes, bytes], masks: list[bytes]) -> MaskLayout | None:
     matches = match_files(images, masks)
     count = len(matches.label_of)
-    if count < SEVERAL or 2 * count < len(masks):
+    if count < min(SEVERAL, len(images)) or 2 * count < len(masks):
         return None
     folders = {mark_of(path)[0] for path in masks}
     folder = place = mark_of(masks[0])[0]
     if len(folders) > 1:
-        place = (b"*/" if folder.rpartition(b"/")[2].lower() == mark[0] else b"*") + mark[0]
+        place = (b"*/" if (b"/" + folder.lower()).endswith(b"/" + mark[0]) else b"*") + mark[0]
     ending = b"*" + mark[1] if mark[1] else b""
     first, where = (name + b"/" * bool(name) + ending for name in (folder, place))
     return MaskLayout(where, tuple(masks), matches, first=first)
@@ -244,7 +264,8 @@ class MaskSource(PartSource):
             return self._segments(panoptic, asked.ignore)
         known = values_in(tree, self.layout.beside, asked)
         if known is not None:
-            return known
+            of_ids = with_ignored(MaskValues(known.classes), asked.ignore)
+            return of_ids if asked.values is None and known.in_colors and self._are_ids(tree, known) else known
         seen: set[int] = set()
         looks = spread(self.layout.masks, LOOKS)
         for number, path in enumerate(dict.fromkeys((*looks, *self.layout.masks))):
@@ -262,8 +283,25 @@ class MaskSource(PartSource):
             return MaskValues(("background", "foreground"), None, ((0, 0), (255, 1)))
         if max(seen, default=0) > 65535:
             problem = f"masks in colors, and no file says what they mean ({some_paths(self.layout.masks, 1)})"
-            raise UsageError(self.layout.where, problem, f"name one: {option('mask-values', 'colors:FILE')}")
+            published = [f"{option('mask-values', f'colors:{name}')} (as published), or " for name in sets_with(seen)]
+            step = f"name one: {''.join(published)}{option('mask-values', 'colors:FILE')}"
+            raise UsageError(self.layout.where, problem, step)
         return with_ignored(MaskValues(), asked.ignore)
+
+    def _are_ids(self, tree: Tree, colors: MaskValues) -> bool:
+        """Return whether a few masks have the numbers of classes that a file gives colors to."""
+        seen: set[int] = set()
+        for path in spread(self.layout.masks, LOOKS):
+            try:
+                data = read_file(tree, path, MOST_MASK_BYTES)
+                values = gray_of(decode_values(data, read_header(data)))
+            except BadInput:
+                continue  # it is rejected when it is packed
+            if values.ndim == 3:
+                return False
+            seen.update(distinct_values(values))
+        grays = {code & 255 for code, _ in colors.ids if code == (code & 255) * 0x010101}
+        return bool(seen) and not seen <= grays and max(seen) < len(colors.classes)
 
     @classmethod
     def of_files(cls, tree: Tree, options: SourceOptions, name: str, files: FilesAt, matches: Matches) -> MaskSource:
@@ -318,7 +356,7 @@ def masks_at(tree: Tree, where: str) -> MaskLayout:
     """
     files = files_at(tree, where, BY_KIND[MASK])
     masks = frozenset(files.paths)
-    layouts = layouts_of(path for path in tree.images if path not in masks)
+    layouts = layouts_of([path for path in tree.images if path not in masks])
     every = masks.union(*(layout.masks for layout in layouts))
     matches = files.matches(path for path in tree.images if path not in every)
     others = tuple(layout.where for layout in layouts)
@@ -326,12 +364,13 @@ def masks_at(tree: Tree, where: str) -> MaskLayout:
     return MaskLayout(files.where, files.paths, matches, others, every, first)
 
 
-def masks_among(paths: Iterable[bytes]) -> frozenset[bytes]:
+def masks_among(paths: Collection[bytes]) -> frozenset[bytes]:
     """Return the pictures that are named like masks of the others."""
     return frozenset(path for layout in layouts_of(paths) for path in layout.masks)
 
 
 def without_masks(tree: Tree, layout: MaskLayout) -> Tree:
     """Return a tree without masks, and what only they need."""
-    rest = without(tree, layout.all_masks.union(files_of_values(tree, layout.beside, alone=False)))
+    beside = files_of_values(tree, layout.beside, alone=False)
+    rest = without(tree, layout.all_masks.union(beside, same_as_masks(tree, layout.beside)))
     return replace(rest, mask_lists=layout.lists)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from packer.errors import BadLabel, UsageError, option, printable
 from packer.images.masks import LARGEST, MaskValues
 from packer.sources.coco_masks import categories_of, panoptic_files, pixel_map_files
 from packer.sources.paths import as_text, file_of, folder_of, quoted_value
+from packer.sources.published_colors import colors_of
 from packer.sources.source import Tree
 from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo_config import NAME_FILES, read_config, yamls_with
@@ -18,8 +21,14 @@ from packer.sources.yolo_config import NAME_FILES, read_config, yamls_with
 IGNORED = 255
 """The id that means "no class" in the published sets of masks."""
 FORMS = 'ids, binary, "colors:FILE", "map:FILE" or "panoptic:FILE"'
-COLOR_FILES = frozenset(b"labelmap.txt label_colors.txt class_dict.csv class_dict_seg.csv".split())
-"""Files of colors and names, as CVAT, CamVid and tools for both write them (compared in lower case)."""
+COLOR_FILES = frozenset(
+    b"labelmap.txt labelmap.csv label_colors.txt class_dict.csv class_dict_seg.csv dataset_meta.json".split()
+)
+"""Files of colors and names, as CVAT, CamVid, Datumaro and tools for them write them (compared in lower case)."""
+VISTAS = re.compile(rb"config(_v[0-9.]+)?\.json")
+"""Mapillary Vistas' files of classes, in the order of their ids: one for each version, or one for all."""
+KITTI_SEMANTIC = re.compile(rb"(?:\A|/)semantic/\Z")
+"""KITTI's masks, beside image_2/, have the labelIds of Cityscapes."""
 ROBOFLOW_NAMES = b"_classes.csv"
 """The names of the values of masks, in the folder of each split; of other labels, it has other columns."""
 MASK_NAME_FILES = NAME_FILES | {b"class_names.txt", b"labels.txt"}
@@ -77,6 +86,8 @@ def values_in(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
     if form == "binary":
         return MaskValues(("background", "foreground"), asked.ignore, binary=True)
     if form in ("colors", "map"):
+        if form == "colors" and not os.path.exists(file) and (published := colors_of(file)) is not None:
+            return with_ignored(published, asked.ignore)
         path = file_of(tree, form, file, "mask-values")
         if form == "map" and (categories := categories_of(tree, path, asked.ignored)) is not None:
             return with_ignored(categories, asked.ignore)
@@ -98,9 +109,14 @@ def _beside(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
     place = where.lower()
     if b"gtfine" in place or b"gtcoarse" in place:
         return _cityscapes(b"trainids" in place, asked.ignored)
+    if KITTI_SEMANTIC.search(place) and any(b"image_2" in folder for folder in tree.folders):
+        return _cityscapes(False, asked.ignored)
+    if (vistas := vistas_classes(tree, place)) is not None:
+        return with_ignored(MaskValues(tuple(one["name"] for one in vistas)), asked.ignore)
     for path in _near(tree, where, COLOR_FILES):
         try:
-            return with_ignored(_colors([as_text(line) for line in lines_of(read_file(tree, path, MIB))]), asked.ignore)
+            if (colors := _colors_in(tree, path)) is not None:
+                return with_ignored(colors, asked.ignore)
         except (BadLabel, ValueError) as error:
             problem = error.problem if isinstance(error, BadLabel) else str(error)
             raise UsageError(as_text(path), problem, f"say what the values mean: {option('mask-values')}") from None
@@ -115,6 +131,45 @@ def _beside(tree: Tree, where: bytes, asked: Asked) -> MaskValues | None:
         return with_ignored(MaskValues(names), asked.ignore)
     if b"segmentationclass" in place:
         return with_ignored(MaskValues(VOC_CLASSES), asked.ignore)
+    return None
+
+
+def _colors_in(tree: Tree, path: bytes) -> MaskValues | None:
+    """Return what a file of colors says; None if it is one of Datumaro's without colors. Raise ValueError, BadLabel."""
+    lines = lines_of(read_file(tree, path, MIB))
+    if not path.lower().endswith(b".json"):
+        return _colors([as_text(line) for line in lines])
+    content = json.loads(b"\n".join(lines))
+    if not isinstance(content, dict) or not content.get("segmentation_colors"):
+        return None
+    colors, names = content["segmentation_colors"], content.get("label_map") or {}
+    try:
+        rows = [(names[str(number)], *map(int, color)) for number, color in enumerate(colors)]
+        return _colors([f"{name}:{red},{green},{blue}" for name, red, green, blue in rows])
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError('its "label_map" and "segmentation_colors" do not fit each other') from None
+
+
+def same_as_masks(tree: Tree, where: bytes) -> list[bytes]:
+    """Return the files that have the objects of masks in another form: polygons and segments of Mapillary Vistas."""
+    if vistas_classes(tree, where.lower()) is None:
+        return []
+    return [path for path in tree.files if re.search(rb"(?:\A|/)(?:polygons|panoptic)/[^/]+\.json\Z", path.lower())]
+
+
+def vistas_classes(tree: Tree, place: bytes) -> list[dict[str, Any]] | None:
+    """Return the classes of Mapillary Vistas for pictures in a folder (in lower case); None if it is another set."""
+    if not re.search(rb"(?:\A|/)(?:labels|instances)/", place):
+        return None
+    for path in tree.files:
+        name = VISTAS.fullmatch(path.rpartition(b"/")[2].lower())
+        if name and (not name[1] or name[1][1:] in place.split(b"/")):
+            try:
+                found = json.loads(read_file(tree, path, MIB))["labels"]
+                if all(isinstance(one["name"], str) and "instances" in one for one in found):
+                    return list(found)
+            except (BadLabel, ValueError, LookupError, TypeError):
+                continue  # a config.json of something else
     return None
 
 
@@ -207,7 +262,9 @@ def _of_yaml(tree: Tree, ignored: int) -> MaskValues:
 
 def files_of_values(tree: Tree, where: bytes, alone: bool) -> list[bytes]:
     """Return the files that may say what the values of the masks in a folder mean; the arguments are as in `Asked`."""
+    is_vistas = vistas_classes(tree, where.lower()) is not None
     return [
+        *(path for path in tree.files if is_vistas and VISTAS.fullmatch(path.rpartition(b"/")[2].lower())),
         *_near(tree, where, COLOR_FILES | ADE_FILES),
         *panoptic_files(tree),
         *pixel_map_files(tree),

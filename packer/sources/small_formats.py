@@ -14,6 +14,7 @@ from numpy import asarray
 from packer.errors import BadLabel, NotInstalled, UsageError, option, printable
 from packer.sources.by_name import (
     MASK,
+    VISIBLE,
     Bitmap,
     ByNameSource,
     ImageEntry,
@@ -23,9 +24,9 @@ from packer.sources.by_name import (
     whole_size,
 )
 from packer.sources.datumaro_json import datumaro_entries, datumaro_files
-from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, number, some_paths
-from packer.sources.source import Choice, SourceOptions, Tree
-from packer.sources.tree import MIB, lines_of, needed, read_file
+from packer.sources.paths import as_bytes, coordinate, folder_of, name_in, number, some_paths, spread
+from packer.sources.source import LOOKS, Choice, SourceOptions, Tree
+from packer.sources.tree import MIB, lines_of, needed, read_file, read_head
 from packer.system.machine import install_command
 
 
@@ -82,9 +83,11 @@ def _vott_entries(tree: Tree, path: bytes) -> Iterator[ImageEntry]:
 
 
 def _add_vott_region(objects: LabelledObjects, region: dict[str, Any]) -> None:
-    if len(region["tags"]) > 1:
-        raise ValueError(f"a region has several tags: {', '.join(region['tags'])}")
-    name = name_in(region["tags"][0]) if region["tags"] else None
+    for tag in region["tags"] or [None]:  # VoTT's own exporters write an object for each tag, too
+        _add_vott_object(objects, region, None if tag is None else name_in(tag))
+
+
+def _add_vott_object(objects: LabelledObjects, region: dict[str, Any], name: str | None) -> None:
     if region.get("type", "RECTANGLE") in ("RECTANGLE", "SQUARE"):
         left, top, width, height = (
             coordinate(region["boundingBox"][key]) for key in ("left", "top", "width", "height")
@@ -164,11 +167,15 @@ FORMATS = {
     "vgg_face2": ("bb_landmark/loose_bb_",),
     "celeba": ("anno/identity_celeba.txt",),
     "align_celeba": ("anno/list_landmarks_align_celeba.txt",),
+    "mpii": ("mpii_human_pose_v1_u12_1.mat",),
     "mpii_json": ("mpii_annotations.json",),
+    "datumaro": ("annotations/",),
     "imagenet_txt": ("synsets.txt",),
     "mot_seq": ("gt/gt.txt",),
 }
 """Name of a Datumaro format -> parts of the lower-case paths of files by which it is recognized."""
+WORDS = {"datumaro": re.compile(rb'"categories"\s*:\s*\{\s*"(?:label|points|mask)"')}
+"""Name of a format whose files have no names of their own -> what is in the first KiB of one."""
 MOVED = {
     "dota": "dota", "kitti_detection": "kitti", "icdar_text_localization": "icdar", "open_images": "openimages",
     "label_me": "labelme",
@@ -176,6 +183,8 @@ MOVED = {
 """Those that packer reads itself -> its kind."""
 OWN = "datumaro"
 """Its own format, which needs no library."""
+OF_MPII = frozenset(("mpii", "mpii_json"))
+"""The sets that say of a joint whether it is visible, which Datumaro leaves as it is: COCO's numbers are others."""
 NO_FIELD = {"polyline": "line", "caption": "caption", "ellipse": "ellipse", "cuboid_3d": "cuboid"}
 
 
@@ -227,7 +236,11 @@ class DatumaroSource(ByNameSource):
 
 def _files_of(tree: Tree, name: str) -> list[bytes]:
     parts = [part.encode() for part in FORMATS[name]]
-    return [path for path in tree.files if any(part in b"/" + path.lower() for part in parts)] if parts else []
+    found = [path for path in tree.files if any(part in b"/" + path.lower() for part in parts)]
+    if (words := WORDS.get(name)) is None:
+        return found
+    found = [path for path in found if path.lower().endswith(b".json")]
+    return found if any(words.search(read_head(tree, path, 1024)) for path in spread(found, LOOKS)) else []
 
 
 def _only_format(tree: Tree) -> str:
@@ -247,7 +260,9 @@ def _datumaro_entries(tree: Tree, name: str, masks: bool) -> Iterator[ImageEntry
         items = list(dataset)
     except Exception as error:  # its importers raise whatever they meet
         problem = f"Datumaro cannot read it as {name}: {', because of '.join(_causes(error))}"
-        raise UsageError(tree.root, problem, "choose another kind of --labels") from None
+        lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+        step = f"pip install {lacks}" if lacks else "choose another kind of --labels"
+        raise UsageError(tree.root, problem, step) from None
     categories = dataset.categories()
     labels = next((value for key, value in categories.items() if key.name == "label"), ())
     names = [label.name for label in labels]
@@ -257,7 +272,7 @@ def _datumaro_entries(tree: Tree, name: str, masks: bool) -> Iterator[ImageEntry
         written = as_bytes(path) if path and os.path.isfile(path) else as_bytes(item.id)
         origin = f"{name}: {printable(item.id)}"
         objects = LabelledObjects(with_masks=masks)
-        _add_datumaro_objects(objects, item, names, one_set=most == 1)
+        _add_datumaro_objects(objects, item, names, most == 1, name in OF_MPII)
         yield ImageEntry(origin, written, objects, split=_split_of(item.subset))
 
 
@@ -272,12 +287,14 @@ def _split_of(subset: str | None) -> str | None:
     return None if subset in (None, "default") else subset
 
 
-def _add_datumaro_objects(objects: LabelledObjects, item: Any, names: list[str], one_set: bool) -> None:
+def _add_datumaro_objects(objects: LabelledObjects, item: Any, names: list[str], one_set: bool, of_mpii: bool) -> None:
     """Map the annotations of an item.
 
     A point set is the landmarks of its image if no image has two of them; otherwise it is keypoints, of the box in its
-    group if there is one.
+    group if there is one. Those of MPII always are keypoints, because they say what is visible.
     """
+    one_set = one_set and not of_mpii
+    points_in = partial(_points, of_mpii=of_mpii)
     annotations = sorted(item.annotations, key=lambda a: a.type.name not in ("points", "skeleton"))
     points_of = {} if one_set else {a.group: a for a in annotations if a.type.name == "points" and a.group}
     boxed = {a.group for a in annotations if a.type.name == "bbox" and a.group in points_of}
@@ -290,7 +307,7 @@ def _add_datumaro_objects(objects: LabelledObjects, item: Any, names: list[str],
         elif kind == "bbox":
             x, y, w, h = annotation.get_bbox()
             of_box = points_of.get(annotation.group) if annotation.group in boxed else None
-            objects.add(name, (x, y, x + w, y + h), keypoints=_points(of_box), fields=fields)
+            objects.add(name, (x, y, x + w, y + h), keypoints=points_in(of_box), fields=fields)
         elif kind == "polygon":
             objects.add(name, polygon=_pairs(annotation.points), fields=fields)
         elif kind == "rotated_bbox":
@@ -302,9 +319,9 @@ def _add_datumaro_objects(objects: LabelledObjects, item: Any, names: list[str],
             objects.landmarks = tuple(_pairs(annotation.points))
         elif kind == "points":
             if annotation.group not in boxed:
-                objects.add(name, keypoints=_points(annotation), fields=fields)
+                objects.add(name, keypoints=points_in(annotation), fields=fields)
         elif kind == "skeleton":
-            points = [point for element in annotation.elements for point in _points(element)]
+            points = [point for element in annotation.elements for point in points_in(element)]
             objects.add(name, keypoints=points, fields=fields)
         else:
             objects.no_field[NO_FIELD.get(kind, kind)] += 1
@@ -316,11 +333,14 @@ def _pairs(points: Iterable[float]) -> list[tuple[float, float]]:
     return list(zip(values[::2], values[1::2], strict=True))
 
 
-def _points(points: Any) -> list[tuple[float, float, float]]:
-    """Return (x, y, visibility) of a point set; Datumaro's visibilities are those of COCO: 0, 1, 2."""
+def _points(points: Any, of_mpii: bool = False) -> list[tuple[float, float, float]]:
+    """Return (x, y, visibility) of a point set; Datumaro's visibilities are those of COCO, but for MPII 0 or 1."""
     if points is None:
         return []
-    return [(x, y, float(v.value)) for (x, y), v in zip(_pairs(points.points), points.visibility, strict=True)]
+    pairs = [(x, y, float(v.value)) for (x, y), v in zip(_pairs(points.points), points.visibility, strict=True)]
+    if not of_mpii:
+        return pairs
+    return [(x, y, VISIBLE if v else float(x > 0 or y > 0)) for x, y, v in pairs]
 
 
 def _plain(value: Any) -> Any:

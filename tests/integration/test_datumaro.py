@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import replace
@@ -109,6 +110,32 @@ def test_a_list_of_imagenet_has_splits(tmp_path: Path) -> None:
     source = opened(tmp_path, files, "datumaro:imagenet_txt", "val")
     assert source.annotate(b"images/img_0004.jpg").label == "n02"
     assert source.in_split(b"images/img_0004.jpg") and not source.in_split(b"images/img_0001.jpg")
+
+
+def test_joints_of_mpii_are_visible_or_hidden(tmp_path: Path) -> None:
+    """MPII has 1 for a visible joint and 0 for a hidden one; one without a place is not labelled."""
+    joints = [[620 + i, 394.5, i % 2] for i in range(15)] + [[0, 0, 0]]
+    content = [{"img_paths": f"{i}.jpg", "joint_self": joints, "objpos": [1, 2], "scale_provided": 3} for i in range(2)]
+    files: draw.Files = {"mpii_annotations.json": json.dumps(content), "0.jpg": PHOTO, "1.jpg": PHOTO}
+    found = opened(tmp_path, files).annotate(b"1.jpg").keypoints
+    assert found is not None and [v for *_, v in found[0]] == [1.0 + i % 2 for i in range(15)] + [0.0]
+    assert found[0][3][:2] == (623, 394.5)
+
+
+def test_datumaro_reads_its_own_format(tmp_path: Path) -> None:
+    items = [
+        {"id": name, "annotations": [{"id": 0, "type": "bbox", "label_id": 1, "bbox": [1, 2, 3, 4], "group": 0}],
+         "image": {"path": f"{name}.jpg"}}
+        for name in draw.BOXES
+    ]  # fmt: skip
+    content = {
+        "info": {},
+        "categories": {"label": {"labels": [{"name": name, "parent": ""} for name in "ab"]}},
+        "items": items,
+    }
+    files = {**draw.photos("images/train/"), "annotations/train.json": json.dumps(content)}
+    found = opened(tmp_path, files).annotate(b"images/train/img_0001.jpg")
+    assert found.boxes == ((1, 2, 4, 6),) and found.box_labels == ("b",)
 
 
 def test_what_it_cannot_read_is_one_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,135 @@ def test_real_pedestrians(real_data: Path, tmp_path: Path) -> None:
         values = np.asarray(Image.open(source / "PedMasks" / f"{Path(path).stem}_mask.png"))
         wanted = masks_in(values)
         assert_objects(pack, i, wanted, ["object"] * len(wanted))
+
+
+def coded(codes: dict[int, int], seed: int) -> Any:
+    """Numbers of objects as other values, uint16."""
+    return np.array([codes.get(n, 0) for n in range(5)], np.uint16)[numbers(seed)]
+
+
+def test_mots(tmp_path: Path) -> None:
+    """KITTI MOTS: class * 1000 + track; 10000 is an ignored region. auto names the command."""
+    codes = {1: 1002, 2: 2005, 3: 1001, 4: 10000}
+    files = {f"images/0001/{i:06}.png": image_file(i, *SIZE[::-1], "PNG") for i in range(3)}
+    files |= {f"instances/0001/{i:06}.png": picture(coded(codes, i)) for i in range(3)}
+    source = write_files(tmp_path / "mots", files)
+    with pytest.raises(UsageError, match=r"choose one: labels=.instances. \(a mask of each object"):
+        build(source, "auto")
+    pack = build(source)
+    for i in range(3):
+        values = coded(codes, i)
+        there = [n for n in np.unique(values).tolist() if n]
+        names = [{1: "car", 2: "pedestrian", 10: "__ignore__"}[n // 1000] for n in there]
+        assert_objects(pack, i, {n: values == n for n in there}, names)
+        fields = pack.annotation(i).box_fields
+        assert fields["track"] == tuple(n % 1000 for n in there)
+        assert fields["ignore"] == tuple(int(n == 10000) for n in there)
+
+
+def test_mots_with_names(tmp_path: Path) -> None:
+    codes = {1: 1002, 2: 3005, 3: 3001, 4: 4007}
+    files = {f"train/images/{i}.png": image_file(i, *SIZE[::-1], "PNG") for i in range(2)}
+    files |= {f"train/instances/{i}.png": picture(coded(codes, i)) for i in range(2)}
+    pack = build(write_files(tmp_path / "mots", files | {"train/instances/labels.txt": b"a\nb\nc\nd\n"}), split="train")
+    values = coded(codes, 0)
+    there = [n for n in np.unique(values).tolist() if n]
+    assert_objects(pack, 0, {n: values == n for n in there}, ["abcd"[n // 1000 - 1] for n in there])
+
+
+def test_numbers_that_hold_no_class(tmp_path: Path) -> None:
+    """In a folder called as that of MOTS they are just numbers."""
+    files = {f"images/{i}.png": image_file(i, *SIZE[::-1], "PNG") for i in range(2)}
+    files |= {f"instances/{i}.png": picture(numbers(i).astype(np.uint16)) for i in range(2)}
+    pack = build(write_files(tmp_path / "set", files))
+    assert_objects(pack, 1, masks_in(numbers(1)), ["object"] * len(masks_in(numbers(1))))
+
+
+def test_instances_of_kitti(tmp_path: Path) -> None:
+    """labelIds of Cityscapes * 256 + number, 0 for groups; what is no thing, as road, is no object."""
+    codes = {0: 7 * 256, 1: 26 * 256 + 1, 2: 26 * 256 + 2, 3: 24 * 256, 4: 11 * 256}
+    files = {f"training/image_2/{i:06}_10.png": image_file(i, *SIZE[::-1], "PNG") for i in range(2)}
+    files |= {f"training/instance/{i:06}_10.png": picture(coded(codes, i)) for i in range(2)}
+    pack = build(write_files(tmp_path / "kitti", files))
+    values = numbers(0)
+    wanted = [n for n in (3, 1, 2) if (values == n).any()]
+    assert_objects(pack, 0, {n: values == n for n in wanted}, [{3: "person"}.get(n, "car") for n in wanted])
+    assert pack.annotation(0).box_fields["iscrowd"] == tuple(int(n == 3) for n in wanted)
+
+
+def test_instances_of_mapillary_vistas(tmp_path: Path) -> None:
+    """Class * 256 + number, from 0; of two versions the newer one; classes without instances are none."""
+    codes = {0: 2 * 256, 1: 0, 2: 1, 3: 256, 4: 257}
+    rows = [{"name": name, "instances": name != "sky"} for name in ("bird", "car", "sky")]
+    files = {"config_v2.0.json": json.dumps({"labels": rows}).encode(), "config_v1.2.json": b'{"labels": []}'}
+    for i in range(2):
+        files[f"training/images/{i}.jpg"] = image_file(i, *SIZE[::-1])
+        files[f"training/v2.0/instances/{i}.png"] = picture(coded(codes, i))
+        files[f"training/v1.2/instances/{i}.png"] = picture(np.zeros(SIZE, np.uint16))
+    pack = build(write_files(tmp_path / "vistas", files))
+    values = numbers(1)
+    wanted = [n for n in (1, 2, 3, 4) if (values == n).any()]
+    assert_objects(pack, 1, {n: values == n for n in wanted}, ["bird" if n < 3 else "car" for n in wanted])
+
+
+def ade20k(year: int) -> dict[str, bytes]:
+    """Two images of the full ADE20K, with pictures of parts and, of 2020, of each object."""
+    names = {1: "sky", 2: "person, individual", 3: "café", 4: "sky"}
+    kinds = {"sky": 2420, "person, individual": 1831, "café": 401}
+    files = {}
+    for i in range(2):
+        stem = f"training/urban/street/ADE_train_0000000{i}"
+        values, pixels = numbers(i), np.zeros((*SIZE, 3), np.uint8)
+        for n, name in names.items():
+            pixels[values == n] = (kinds[name] // 256 * 10, kinds[name] % 256, n)
+        files[f"{stem}.jpg"] = image_file(i, *SIZE[::-1])
+        files[f"{stem}_seg.png"] = picture(pixels)
+        files[f"{stem}_parts_1.png"] = picture(np.zeros_like(pixels))
+        if year == 2017:
+            rows = [f'{n:03} # 0 # 0 # {name} # {name} # "red"' for n, name in names.items()]
+            files[f"{stem}_atr.txt"] = "\n".join([*rows, '001 # 1 # 0 # wheel # wheel # ""']).encode("latin-1")
+        else:
+            objects = [{"id": n, "name": name, "name_ndx": kinds[name]} for n, name in names.items()]
+            content = {"annotation": {"filename": "1.jpg", "object": objects}}
+            files[f"{stem}.json"] = json.dumps(content, ensure_ascii=False).encode("latin-1")
+            files |= {f"{stem}/instance_00{n}_ADE_train_0000000{i}.png": picture(values == n) for n in names}
+    return files
+
+
+@pytest.mark.parametrize("year", [2017, 2020])
+def test_one_image_of_ade20k(year: int, tmp_path: Path) -> None:
+    files = {name: data for name, data in ade20k(year).items() if "00000001" not in name}
+    with pytest.raises(UsageError, match=r'labels=.instances. \(a mask of each object: "\*_seg"\)'):
+        build(write_files(tmp_path / "ADE20K", files), "auto")
+
+
+@pytest.mark.parametrize("year", [2017, 2020])
+def test_ade20k(year: int, tmp_path: Path) -> None:
+    source = write_files(tmp_path / "ADE20K", ade20k(year))
+    with pytest.raises(UsageError, match=r'labels=.instances. \(a mask of each object: "\*_seg"\)'):
+        build(source, "auto")
+    pack = build(source)
+    assert len(pack) == 2 and pack.classes == ["café", "person, individual", "sky"]
+    for i in range(2):
+        values = numbers(i)
+        order = {2017: (3, 2, 1, 4), 2020: (3, 2, 1, 4)}[year]  # by their colors: red, green, number
+        wanted = {n: values == n for n in order if (values == n).any()}
+        assert_objects(pack, i, wanted, [{2: "person, individual", 3: "café"}.get(n, "sky") for n in wanted])
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "problem"),
+    [
+        ("_atr.txt", b'001 # 0 # 0 # sky # sky # ""\n', "which training/.*_atr.txt does not name"),
+        ("_atr.txt", b"sky\n", "is not an object of ADE20K"),
+        ("_atr.txt", None, "has no file of the names"),
+        (".json", b'{"annotation": 3}', "is not as ADE20K has it"),
+    ],
+)
+def test_bad_names_of_ade20k(file: str, data: bytes | None, problem: str, tmp_path: Path) -> None:
+    files = ade20k(2017 if "atr" in file else 2020)
+    name = f"training/urban/street/ADE_train_00000001{file}"
+    del files[name]
+    with pytest.raises(TooManyBad) as caught:
+        build(write_files(tmp_path / "ADE20K", files if data is None else files | {name: data}))
+    assert len(caught.value.rejected) == 1 and re.search(problem, caught.value.rejected[0].problem)

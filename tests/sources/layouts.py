@@ -314,6 +314,18 @@ def crowdhuman() -> str:
     )  # fmt: skip
 
 
+def sa1b(name: str) -> str:
+    """SA-1B, whose objects have no class."""
+    things = [
+        {"id": i, "bbox": [x1, y1, x2 - x1, y2 - y1], "area": 9, "predicted_iou": 0.9, "stability_score": 0.97,
+         "crop_box": [0, 0, WIDTH, HEIGHT], "point_coords": [[x1, y1]],
+         "segmentation": {"size": [HEIGHT, WIDTH], "counts": "0d0n0"}}
+        for i, (_, x1, y1, x2, y2) in enumerate(BOXES[name])
+    ]  # fmt: skip
+    image = {"image_id": int(name[-4:]), "width": WIDTH, "height": HEIGHT, "file_name": f"{name}.jpg"}
+    return json.dumps({"image": image, "annotations": things})
+
+
 def pts(name: str, offset: float = 1.0) -> str:
     """As 300-W: pixels from 1."""
     points = "\n".join(f"{x + offset:.6f} {y + offset:.6f}" for x, y in FACES[name])

@@ -149,10 +149,12 @@ def test_what_auto_says_of_names(make_tree: Any, names: list[str], regex: str | 
          [("0001", None), ("0002", None), ("-1", None)]),
         ([f"{age}_1_4_20170109{age:09d}.jpg.chip.jpg" for age in (1, 26, 101)],
          [(None, (1.0,)), (None, (26.0,)), (None, (101.0,))]),
+        (["bbox_train/0001/0001C1T0001F001.jpg", "bbox_test/00-1/00-1C2T0081F201.jpg"],
+         [("0001", None), ("00-1", None)]),
     ],
 )  # fmt: skip
 def test_names_of_known_sets(make_tree: Any, names: list[str], labels: list[Any]) -> None:
-    """Persons of Market-1501, ages of UTKFace."""
+    """Persons of Market-1501 and MARS, ages of UTKFace."""
     tree = make_tree(dict.fromkeys(names, ""))
     source = open_source(str(expression_of(tree, lambda image: True)), tree, SourceOptions())
     found = [source.annotate(name.encode()) for name in names]

@@ -6,12 +6,15 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from drawn import image_file
+from drawn_masks import picture
 
 from packer import BuildOptions
 from packer.errors import BadLabel, NoLabel, UsageError
@@ -408,7 +411,26 @@ def test_labelme_of_the_web(make_tree: MakeTree) -> None:
     assert found.boxes == ((1, 2, 9.5, 8), (1, 2, 9, 8)) and found.box_labels == ("car", "van")
     assert found.polygons == (((1, 2), (9, 2), (9.5, 8)), ()) and found.landmarks == ((5, 6),)
     assert found.box_fields == {"occluded": (1, 0), "attributes": ("red, old", "")}
-    assert any("1 line, 1 mask in a file" in note for note in source.notes)
+    assert any("1 line, 1 mask; --instance-masks packs masks" in note for note in source.notes)
+
+
+def test_masks_in_files_of_labelme_of_the_web(make_tree: MakeTree) -> None:
+    """The pictures of masks and scribbles are no images."""
+    pytest.importorskip("pycocotools", reason="needs pycocotools")
+    mask = np.zeros((30, 40), np.uint8)
+    mask[3:7, 10:20] = 255
+    size = "<imagesize><nrows>30</nrows><ncols>40</ncols></imagesize>"
+    segm = "<object><name>x</name><deleted>0</deleted><segm><mask>a_mask_0.png</mask></segm></object>"
+    files = {"Images/f/a.jpg": "", "Annotations/f/a.xml": web(segm).replace("<imagesize/>", size)}
+    files |= {"Scribbles/f/a_scribble_0.png": picture(mask), "Masks/f/a_mask_0.png": picture(mask)}
+    tree = make_tree(files)
+    source = open_source("labelme", tree, SourceOptions(instance_masks=True))
+    found = source.annotate(b"Images/f/a.jpg")
+    assert found.boxes == ((10, 3, 20, 7),) and found.box_labels == ("x",) and len(found.rles) == 1
+    assert [image for image in tree.images if source.left_out(image) is None] == [b"Images/f/a.jpg"]
+    (Path(os.fsdecode(tree.root)) / "Masks/f/a_mask_0.png").write_bytes(b"nothing")
+    with pytest.raises(BadLabel, match=r"Masks/f/a_mask_0\.png"):
+        open_source("labelme", tree, SourceOptions(instance_masks=True)).annotate(b"Images/f/a.jpg")
 
 
 def test_points_that_are_objects_are_left_out(make_tree: MakeTree) -> None:
@@ -447,6 +469,32 @@ def test_a_file_of_a_tool_that_is_not_read_is_named(make_tree: MakeTree, tool: s
     tree = make_tree({**{f"img_{i}.jpg": "" for i in range(4)}, name: text})
     with pytest.raises(UsageError, match=f"{name} names images, as {tool} writes it"):
         opened(tree)
+
+
+def test_frames_of_a_part_of_a_video_of_cvat(make_tree: MakeTree) -> None:
+    """A task of frames 10, 13, 16 and 19 numbers them as the video does; in the last two nothing is left."""
+    meta = "<task><size>4</size><start_frame>10</start_frame><stop_frame>19</stop_frame></task>"
+    boxes = "".join(
+        f'<box frame="{frame}" outside="{outside}" occluded="0" keyframe="1" xtl="3" ytl="4" xbr="10" ybr="5"/>'
+        for frame, outside in ((10, 0), (13, 0), (16, 1))
+    )
+    track = f'<track id="0" label="dog">{boxes}</track>'
+    files = {f"images/frame_{frame:06d}.png": "" for frame in (10, 13, 16, 19, 22)}
+    xml = f"<annotations><version>1.1</version><meta>{meta}</meta>{track}</annotations>"
+    source = open_source("cvat", make_tree(files | {"annotations.xml": xml}), SourceOptions())
+    found = {frame: source.annotate(f"images/frame_{frame:06d}.png".encode()).boxes for frame in (10, 13, 16, 19)}
+    assert found == {10: ((3, 4, 10, 5),), 13: ((3, 4, 10, 5),), 16: (), 19: ()}
+    with pytest.raises(NoLabel):
+        source.annotate(b"images/frame_000022.png")
+
+
+def test_a_region_of_vott_with_several_tags_is_an_object_of_each(make_tree: MakeTree) -> None:
+    """As the exporters of VoTT write it; without a tag it has no class."""
+    place = {"left": 1, "top": 2, "width": 3, "height": 4}
+    regions = [{"type": "RECTANGLE", "tags": tags, "boundingBox": place} for tags in (["cat", "dog"], [])]
+    content = {"assets": {"0": {"asset": {"name": "a.jpg"}, "regions": regions}}}
+    found = opened(make_tree({"a.jpg": "", "a-export.json": json.dumps(content)}), "vott").annotate(b"a.jpg")
+    assert found.boxes == ((1, 2, 4, 6),) * 3 and found.box_labels == ("cat", "dog", "object")
 
 
 def test_equal_names_in_the_subsets_of_a_project_of_cvat(make_tree: MakeTree) -> None:

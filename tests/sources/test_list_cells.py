@@ -320,6 +320,11 @@ def test_x_and_y_before_a_width_are_told_by_the_images(read, centers):
     assert found["img0"].boxes == () and found["img1"].box_labels == ("1",) and source.classes == ("0", "1")
 
 
+def test_the_boxes_of_vgg_face2_have_a_corner(read):
+    _, found = read("NAME_ID,X,Y,W,H\n" + "".join(f"{s},30,20,5,6\n" for s in IMAGES))
+    assert {one.boxes for one in found.values()} == {((30, 20, 35, 26),)}
+
+
 def test_corners_or_centers_are_asked_for(read):
     text = "image,x,y,w,h,label\n" + "".join(f"{s},30,20,5,6,cat\n" for s in IMAGES)
     with pytest.raises(UsageError, match="may be a corner or the center") as caught:

@@ -139,6 +139,7 @@ SETS: dict[str, tuple[str, Any]] = {
     "bdd100k": ("bdd100k", lambda: draw.photos("images/") | {"labels/det.json": draw.bdd100k()}),
     "crowdhuman": ("crowdhuman", lambda: draw.photos("Images/") | {"annotation_train.odgt": draw.crowdhuman()}),
     "openimages": ("openimages", lambda: draw.photos("train/") | draw.open_images()),
+    "sa1b": ("sa1b", lambda: draw.photos() | {f"{name}.json": draw.sa1b(name) for name in draw.BOXES}),
     "jsonl": ("jsonl", lambda: draw.photos("train/") | {"train/metadata.jsonl": draw.metadata()}),
 }  # fmt: skip
 """Source -> the value of its labels, with FILE relative to the source, and how to draw its set."""

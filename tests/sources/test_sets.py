@@ -272,6 +272,31 @@ def test_open_images_without_boxes_has_no_objects(read):
     assert source.notes == ["2 classes have no name, such as /m/01: put class-descriptions.csv into the source"]
 
 
+def test_sa1b(read):
+    """Boxes are x, y, width and height; masks are read as pycocotools reads them."""
+    coco = pytest.importorskip("pycocotools.mask", reason="needs pycocotools (packer[masks])")
+    mask = np.zeros((16, 32), np.uint8)
+    mask[2:9, 3:20], mask[4, 5] = 1, 0
+    runs = coco.encode(np.asfortranarray(mask))["counts"].decode()
+    things = [
+        {"bbox": [3.0, 2.0, 16.5, 6.0], "area": 118, "predicted_iou": 0.98, "stability_score": 0.96, "id": 5,
+         "crop_box": [0, 0, 32, 16], "point_coords": [[4, 5]], "segmentation": {"size": [16, 32], "counts": runs}}
+    ]  # fmt: skip
+    about = {"image_id": 7, "width": 32, "height": 16, "file_name": "sa_7.jpg"}
+    photos = {f"sa_{i}.jpg": image_file(i, 32, 16) for i in (7, 8)}
+    files = photos | {"sa_7.json": json.dumps({"image": about, "annotations": things})}
+    files["sa_8.json"] = json.dumps({"annotations": [], "image": about | {"image_id": 8}})
+    source, found = read(files, "sa1b")
+    one = found["sa_7.jpg"]
+    assert one.boxes == ((3.0, 2.0, 19.5, 8.0),) and one.box_labels == ("object",) and one.rles is None
+    assert one.box_fields == {"area": (118,), "predicted_iou": (0.98,), "stability_score": (0.96,)}
+    assert one.extras == {"image_id": 7} and one.image_size == (32, 16) and found["sa_8.jpg"].boxes == ()
+    assert "--instance-masks packs them" in source.notes[0]
+    _, found = read(files, "sa1b", instance_masks=True)
+    (shape,) = found["sa_7.jpg"].rles
+    np.testing.assert_array_equal(coco.decode({**shape, "counts": shape["counts"].encode()}), mask)
+
+
 def test_what_labelme_calls_ignored_is(read):
     shapes = [{"label": name, "points": [[1, 2], [9, 20]], "shape_type": "rectangle"} for name in ("dog", IGNORED)]
     _, found = read({"a.jpg": "", "a.json": json.dumps({"shapes": shapes, "imagePath": "a.jpg"})}, "labelme")

@@ -292,13 +292,30 @@ def test_classes_below_the_parts_of_a_dataset_are_named(make_tree, parts):
         recognize(make_tree(dict.fromkeys(images, "")), SourceOptions())
 
 
+def test_the_names_of_a_known_set_come_before_its_folders(make_tree):
+    names = [f"bbox_train/{i:04}/{i:04}C1T000{i}F001.jpg" for i in (1, 3)]
+    tree = make_tree(dict.fromkeys([*names, "bbox_test/00-1/00-1C2T0081F201.jpg"], ""))
+    with pytest.raises(
+        UsageError, match=r'choose one: labels="name:\(\?P<class>.*C\(\?P<cam.*bbox_train as the source'
+    ):
+        recognize(tree, SourceOptions())
+
+
+def test_parts_that_folders_are_named_after_are_a_command(make_tree):
+    files = {f"{folder}Left/{i:06}.png": "" for folder in ("RGB", "GT", "Depth") for i in range(2)}
+    with pytest.raises(UsageError, match=r"if they belong together: mask=.GTLeft. part=.depth=DepthLeft:map.; choose"):
+        recognize(make_tree(files), SourceOptions())
+    with pytest.raises(UsageError, match=r"if they belong together: mask=.FOLDER. or part=.NAME=FOLDER:KIND."):
+        recognize(make_tree(files | {f"FlowLeft/{i:06}.png": "" for i in range(2)}), SourceOptions())
+
+
 def test_a_class_may_have_the_word_of_a_split(make_tree):
     tree = make_tree({f"{name}/{name}.jpg": "" for name in ("bullet_train", "test tube", "ant", "bee", "cat")})
     assert recognize(tree, SourceOptions()).spec == "folder"
 
 
 @pytest.mark.parametrize("name", [
-    "imagelabels.mat", "mpii_human_pose_v1_u12_1.mat", "labels.npy", "labels.xlsx", "train_labels.csv",
+    "imagelabels.mat", "human_pose_v1_u12_1.mat", "labels.npy", "labels.xlsx", "train_labels.csv",
     "ILSVRC2012_validation_ground_truth.txt",
 ])  # fmt: skip
 def test_files_with_a_name_of_labels_stop_auto(make_tree, name):

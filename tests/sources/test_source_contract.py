@@ -118,6 +118,11 @@ LAYOUTS = {
         "g.jpg": "", "u.jpg": "", "b.jpg": "", "train.csv":
         "ImageID,Source,LabelName,Confidence\ng,a,/m/0,1\nb,a,/m/0,?\nx,a,/m/0,1\n",
     },
+    "sa1b": {
+        "g.jpg": "", "u.jpg": "", "b.jpg": "", **{
+            f"{name}.json": f'{{"image": {{"image_id": 1}}, "annotations": [{{"bbox": [1, 1, {width}, 1], '
+            '"predicted_iou": 1, "stability_score": 1}]}' for name, width in (("g", 1), ("b", '"?"'), ("x", 1))},
+    },
     "jsonl": {
         "g.jpg": "", "u.jpg": "", "b.jpg": "", "metadata.jsonl": "".join(
             f'{{"file_name": "{name}.jpg", "objects": {{"bbox": [[9, 9, 1, {height}]], "categories": ["c"]}}}}\n'
