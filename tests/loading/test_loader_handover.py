@@ -105,6 +105,36 @@ def test_threads_normalize_as_the_device_does(pack, kind, options, planar, monke
             assert values.untyped_storage().nbytes() == 4 * values.numel()
 
 
+@pytest.mark.parametrize("options", [
+    {"crop": CenterCrop(8)}, {"crop": CenterCrop(8), "dtype": torch.float32}, {"views": {"a": (2, CenterCrop(8))}},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("kind", ["raw", "gray", "boxes"])
+@pytest.mark.parametrize("form", [{}, {"memory_format": torch.contiguous_format}], ids=str)
+def test_arrays_of_numpy_in_the_memory_of_the_batch(pack, kind, options, form):
+    plain = PackedLoader(pack(kind), 4, with_index=True, **options)
+    loader = PackedLoader(pack(kind), 4, with_index=True, output="numpy", **form, **options)
+    for (arrays, targets, records), (images, its, numbers) in zip(loader, plain, strict=True):
+        array, image = (one["a"] if "views" in options else one for one in (arrays, images))
+        assert np.array_equal(array, image.numpy() if form else image.permute(0, 2, 3, 1).numpy())
+        assert array.flags.c_contiguous and array.flags.writeable and np.array_equal(records, numbers.numpy())
+        if kind != "boxes":
+            assert isinstance(targets, np.ndarray) and np.array_equal(targets, its.numpy())
+            continue
+        found, wanted = (one["a"] if "views" in options else one for one in (targets, its))
+        for target, expected in zip(found, wanted, strict=True):
+            assert isinstance(target["boxes"], np.ndarray) and target["boxes"].dtype == np.float32
+            assert np.array_equal(target["boxes"], expected["boxes"].numpy())
+
+
+def test_any_device_that_torch_can_use(pack):
+    """Told by trying: "meta" stands for those that are not here. A copy there ends before its memory is used again."""
+    loader = PackedLoader(pack("raw"), 4, device="meta", mean=(0.5,) * 3, std=(0.2,) * 3, with_index=True)
+    for images, labels, records in loader:
+        assert images.device.type == labels.device.type == records.device.type == "meta"
+        assert images.dtype == torch.float32 and images.shape[1:] == (3, 10, 12)
+    assert loader._transfer._stream is None and not loader._host.work.pinned
+
+
 def test_channels_last_is_handed_over_without_a_copy(pack, monkeypatch):
     def copied(*arguments, **options):
         raise AssertionError("a copy")

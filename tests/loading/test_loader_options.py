@@ -32,7 +32,7 @@ REFUSED = {
     "vulkan": ({"device": "vulkan"}, "device: is 'vulkan', which torch cannot use here: PyTorch is not linked with"),
     "output": ({"output": "tf"}, 'output: must be "torch" or "numpy" or "jax", got \'tf\''),
     "numpy elsewhere": ({"output": "numpy", "device": "meta"}, 'output: is "numpy", whose arrays are on the CPU, but'),
-    "bfloat16": ({"output": "numpy", "dtype": torch.bfloat16}, 'output: is "numpy", which has no bfloat16; write dtype'),
+    "bfloat16": ({"output": "numpy", "dtype": torch.bfloat16}, 'output: is "numpy", which has no bfloat16; write'),
     "no device": ({"device": None}, "device: must be a device of torch, got None"),
     "in_order": ({"in_order": True}, "in_order: is an argument of torch's DataLoader; leave it out"),
     "mean of two": ({"mean": (0.5, 0.5), "std": (1, 1)}, "mean: has 2 numbers, but the images have 3 channels"),
