@@ -12,7 +12,7 @@ from torture_adopt import reader_of, seeds
 from torture_archives import ARCHIVES, read_members
 from torture_held import FINDER, refused
 from torture_labels import Target, check_finite, check_named
-from torture_seeds import EDITS, INSTANCE_SHAPES, INSTANCES, SEEDS_OF, VIA_TABLES, WITH_MASKS
+from torture_seeds import EDITS, INSTANCE_SHAPES, INSTANCES, SEEDS_OF, STUDIO_TABLES, VIA_TABLES, WITH_MASKS
 from torture_texts import read_masks, read_shapes, read_stored_instances
 
 from packer.errors import UsageError
@@ -163,6 +163,13 @@ CORES: dict[str, tuple[Target, tuple[str, ...]]] = {
         Target(objects.read_labelstudio, SEEDS_OF["labelstudio"]),
         ("sources.labelstudio", "sources.by_name"),
     ),
+    "labelstudio-table": (
+        Target(objects.read_studio_table, STUDIO_TABLES),
+        ("sources.labelstudio", "sources.by_name"),
+    ),
+    "via-3": (Target(objects.read_via_3, SEEDS_OF["via-3"]), ("sources.via", "sources.by_name")),
+    "sa1b": (Target(objects.read_sa1b, SEEDS_OF["sa1b"]), ("sources.sa1b", "sources.coco_objects")),
+    "datumaro": (Target(objects.read_datumaro, SEEDS_OF["datumaro"]), ("sources.datumaro_json", "sources.by_name")),
     "supervisely": (
         Target(objects.read_supervisely, SEEDS_OF["supervisely"]),
         ("sources.supervisely", "sources.by_name"),

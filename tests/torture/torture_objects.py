@@ -18,10 +18,12 @@ from packer.sources import (
     by_name,
     coco_file,
     coco_objects,
+    datumaro_json,
     json_lines,
     json_sets,
     labelme,
     labelstudio,
+    sa1b,
     small_formats,
     supervisely,
     via,
@@ -137,6 +139,18 @@ def of_web(tree: Any) -> Iterator[by_name.ImageEntry]:
     yield from by_name.with_landmarks(list(labelme.xml_entries(replace(tree, files=(b"a.xml",)), [])))
 
 
+def of_sa1b(tree: Any) -> Iterator[by_name.ImageEntry]:
+    source = object.__new__(sa1b.Sa1bSource)
+    source._tree, source._with_masks = tree, WITH_MASKS
+    source.label_file = lambda image: b"a.json"  # type: ignore[method-assign]
+    check_finite(source.annotate(b"a.jpg"))
+    yield by_name.ImageEntry("a.json", b"a.jpg", by_name.LabelledObjects())
+
+
+read_sa1b = of_json("sa1b", of_sa1b)
+read_datumaro = of_json("datumaro", lambda tree: iter(datumaro_json.datumaro_entries(tree, [b"a.json"], WITH_MASKS)))
+read_via_3 = of_json("via-3", of_named(via.ViaSource, b"a.json"))
+read_studio_table = of_text(of_named(labelstudio.LabelStudioSource, b"a.csv"), "a.csv")
 read_via = of_json("via", of_named(via.ViaSource, b"a.json"))
 read_via_table = of_text(of_named(via.ViaSource, b"a.csv"), "a.csv")
 read_labelstudio = of_json("labelstudio", of_named(labelstudio.LabelStudioSource, b"a.json"))

@@ -131,6 +131,44 @@ BASES: dict[str, Any] = {
                 "shape_attributes": {"name": "point", "cx": 5, "cy": 5}, "region_attributes": {"class": "p1"}}}},
         },
     },
+    "via-3": {
+        "project": {"vid_list": ["1", "2"]}, "config": {}, "attribute": {
+            "1": {"aname": "class", "type": 4, "options": {"0": "dog", "1": "7"}}, "2": {"aname": "wet", "type": 2,
+                  "options": {"0": "a"}}, "3": {"aname": "age", "type": 1, "options": {}}},
+        "file": {"1": {"fid": "1", "fname": "a.jpg", "type": 2, "src": ""}, "2": {"fname": "c.png", "src": "x/c.png"}},
+        "view": {"1": {"fid_list": ["1"]}, "2": {"fid_list": ["2"]}},
+        "metadata": {
+            "1_a": {"vid": "1", "z": [], "xy": [2, 1, 2, 9, 8], "av": {"1": "0", "2": "0", "3": "7"}},
+            "1_b": {"vid": "1", "z": [], "xy": [7, 1, 1, 20, 1, 20, 20.5], "av": {"1": "1"}},
+            "1_c": {"vid": "1", "z": [], "xy": [3, 5, 5, 3], "av": {}}, "2_d": {"vid": 2, "xy": [1, 5, 5], "av": None},
+            "2_e": {"vid": "2", "z": [], "xy": [], "av": {"1": "0"}},
+        },
+    },
+    "datumaro": {
+        "dm_format_version": "1.0", "infos": {}, "categories": {
+            "label": {"labels": [{"name": "dog", "parent": ""}, {"name": "7"}]}, "mask": {"colormap": []}},
+        "items": [
+            {"id": "a", "annotations": [
+                {"id": 0, "type": "bbox", "label_id": 0, "group": 1, "bbox": [1, 2, 9, 8],
+                 "attributes": {"occluded": False, "rotation": 30.0, "x": "y"}},
+                {"type": "polygon", "label_id": 1, "group": 0, "points": [1, 1, 20, 1, 20, 20], "attributes": {}},
+                {"type": "mask", "label_id": 1, "rle": {"counts": "e74T10000000000000000000000000[<", "size": [40, 30]}},
+                {"type": "label", "label_id": 1}, {"type": "caption", "caption": "x"},
+            ], "attr": {"frame": 3}, "image": {"path": "a.jpg", "size": [40, 30]}},
+            {"id": "b/c", "annotations": [
+                {"type": "points", "label_id": 0, "points": [1, 2], "visibility": [2]},
+                {"type": "skeleton", "label_id": 0, "elements": [{"type": "points", "points": [5, 6], "label_id": 1}]},
+            ], "media": {"path": ""}},
+        ],
+    },
+    "sa1b": {
+        "image": {"image_id": 7, "width": 30, "height": 40, "file_name": "a.jpg"},
+        "annotations": [
+            {"id": 1, "bbox": [1.0, 2.0, 9.0, 8.0], "area": 9, "predicted_iou": 0.9, "stability_score": 0.95,
+             "segmentation": {"size": [40, 30], "counts": "e74T10000000000000000000000000[<"}},
+            {"bbox": [0, 0, 2, 2], "segmentation": {"size": [40, 30], "counts": [600, 5, 595]}},
+        ],
+    },
     "labelstudio": [
         {"id": 1, "data": {"image": "/data/upload/1/0a1b2c3d-frame_000000.jpg"}, "annotations": [
             {"completed_by": 1, "was_cancelled": False, "updated_at": "2024", "result": [
@@ -372,6 +410,12 @@ SEEDS_OF: dict[str, list[bytes]] = {
 VIA_TABLES = [
     b"\x08filename,region_shape_attributes,region_attributes,file_attributes\n"
     b'a.jpg,"{""name"":""rect"",""x"":1,""y"":2,""width"":3,""height"":4}","{""class"":""dog""}",{}\nb.jpg,{},{},\n'
+]
+STUDIO_TABLES = [
+    b"\0annotation_id,annotator,box,created_at,id,image,kind,lead_time,updated_at\n"
+    b'3,1,"[{""x"": 1, ""y"": 2, ""width"": 3, ""height"": 4, ""rectanglelabels"": [""dog""], ""rotation"": 5,'
+    b' ""original_width"": 40, ""original_height"": 30}]",2024,7,/data/upload/1/0a1b2c3d-a.jpg,dog,1.5,2024\n'
+    b'4,2,,2025,7,/data/upload/1/0a1b2c3d-a.jpg,"{""choices"": [""cat"", ""dog""]}",1.5,2025\n',
 ]
 SEEDS_OF["via"] += [b"\x08{}\0\0" + table[1:] for table in VIA_TABLES]
 for kind in ("via", "labelstudio"):
