@@ -152,7 +152,8 @@ BASES: dict[str, Any] = {
                 {"id": 0, "type": "bbox", "label_id": 0, "group": 1, "bbox": [1, 2, 9, 8],
                  "attributes": {"occluded": False, "rotation": 30.0, "x": "y"}},
                 {"type": "polygon", "label_id": 1, "group": 0, "points": [1, 1, 20, 1, 20, 20], "attributes": {}},
-                {"type": "mask", "label_id": 1, "rle": {"counts": "e74T10000000000000000000000000[<", "size": [40, 30]}},
+                {"type": "mask", "label_id": 1, "rle": {
+                    "counts": "e74T10000000000000000000000000[<", "size": [40, 30]}},
                 {"type": "label", "label_id": 1}, {"type": "caption", "caption": "x"},
             ], "attr": {"frame": 3}, "image": {"path": "a.jpg", "size": [40, 30]}},
             {"id": "b/c", "annotations": [
