@@ -365,6 +365,7 @@ class PackedLoader:
             problem = "is False: ranks would differ in the number of batches, and read different epochs"
             raise UsageError("pad", problem, "leave it out to train, or write drop_last=True to repeat nothing")
         self.sampler.clock.go_on(self._end(self._now()[1]))
+        self._steps = steps
         return self._run(steps=steps)
 
     def _run(self, first: int | None = None, steps: Steps | None = None) -> Generator[tuple[Any, ...], None, None]:
@@ -389,7 +390,8 @@ class PackedLoader:
                     stats.waited_s += time.perf_counter() - asked
                     if not begun:
                         self.sampler.clock.begin(here)
-                        self._begun, begun, self._steps = (here, size, augmentation), True, steps or 0
+                        self._begun, begun = (here, size, augmentation), True
+                        self._steps = 0 if steps is None else steps
                     if batch is None:
                         here.position = max(here.position, end)  # with pad=False, other ranks may have had one more
                         return

@@ -14,7 +14,8 @@ class Steps(Iterator[Any]):
     Args:
         steps: batches in all, those before a loaded state included; None: without end.
         resumed: returns how many a loaded state has read.
-        read_on: starts an iteration where the last one stopped: the rest of that epoch, or the next one.
+        read_on: starts an iteration where the last one stopped, in the rest of that epoch or in the next one; from then
+            on its batches are counted here, and no longer `resumed`.
     """
 
     def __init__(
@@ -41,10 +42,11 @@ class Steps(Iterator[Any]):
     def __next__(self) -> Any:
         """Return the next batch. Raise UsageError if a loaded state has read more than `steps` batches."""
         if self._done is None:
-            self._done = self._resumed()
-            if self._steps is not None and self._done > self._steps:
-                problem = f"is {self._steps}, but the state has read {self._done} batches already"
+            done = self._resumed()
+            if self._steps is not None and done > self._steps:
+                problem = f"is {self._steps}, but the state has read {done} batches already"
                 raise UsageError("steps", problem, "write the number of all steps, those before the state included")
+            self._done, self._epoch = done, self._read_on(self)  # also if none is left: the next one counts from 0
         if self._done == self._steps:
             self.close()
             raise StopIteration
