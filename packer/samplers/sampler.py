@@ -322,7 +322,11 @@ class Sampler(ABC):
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take what a state holds of the fields in `held`, after `check_state` has found nothing wrong."""
+        """Take what a state holds of the fields in `held`.
+
+        Args:
+            state: with which `check_state` has found nothing wrong.
+        """
         if self.held:
             raise NotImplementedError(f"{type(self).__name__} does not restore {', '.join(self.held)}")
 

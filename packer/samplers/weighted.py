@@ -227,7 +227,12 @@ class WeightedSampler(Sampler):
         return held
 
     def check_state(self, state: Any, global_batch: int | None = None) -> tuple[int, int]:
-        """Do what `Sampler.check_state` does, and look at the weights."""
+        """Do what `Sampler.check_state` does, and look at the weights.
+
+        Args:
+            state: the state.
+            global_batch: samples of a batch of all ranks together; None: of any.
+        """
         found = super().check_state(state, global_batch)
         for name, dtype in (("weights", np.float32), ("shares", np.int32)):
             if name == "weights" or name in state:
@@ -239,7 +244,11 @@ class WeightedSampler(Sampler):
         return found
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take the weights of a state, and those that its epoch was drawn with."""
+        """Take the weights of a state, and those that its epoch was drawn with.
+
+        Args:
+            state: with which `check_state` has found nothing wrong.
+        """
         weights, shares = _numbers_of(state["weights"]), state.get("shares")
         self._table.replace(lambda part: weights[part])
         if 0 < state["position"] < self.num_samples:
