@@ -450,6 +450,7 @@ class PackedLoader:
         epoch, position = self.sampler.check_state(order, size)
         self._first.check(state)
         self._hand_over.check(state)
+        steps = check_int("steps", state.get("steps", 0), 0)
         check_same_decoder(state.get("decoder"), self._batches.decoded_by)
         crop = self._first.crop
         if "set_crop" in state:
@@ -457,7 +458,7 @@ class PackedLoader:
         self.set_crop(crop)
         self.sampler.restore(order)
         self.sampler.clock.load(epoch, position, self._end(size))
-        self._steps = check_int("steps", state.get("steps", 0), 0)
+        self._steps = steps
 
     @property
     def _steps_done(self) -> int:

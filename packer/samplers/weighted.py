@@ -364,7 +364,7 @@ class _Table:
 
 def _shares(weights: Float32, shift: int) -> NDArray[np.int32]:
     """Return weights * 2**shift as whole numbers, exactly but for rounding; 0 only for 0."""
-    whole: NDArray[np.int32] = np.rint(weights * np.float64(2.0**shift)).astype(np.int32)
+    whole: NDArray[np.int32] = np.rint(weights.astype(np.float64) * 2.0**shift).astype(np.int32)
     return np.maximum(whole, weights > 0)
 
 

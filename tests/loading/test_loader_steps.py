@@ -116,6 +116,28 @@ def test_ranks_and_other_numbers_of_ranks(pack):
         assert records[: len(alone)].tolist() == alone.tolist() and len(records) - len(alone) < 4
 
 
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_ranks_that_pad_nothing_have_each_sample_once(pack, kind):
+    """27 or 22 samples on two ranks, by 2: one has a batch more, and all resume what the other left."""
+    order = loader_of(pack, kind).sampler.order(0).tolist()
+
+    def ranks():
+        return [loader_of(pack, kind, 2, pad=False, rank=rank, world_size=2) for rank in range(2)]
+
+    for rank, loader in enumerate(ranks()):
+        assert torch.cat([records for _, _, records in loader]).tolist() == order[rank::2]
+        assert len(loader) == -(-len(order[rank::2]) // 2)
+        assert loader.state_dict()["position"] == len(order)  # also where it had one batch less
+        for stop in range(1, len(loader)):
+            first = ranks()[rank]
+            taken = [records for _, _, records in islice(first, stop)]
+            assert torch.cat(taken).tolist() == order[rank::2][: 2 * stop]
+            for other, again in enumerate(ranks()):
+                again.load_state_dict(first.state_dict())
+                rest = [record for _, _, records in again for record in records.tolist()]
+                assert rest == order[other::2][2 * stop :]
+
+
 def test_it_goes_on_where_the_last_iteration_stopped(pack):
     expected = list(loader_of(pack).forever(steps=30))
     loader, found = loader_of(pack), []
