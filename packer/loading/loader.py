@@ -251,26 +251,14 @@ class PackedLoader:
         **unknown: NoReturn,
     ) -> None:
         refuse_unknown(PackedLoader, unknown)
+        pixels = (device, mean, std, dtype, memory_format, output)
         given = Arguments(
             data,
             batch_size,
             Order(shuffle, sampler, indices, classes, seed, drop_last, pad, samples_per_epoch),
             Augment(crop, views, repeats, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
             Functions(transform, target_transform, transforms),
-            Form(
-                collate,
-                label_offset,
-                ignored,
-                parts,
-                with_index,
-                with_weights,
-                device,
-                mean,
-                std,
-                dtype,
-                memory_format,
-                output,
-            ),
+            Form(collate, label_offset, ignored, parts, with_index, with_weights, *pixels),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),
         )
         made = assemble(given)
