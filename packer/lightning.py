@@ -37,8 +37,8 @@ else:
 Data = AnyPath | Pack | PackedDataset
 
 TRAINING_ONLY = {
-    "shuffle", "sampler", "indices", "classes", "drop_last", "samples_per_epoch", "crop", "views", "repeats",
-    "flip", "transform", "transforms", "mixup", "cutmix", "color_jitter",
+    "shuffle", "sampler", "indices", "classes", "drop_last", "pad", "samples_per_epoch", "crop", "views", "repeats",
+    "flip", "transform", "transforms", "mixup", "cutmix", "color_jitter", "with_weights",
 }  # fmt: skip
 """Options of the training loader that the others do not take over."""
 

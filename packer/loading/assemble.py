@@ -22,7 +22,7 @@ from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import Classes, PackedDataset, check_decoder, choose_records, pack_at
 from packer.loading.fill import Floats, ImageFiller
-from packer.loading.mixing import BatchForm, BatchPostprocessor, Mixing, check_output
+from packer.loading.mixing import BatchForm, BatchPostprocessor, Mixing, check_output, check_weights
 from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
 from packer.loading.pipeline import Pipeline, Replacer, Workload
@@ -45,6 +45,7 @@ class Order:
     classes: Classes | None
     seed: int | None
     drop_last: bool
+    pad: bool
     samples_per_epoch: int | None
 
 
@@ -82,6 +83,7 @@ class Form:
     ignored: str | None
     parts: Sequence[str] | None
     with_index: bool
+    with_weights: bool
     device: torch.device | str
     mean: Sequence[float] | None
     std: Sequence[float] | None
@@ -183,7 +185,7 @@ def assemble(given: Arguments) -> LoaderParts:
     pack = pack_at(given.data, reading.cache_dir, reading.cache_bytes)
     batch_size = check_int("batch_size", given.batch_size, 1)
     device = check_device(form.device)
-    own = {"seed": order.seed, "indices": order.indices, "drop_last": order.drop_last}
+    own = {"seed": order.seed, "indices": order.indices, "drop_last": order.drop_last, "pad": order.pad}
     sampler = check_sampler(order.sampler, pack, order.shuffle, own, order.classes, within)
     sampler.num_batches(batch_size)  # raises where drop_last would leave none
     seed = sampler.seed if order.seed is None else check_int("seed", order.seed, 0, (1 << 64) - 1)
@@ -215,7 +217,8 @@ def assemble(given: Arguments) -> LoaderParts:
     here = device.type == "cpu" and reading.decode == "host" and reading.cache != "device"
     floats = _floats(normalize, filler) if here and not functions and not jittered else None
     output = check_output(form.output, device, normalize)
-    formed = BatchForm(form.memory_format, form.with_index, targets.are_masks and not widen, output)
+    weights = check_weights(sampler) if form.with_weights else None
+    formed = BatchForm(form.memory_format, form.with_index, targets.are_masks and not widen, output, weights)
     prefetch = check_int("prefetch", reading.prefetch, 1)
     work = Workload(_threads(given, pack), prefetch, device.type == "cuda", collation, floats)
     host = Pipeline(filler, its_targets, min(batch_size, sampler.num_samples), work, functions, replacer)
@@ -301,11 +304,12 @@ def _with_mixture(given: Arguments) -> Arguments:
         samples = check_int("samples_per_epoch", samples, 1)
     shares = list(given.data.values())
     indices = choose_records(joined, order.indices, order.classes)
-    sampler = MixtureSampler(joined, shares, seed, num_samples=samples, indices=indices, drop_last=order.drop_last)
+    last = {"drop_last": order.drop_last, "pad": order.pad}
+    sampler = MixtureSampler(joined, shares, seed, num_samples=samples, indices=indices, **last)
     return replace(
         given,
         data=joined,
-        order=replace(order, sampler=sampler, shuffle=False, indices=None, classes=None, drop_last=False),
+        order=replace(order, sampler=sampler, shuffle=False, indices=None, classes=None, drop_last=False, pad=True),
         reading=replace(reading, cache_dir=None, cache_bytes=None),
     )
 
@@ -413,7 +417,7 @@ def check_sampler(
         sampler: the one given, or None.
         pack: the pack.
         shuffle: a new order each epoch, if none is given.
-        own: seed, indices and drop_last of the one that is made then; a given one brings its own of the last two.
+        own: seed, indices, drop_last and pad of the one that is made then; a given one brings its own, but for seed.
         classes: of the images, for the one that is made.
         within: the records of the dataset; None: all.
     """
@@ -425,7 +429,7 @@ def check_sampler(
         step = "write shuffle=True, or sampler=ShuffleSampler(pack) of packer.samplers; torch's go into a DataLoader"
         raise UsageError("sampler", f"must be one of packer.samplers, got {type(sampler).__name__}", step)
     for name, given in {"shuffle": shuffle, "classes": classes, **own}.items():
-        if name != "seed" and given is not None and given is not False:
+        if name != "seed" and given is not None and given is not (name == "pad"):
             raise UsageError(name, "cannot be combined with a sampler, which has its own", "pass it to the sampler")
     if sampler.num_records != len(pack):
         problem = f"is for {sampler.num_records} records, but the pack has {len(pack)}"

@@ -31,12 +31,16 @@ from packer.loading.mixing import MIXING_STATE
 from packer.loading.on_device import Decoding
 from packer.loading.page_cache import WindowedBatches, check_cache
 from packer.loading.pipeline import Replaced, Stats
+from packer.loading.steps import Steps
 from packer.loading.targets import ImageTransform, JointTransform
 from packer.loading.views import CropView
 from packer.samplers import BlockShuffleSampler, Sampler
 from packer.samplers.clock import Iteration, next_iteration
+from packer.samplers.ranks import check_int
 
 T = TypeVar("T")
+NOT_OF_ORDER = (*STATE, *MIXING_STATE, "decoder", "steps")
+"""What of a state the sampler does not know."""
 RunFrom = Callable[[int], Iterator[Any]]
 """Starts an iteration at a batch."""
 
@@ -135,6 +139,7 @@ class PackedLoader:
         classes: read only the images with one of these labels, names or ids, as for `PackedDataset`.
         seed: seed of order, crops, flips and transforms; default 0, or that of the sampler.
         drop_last: leave out the samples that do not fill a batch.
+        pad: False, to evaluate: each sample comes once, so ranks may differ by one batch; True repeats a few.
         samples_per_epoch: of several packs with shares; default: the number of their records.
         crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed if images differ in size.
         views: several crops of each image out of one decode, by name: ``{"global": (2, RandomResizedCrop(224)),
@@ -165,6 +170,7 @@ class PackedLoader:
         parts: the parts and sidecars (`packer.attach`) to read, by name, besides images and other labels; default: all
             parts. Nothing else of a record is read.
         with_index: yield (images, targets, record numbers int64 (n,)).
+        with_weights: yield the importance weights of the records at the end, float32 (n,), with a `WeightedSampler`.
         device: the device of the batches: "cpu", "cuda", or another that torch can use, such as "mps" and "xpu".
         mean: see `Normalize`; also for `std` and `dtype`.
         memory_format: memory format of the images; default channels_last, or that of a transform's results.
@@ -206,6 +212,7 @@ class PackedLoader:
         classes: Classes | None = None,
         seed: int | None = None,
         drop_last: bool = False,
+        pad: bool = True,
         samples_per_epoch: int | None = None,
         crop: Crop | None = None,
         views: Mapping[str, CropView | tuple[int, Crop]] | None = None,
@@ -225,6 +232,7 @@ class PackedLoader:
         ignored: str | None = None,
         parts: Sequence[str] | None = None,
         with_index: bool = False,
+        with_weights: bool = False,
         device: torch.device | str = "cpu",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -243,13 +251,14 @@ class PackedLoader:
         **unknown: NoReturn,
     ) -> None:
         refuse_unknown(PackedLoader, unknown)
+        pixels = (device, mean, std, dtype, memory_format, output)
         given = Arguments(
             data,
             batch_size,
-            Order(shuffle, sampler, indices, classes, seed, drop_last, samples_per_epoch),
+            Order(shuffle, sampler, indices, classes, seed, drop_last, pad, samples_per_epoch),
             Augment(crop, views, repeats, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
             Functions(transform, target_transform, transforms),
-            Form(collate, label_offset, ignored, parts, with_index, device, mean, std, dtype, memory_format, output),
+            Form(collate, label_offset, ignored, parts, with_index, with_weights, *pixels),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),
         )
         made = assemble(given)
@@ -260,9 +269,11 @@ class PackedLoader:
         self._transfer, self._hand_over = made.transfer, made.hand_over
         self._settings = {**given.flat(), "data": data if isinstance(data, PackedDataset) else self.pack}
         self._settings.update(sampler=self.sampler, shuffle=False, indices=None, classes=None, drop_last=False)
-        self._settings.update(samples_per_epoch=None, cache_dir=None, cache_bytes=None)
+        self._settings.update(pad=True, samples_per_epoch=None, cache_dir=None, cache_bytes=None)
         self._begun: tuple[Iteration, int, Augmentation] | None = None
         """The iteration started last, its samples per batch of all ranks, and its augmentation."""
+        self._steps: Steps | int = 0
+        """What counts the batches of that iteration, or how many `forever` has returned by a loaded state."""
         self._stats = Stats()
 
     def __len__(self) -> int:
@@ -320,7 +331,32 @@ class PackedLoader:
         """
         return self._run()
 
-    def _run(self, first: int | None = None) -> Iterator[tuple[Any, ...]]:
+    def forever(self, steps: int | None = None) -> Steps:
+        """Return an iterator of `steps` batches, through as many epochs as it takes; each has its own order and crops.
+
+        It goes on where the last iteration stopped, also in the middle of an epoch. Without drop_last, the last batch
+        of an epoch may be smaller. A state counts the batches: after `load_state_dict`, the same call returns those
+        that are left of `steps`.
+
+        Args:
+            steps: batches on this rank, those before a loaded state included; None: without end.
+
+        Raises:
+            UsageError: if `steps` is not a number; with the first batch, if it is less than a state has read, or if
+                ranks differ in the number of batches of an epoch (pad=False).
+        """
+        count = None if steps is None else check_int("steps", steps, 0)
+        return Steps(count, lambda: self._steps if isinstance(self._steps, int) else 0, self._read_on)
+
+    def _read_on(self, steps: Steps) -> Generator[tuple[Any, ...], None, None]:
+        if not self.sampler.pad and self.sampler.world_size > 1:
+            problem = "is False: ranks would differ in the number of batches, and read different epochs"
+            raise UsageError("pad", problem, "leave it out to train, or write drop_last=True to repeat nothing")
+        self.sampler.clock.go_on(self._end(self._now()[1]))
+        self._steps = steps
+        return self._run(steps=steps)
+
+    def _run(self, first: int | None = None, steps: Steps | None = None) -> Generator[tuple[Any, ...], None, None]:
         """Yield the batches of the next epoch, starting with batch `first` (default: the loaded position, or 0)."""
         here, size = next_iteration(self.sampler, self.sampler.clock), self.sampler.global_batch(self.batch_size)
         if first is not None:
@@ -343,7 +379,9 @@ class PackedLoader:
                     if not begun:
                         self.sampler.clock.begin(here)
                         self._begun, begun = (here, size, augmentation), True
+                        self._steps = 0 if steps is None else steps
                     if batch is None:
+                        here.position = max(here.position, end)  # with pad=False, other ranks may have had one more
                         return
                     # count what the consumer has received, not what was prepared
                     number = here.position // size
@@ -357,7 +395,8 @@ class PackedLoader:
 
     def _end(self, global_batch: int) -> int:
         """Return the last position of an epoch."""
-        return min(len(self) * global_batch, self.sampler.num_samples)
+        batches = len(self) + (not self.sampler.pad)  # of another rank
+        return min(batches * global_batch, self.sampler.num_samples)
 
     def _now(self) -> tuple[Iteration, int, Augmentation]:
         """Return what a state describes: an iteration, its samples per batch of all ranks, its augmentation."""
@@ -369,12 +408,16 @@ class PackedLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position of training as a small dict for JSON or `torch.save`. Call it between two batches.
 
+        With a `WeightedSampler` it has tensors, for `torch.save` only.
+
         It describes the iteration started last, even if another epoch has been set since; after the end of that
         iteration, the epoch that was set.
         """
         here, size, augmentation = self._now()
         order = self.sampler.state_at(here.epoch, here.position, size)
         state = {**order, **self._first.identity, **self._hand_over.identity}
+        if steps := self._steps_done:
+            state["steps"] = steps
         if decoder := self._batches.decoded_by:
             state["decoder"] = decoder.partition(" ")[0]
         return state if augmentation == self._first else {**state, "set_crop": crop_text(augmentation.crop)}
@@ -390,22 +433,30 @@ class PackedLoader:
         """
         order = state
         if isinstance(state, Mapping):
-            order = {name: value for name, value in state.items() if name not in (*STATE, *MIXING_STATE, "decoder")}
+            order = {name: value for name, value in state.items() if name not in NOT_OF_ORDER}
         size = self.sampler.global_batch(self.batch_size)
         epoch, position = self.sampler.check_state(order, size)
         self._first.check(state)
         self._hand_over.check(state)
+        steps = check_int("steps", state.get("steps", 0), 0)
         check_same_decoder(state.get("decoder"), self._batches.decoded_by)
         crop = self._first.crop
         if "set_crop" in state:
             crop = crop_of(state["set_crop"], crop, self._augmentation.crop)
         self.set_crop(crop)
+        self.sampler.restore(order)
         self.sampler.clock.load(epoch, position, self._end(size))
+        self._steps = steps
+
+    @property
+    def _steps_done(self) -> int:
+        return self._steps.done if isinstance(self._steps, Steps) else self._steps
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the settings and the state: a copy resumes from the current position."""
         here, size, augmentation = self._now()
-        return _rebuild_loader, (self._settings, augmentation.crop, here.epoch, here.position, self._end(size))
+        at = here.epoch, here.position, self._end(size)
+        return _rebuild_loader, (self._settings, augmentation.crop, at, self._steps_done)
 
     @property
     def replaced(self) -> list[Replaced]:
@@ -418,9 +469,10 @@ class PackedLoader:
         return {**self._stats.summary(), **({"decoder": decoder} if decoder else {})}
 
 
-def _rebuild_loader(settings: dict[str, Any], crop: Crop | None, epoch: int, position: int, end: int) -> PackedLoader:
+def _rebuild_loader(settings: dict[str, Any], crop: Crop | None, at: tuple[int, int, int], steps: int) -> PackedLoader:
     loader = PackedLoader(**settings)
     if crop is not settings["crop"]:
         loader.set_crop(crop)
-    loader.sampler.clock.load(epoch, position, end)
+    loader.sampler.clock.load(*at)
+    loader._steps = steps
     return loader

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from packer.errors import NotInstalled, UsageError
 from packer.loading.annotations import BatchAnnotations
@@ -19,6 +20,8 @@ from packer.loading.pipeline import LoadedBatch
 from packer.loading.targets import check_choice
 from packer.loading.to_device import Normalize, map_tensors
 from packer.loading.views import Views
+from packer.model.annotation import Int64
+from packer.samplers import Sampler, WeightedSampler
 from packer.samplers.order import derive
 from packer.samplers.ranks import as_number
 
@@ -132,6 +135,16 @@ class BatchForm:
     """Whether targets are masks as they are stored, which become int64."""
     output: str = "torch"
     """What it is made of, one of OUTPUTS."""
+    weights: Callable[[Int64], NDArray[np.float32]] | None = None
+    """Gives the importance weights of records, if they are handed out, too."""
+
+
+def check_weights(sampler: Sampler) -> Callable[[Int64], NDArray[np.float32]]:
+    """Return the function from records to their importance weights. Raise UsageError if the sampler has none."""
+    if not isinstance(sampler, WeightedSampler):
+        step = "pass sampler=WeightedSampler(pack), or leave it out"
+        raise UsageError("with_weights", f"needs a WeightedSampler, got {type(sampler).__name__}", step)
+    return sampler.importance
 
 
 class BatchPostprocessor:
@@ -166,7 +179,7 @@ class BatchPostprocessor:
                 raise UsageError("state", problem, f"use the same {name}, or set_epoch in place of a state")
 
     def __call__(self, batch: LoadedBatch, epoch: int, number: int) -> tuple[Any, ...]:
-        """Return (images, targets), and the numbers of the records if asked for; it is global batch `number`."""
+        """Return (images, targets), and what else is handed out; it is global batch `number`."""
         images, targets, records = batch
         if isinstance(images, Views):
             images = Views(
@@ -179,10 +192,12 @@ class BatchPostprocessor:
             images, targets = self._formed(images), self._as_trained(targets)
             if len(images) > len(records):  # of `repeats`
                 records = np.tile(records, len(images) // len(records))
-        found: tuple[Any, ...] = (images, targets)
-        if self._form.with_index:
-            first = next(iter(images.values())) if isinstance(images, Views) else images
-            found = images, targets, torch.from_numpy(records).to(first.device, non_blocking=True)
+        more: list[NDArray[Any]] = [records] if self._form.with_index else []
+        if self._form.weights is not None:
+            more.append(self._form.weights(records))
+        first = next(iter(images.values())) if isinstance(images, Views) else images
+        numbers = (torch.from_numpy(one).to(first.device, non_blocking=True) for one in more)
+        found: tuple[Any, ...] = (images, targets, *numbers)
         make = self._make
         if make is None:
             return found

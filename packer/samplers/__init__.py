@@ -7,9 +7,11 @@
 | `BalancedSampler` | to train where some classes are rare |
 | `MixtureSampler` | to train on several packs, each with its share of the samples |
 | `RepeatedSampler` | to train with repeated augmentation, each record several times in a row |
+| `WeightedSampler` | to train more on some records: hard examples, a curriculum, your own weights |
 | `BlockShuffleSampler` | to train from packs larger than memory or disk; each of many machines may read its own part |
 
-`subset` selects records by their columns; all samplers take the numbers as `indices=`. numpy only: torch is asked for
+`subset` selects records by their columns; all samplers take the numbers as `indices=`. `class_weights` and
+`curriculum_weights` are weights for a `WeightedSampler`. numpy only: torch is asked for
 rank and world_size if it is loaded already, and never imported.
 """
 
@@ -18,7 +20,8 @@ from __future__ import annotations
 from packer.samplers.block import BlockShuffleSampler
 from packer.samplers.order import SortedPackWarning, subset
 from packer.samplers.sampler import Sampler, SequentialSampler, ShuffleSampler
-from packer.samplers.shares import BalancedSampler, MixtureSampler, RepeatedSampler
+from packer.samplers.shares import BalancedSampler, MixtureSampler, RepeatedSampler, class_weights
+from packer.samplers.weighted import WeightedSampler, curriculum_weights
 
 __all__ = [
     "BalancedSampler",
@@ -29,5 +32,8 @@ __all__ = [
     "SequentialSampler",
     "ShuffleSampler",
     "SortedPackWarning",
+    "WeightedSampler",
+    "class_weights",
+    "curriculum_weights",
     "subset",
 ]

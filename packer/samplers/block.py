@@ -64,7 +64,7 @@ class BlockShuffleSampler(Sampler):
 
     Args:
         data: the pack or dataset, or the number of records of each shard, or the total for a single shard.
-        seed: as in `Sampler`; `drop_last`, `rank` and `world_size` too.
+        seed: as in `Sampler`; `drop_last`, `pad`, `rank` and `world_size` too.
         block: records per block.
         window: blocks per window; with `nodes`, of all canonical nodes together (at least one of each).
         nodes: number of canonical nodes: parts of the pack, each of which one machine reads. The order is the same for
@@ -84,15 +84,15 @@ class BlockShuffleSampler(Sampler):
 
     def __init__(  # noqa: PLR0913 - all but the first have a default, and each stands alone
         self, data: int | Sequence[int] | Pack | Sized, seed: int = 0, *, block: int = 256, window: int = 64,
-        nodes: int | None = None, indices: ArrayLike | None = None, drop_last: bool = False, rank: int | None = None,
-        world_size: int | None = None, local_world_size: int | None = None,
+        nodes: int | None = None, indices: ArrayLike | None = None, drop_last: bool = False, pad: bool = True,
+        rank: int | None = None, world_size: int | None = None, local_world_size: int | None = None,
     ) -> None:  # fmt: skip
         pack = pack_of(data)
         shards = [shard.records for shard in pack.reader.shards] if pack else _counts(data)
         records = data if pack else sum(shards)
         self.nodes = None if nodes is None else check_int("nodes", nodes, 1)
         self._local_world_size, self._warned_of_nodes = local_world_size, False
-        super().__init__(records, seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size)
+        super().__init__(records, seed, indices=indices, drop_last=drop_last, pad=pad, rank=rank, world_size=world_size)
         if (self.nodes or 1) > self.num_indices:
             raise UsageError("nodes", f"is {nodes}, for {self.num_indices} records: some would get none")
         self.block = check_int("block", block, 1)

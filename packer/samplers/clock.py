@@ -6,7 +6,8 @@ A state is a small dict:
      "num_samples": 50000, "drop_last": False, "pack": "9f...", "records": None}
 
 `position` counts the samples consumed by all ranks together, so that another number of ranks can resume. A loader adds
-`global_batch`, the samples per batch of all ranks. All other fields, and the sampler's own options, must be unchanged.
+`global_batch`, the samples per batch of all ranks. All other fields, and the sampler's own options, must be unchanged;
+`pad` is there if it is False. A `WeightedSampler` adds its weights, which are restored.
 States of version 1 have the same order; but then a record had the same crop each time that it came in an epoch.
 """
 
@@ -117,14 +118,19 @@ class EpochTracker:
         last = self._last
         return self.next_start() if last is None or (last.ended and self._was_set) else last
 
+    def go_on(self, end: int) -> None:
+        """Let the next iteration read the rest of an epoch that ends at `end`, unless another one was set since."""
+        if self._last is not None and not self._was_set:
+            self.load(self._last.epoch, self._last.position, end)
+
     def load(self, epoch: int, position: int, end: int) -> None:
         """Resume from a position of an epoch that ends at `end`."""
         self._loaded, self._last, self._was_set = {epoch: position}, None, False
         self.epoch = epoch + (position >= end)
 
 
-def check_state(state: Any, expected: Mapping[str, Scalar]) -> tuple[int, Any]:
-    """Return (epoch, position) of a state, the position unchecked.
+def check_state(state: Any, expected: Mapping[str, Scalar], held: tuple[str, ...] = ()) -> tuple[int, Any]:
+    """Return (epoch, position) of a state, the position unchecked; it may have the fields in `held`, too.
 
     Raises:
         UsageError: if one of the `expected` fields is missing or different (it names the first one), if there are
@@ -144,7 +150,7 @@ def check_state(state: Any, expected: Mapping[str, Scalar]) -> tuple[int, Any]:
         # also the type: True is not 1
         if type(there := state[name]) is not type(here) or there != here:
             refuse(f"{name} is {there!r} in the state, {here!r} here")
-    if unknown := sorted({str(name) for name in state} - {*expected, "version", "epoch", "position"}):
+    if unknown := sorted({str(name) for name in state} - {*expected, *held, "version", "epoch", "position"}):
         refuse(f"has fields that a {expected['kind']} sampler does not have: {', '.join(unknown)}")
     try:
         return check_int("epoch", state.get("epoch"), 0), state.get("position")

@@ -74,6 +74,8 @@ class Sampler(ABC):
             the first few of the order are repeated at the end: `padded` of them, at most world_size - 1. If True, the
             end of the order that does not fill one sample per rank (in a DataLoader), or one global batch (in
             `rank_batches`), is left out: different samples each epoch if the order is shuffled.
+        pad: False, to evaluate: each sample comes exactly once, so ranks may differ by one sample (in a DataLoader) or
+            one batch (in `rank_batches`), and a rank may get none.
         rank: number of this process. Default: that of torch.distributed when the first sample of an iteration is
             requested; the process group may be created after the sampler.
         world_size: number of processes that share the order; default as for `rank`.
@@ -84,13 +86,18 @@ class Sampler(ABC):
 
     kind: str
     """Name of the sampler in a state."""
+    held: tuple[str, ...] = ()
+    """Fields of a state that are restored from it, rather than compared: what changes while it is read."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first have a default, and each stands alone
         self, data: Data, seed: int = 0, *, indices: ArrayLike | None = None, drop_last: bool = False,
-        rank: int | None = None, world_size: int | None = None,
+        pad: bool = True, rank: int | None = None, world_size: int | None = None,
     ) -> None:  # fmt: skip
         self.seed = check_int("seed", seed, 0, (1 << 64) - 1)
-        self.drop_last = bool(drop_last)
+        self.drop_last, self.pad = bool(drop_last), bool(pad)
+        if self.drop_last and not self.pad:
+            problem = "is False, for every sample to come once, but drop_last=True leaves some out"
+            raise UsageError("pad", problem, "leave out one of the two")
         self._given, self._warned = (rank, world_size), False
         pack = pack_of(data)
         self._pack_digest = None if pack is None else pack.manifest.digest
@@ -163,7 +170,7 @@ class Sampler(ABC):
 
     def _ranks(self) -> Ranks:
         ranks = Ranks.of(*self._given)
-        if (records := min(self.num_samples, self.num_indices)) < ranks.world_size:
+        if (records := min(self.num_samples, self.num_indices)) < (ranks.world_size if self.pad else 1):
             few = f"{records} records for {ranks.world_size} ranks: some would get no record"
             raise UsageError("world_size", few, "use fewer ranks, or give more records")
         return ranks
@@ -178,7 +185,7 @@ class Sampler(ABC):
     @property
     def padded(self) -> int:
         """Samples repeated at the end of an epoch, of all ranks together."""
-        return 0 if self.drop_last else -self.num_samples % self.world_size
+        return -self.num_samples % self.world_size if self.pad and not self.drop_last else 0
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next `epoch`. It starts from the beginning, unless a state of this epoch was loaded.
@@ -224,7 +231,14 @@ class Sampler(ABC):
         return self._length(self._ranks() if dealer(self._given[1]) is None else Ranks(0, 1))
 
     def _length(self, ranks: Ranks) -> int:
-        return (self.num_samples + (0 if self.drop_last else ranks.world_size - 1)) // ranks.world_size
+        return len(range(ranks.first, self._end(ranks), ranks.world_size))
+
+    def _end(self, ranks: Ranks) -> int:
+        """Return the position at which an epoch ends, after what is repeated."""
+        spare = self.num_samples % ranks.world_size
+        if self.drop_last:
+            return self.num_samples - spare
+        return self.num_samples + (ranks.world_size - spare if spare and self.pad else 0)
 
     def __iter__(self) -> Iterator[int]:
         """Return this rank's record numbers of the next epoch; after `load_state_dict` the rest of that epoch."""
@@ -235,12 +249,16 @@ class Sampler(ABC):
         return check_int("batch_size", batch_size, 1) * self.world_size
 
     def num_batches(self, batch_size: int) -> int:
-        """Return the batches of `batch_size` samples of a rank's epoch. Raise UsageError if drop_last leaves none."""
-        size = self.global_batch(batch_size)
+        """Return the batches of `batch_size` samples of this rank's epoch. Raise UsageError if drop_last leaves none.
+
+        With pad=False, ranks may differ by one.
+        """
+        ranks, size = self._ranks(), self.global_batch(batch_size)
         if self.drop_last and self.num_samples < size:
             few = f"{self.num_samples} samples do not fill a batch of {batch_size} on {plural(self.world_size, 'rank')}"
             raise UsageError("drop_last", few, "use smaller batches, or drop_last=False")
-        return self.num_samples // size if self.drop_last else -(-self.num_samples // size)
+        whole, rest = divmod(self.num_samples, size)
+        return whole + (not self.drop_last and rest > (0 if self.pad else ranks.first))
 
     def rank_batches(self, batch_size: int, epoch: int | None = None, start: int = 0) -> Iterator[Int64]:
         """Return this rank's record numbers of each batch: int64 (batch_size,), the last maybe shorter.
@@ -261,7 +279,7 @@ class Sampler(ABC):
             start: the global position to start at.
         """
         ranks, size = self._begin(), self.global_batch(batch_size)
-        end = self.num_batches(batch_size) * size if self.drop_last else self._length(ranks) * ranks.world_size
+        end = self.num_batches(batch_size) * size if self.drop_last else self._end(ranks)
         start = self._check_position(start, size)
         epoch = self.epoch if epoch is None else check_int("epoch", epoch, 0)
         return (samples.astype(np.int64) for samples in self._shares(epoch, start, end, size, ranks))
@@ -296,7 +314,21 @@ class Sampler(ABC):
         """Return the state after `position` samples of `epoch`, in batches of `global_batch` of all ranks together."""
         batch = {} if global_batch is None else {"global_batch": global_batch}
         position = self._check_position(position, global_batch or 1)
-        return {"version": STATE_VERSION, "epoch": epoch, "position": position, **batch, **self.identity}
+        held = self._held(epoch, position)
+        return {"version": STATE_VERSION, "epoch": epoch, "position": position, **batch, **self.identity, **held}
+
+    def _held(self, epoch: int, position: int) -> Mapping[str, Any]:
+        """Return what a state holds of the fields in `held`."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what a state holds of the fields in `held`.
+
+        Args:
+            state: with which `check_state` has found nothing wrong.
+        """
+        if self.held:
+            raise NotImplementedError(f"{type(self).__name__} does not restore {', '.join(self.held)}")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from `state_dict`: the next iteration reads the rest of its epoch, or the next epoch.
@@ -304,8 +336,9 @@ class Sampler(ABC):
         Raises:
             UsageError: as for `check_state`; the sampler is then unchanged.
         """
-        ranks = self._ranks()
-        self.clock.load(*self.check_state(state_dict), min(self._length(ranks) * ranks.world_size, self.num_samples))
+        start = self.check_state(state_dict)
+        self.restore(state_dict)
+        self.clock.load(*start, min(self._end(self._ranks()), self.num_samples))
 
     def check_state(self, state: Any, global_batch: int | None = None) -> tuple[int, int]:
         """Return (epoch, position) of a `state` of batches of `global_batch` (None: of any).
@@ -314,7 +347,7 @@ class Sampler(ABC):
             UsageError: if the state has another order or batch size; it names the first difference.
         """
         batch = {} if global_batch is None else {"global_batch": global_batch}
-        epoch, position = check_state(state, {**batch, **self.identity})
+        epoch, position = check_state(state, {**batch, **self.identity}, self.held)
         try:
             return epoch, self._check_position(position, global_batch or self.world_size)
         except UsageError as error:
@@ -339,6 +372,7 @@ class Sampler(ABC):
             "drop_last": self.drop_last,
             "pack": self._pack_digest,
             "records": None if self.records is None else digest_of(self.records),
+            **({} if self.pad else {"pad": False}),
             **self._options(),
         }
 
@@ -388,6 +422,8 @@ class _RankNumbers(Iterator[int]):
             here.position = min(here.position + self._step, self._sampler.num_samples)
             return number
         here.ended = True
+        if not self._sampler.pad:  # the others may have had one more
+            here.position = self._sampler.num_samples
         raise StopIteration
 
     def _begin(self) -> Iteration:
@@ -396,7 +432,7 @@ class _RankNumbers(Iterator[int]):
         ranks = sampler._begin() if loader is None else Ranks(0, 1)
         here = self._here = next_iteration(sampler, sampler.clock, self._loaded_state, loader)
         self._step = ranks.world_size
-        end, size = sampler._length(ranks) * self._step, PIECE * self._step
+        end, size = sampler._end(ranks), PIECE * self._step
         pieces = sampler._shares(here.epoch, here.position, end, size, ranks)
         self._rest = chain.from_iterable(map(_indices_of, pieces))
         sampler.clock.begin(here, workers_reader(loader), ahead=loader is not None)
@@ -417,8 +453,7 @@ class SequentialSampler(Sampler):
 
     Use it for evaluation and prediction, where every record is needed once and results are matched to keys. It is the
     fastest order on any disk. Do not train with it, because neighbors in a folder are similar (one class, one video).
-    With more than one rank, use drop_last=False, the default, and drop the `padded` last results before you compute a
-    metric.
+    With more than one rank, use pad=False: each record comes once (`padded` of them would come twice).
 
     The order ignores the seed, but a state holds it because crops depend on it. See `Sampler` for the arguments.
     """

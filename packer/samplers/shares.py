@@ -28,6 +28,7 @@ from packer.samplers.order import (
     permutation,
     permutation_function,
     random_bits,
+    records_of,
     whole_order,
 )
 from packer.samplers.ranks import as_number, check_int
@@ -60,7 +61,7 @@ class BalancedSampler(Sampler):
     Args:
         data: the pack or dataset, or the class ids themselves: (n,), -1 for none, or a Ragged of n rows.
         power: from 0, no balancing, to 1, all classes equally often.
-        seed: as in `Sampler`; `indices`, `drop_last`, `rank` and `world_size` too.
+        seed: as in `Sampler`; `indices`, `drop_last`, `pad`, `rank` and `world_size` too.
         by: the column to balance by. Default: label if there are any, else box_labels.
         num_samples: samples per epoch. Default: the number of records.
 
@@ -72,15 +73,15 @@ class BalancedSampler(Sampler):
 
     def __init__(  # noqa: PLR0913 - all but the first have a default, and each stands alone
         self, data: Any, power: float = 1.0, seed: int = 0, *, by: By | None = None, num_samples: int | None = None,
-        indices: ArrayLike | None = None, drop_last: bool = False, rank: int | None = None,
-        world_size: int | None = None,
+        indices: ArrayLike | None = None, drop_last: bool = False, pad: bool = True,
+        rank: int | None = None, world_size: int | None = None,
     ) -> None:  # fmt: skip
         if isinstance(power, bool) or not isinstance(power, (int, float)) or not 0 <= power <= 1:
             raise UsageError("power", f"must be a number from 0 to 1, got {power!r}")
         self.power = float(power)
         ids = _class_ids(data, by)
         records = len(ids) if isinstance(data, (Ragged, list, tuple, np.ndarray)) else data
-        super().__init__(records, seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size)
+        super().__init__(records, seed, indices=indices, drop_last=drop_last, pad=pad, rank=rank, world_size=world_size)
         if num_samples is not None:
             self.num_samples = check_int("num_samples", num_samples, 1)
             self._ranks()
@@ -193,6 +194,41 @@ def _positions(ids: NDArray[np.int64]) -> NDArray[np.int64]:
     return (np.cumsum(occurs) - 1)[ids]
 
 
+def class_weights(
+    data: Any, power: float = 1.0, *, beta: float | None = None, by: By | None = None
+) -> NDArray[np.float64]:
+    """Return the weight of each record by the number of images of its class, for a `WeightedSampler`.
+
+    Classes of records are found as `BalancedSampler` does. The weight is (1 / n_c) ** power, or with `beta` one over
+    the effective number of images, (1 - beta) / (1 - beta ** n_c) (Cui et al. 2019, https://arxiv.org/abs/1901.05555);
+    that of the rarest class is 1.
+
+    Args:
+        data: the pack or dataset, or the class ids themselves: (n,), -1 for none, or a Ragged of n rows.
+        power: from 0, no balancing, to 1, all classes equally often.
+        beta: from 0, no balancing, to below 1, as 0.99, 0.999 or 0.9999; in place of `power`.
+        by: the column of the classes. Default: label if there are any, else box_labels.
+
+    Returns:
+        float64 (n,), from 0 to 1.
+
+    Raises:
+        UsageError: if an argument is out of range, or no image has a class.
+    """
+    if not 0 <= as_number(power) <= 1:
+        raise UsageError("power", f"must be a number from 0 to 1, got {power!r}")
+    if beta is not None and not 0 <= as_number(beta) < 1:
+        raise UsageError("beta", f"must be a number from 0 to below 1, got {beta!r}", "write 0.999")
+    ids, records = _class_ids(data, by), records_of(data)
+    found = _rarest(ids if records is None else ids[records])
+    if beta is None:
+        return found.weights(float(power))[found.classes]
+    # 1 - beta ** n, exact also for beta close to 1
+    effective = np.array([-math.expm1(count * math.log(beta)) if beta else 1.0 for count in found.images.tolist()])
+    weights: NDArray[np.float64] = (effective.min() / effective)[found.classes]
+    return weights
+
+
 class RepeatedSampler(Sampler):
     """Records in random order, each several times in a row: repeated augmentation.
 
@@ -202,7 +238,7 @@ class RepeatedSampler(Sampler):
     out of one decode, pass `repeats` to a PackedLoader.
 
     Args:
-        data: as in `Sampler`; `seed`, `indices`, `drop_last`, `rank` and `world_size` too.
+        data: as in `Sampler`; `seed`, `indices`, `drop_last`, `pad`, `rank` and `world_size` too.
         repeats: how often each record comes, 1 or more.
         num_samples: samples per epoch, at most records * repeats. Default: the number of records.
 
@@ -214,11 +250,11 @@ class RepeatedSampler(Sampler):
 
     def __init__(  # noqa: PLR0913 - all but the first have a default, and each stands alone
         self, data: Any, repeats: int = 3, seed: int = 0, *, num_samples: int | None = None,
-        indices: ArrayLike | None = None, drop_last: bool = False, rank: int | None = None,
-        world_size: int | None = None,
+        indices: ArrayLike | None = None, drop_last: bool = False, pad: bool = True,
+        rank: int | None = None, world_size: int | None = None,
     ) -> None:  # fmt: skip
         self.repeats = check_int("repeats", repeats, 1, MOST_VISITS)
-        super().__init__(data, seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size)
+        super().__init__(data, seed, indices=indices, drop_last=drop_last, pad=pad, rank=rank, world_size=world_size)
         if num_samples is not None:
             self.num_samples = check_int("num_samples", num_samples, 1, self.num_indices * self.repeats)
             self._ranks()
@@ -269,7 +305,7 @@ class MixtureSampler(Sampler):
     Args:
         data: a pack made by `packer.join_packs`, a dataset of it, or the number of records of each pack.
         weights: the share of each pack, in the same order: positive numbers with any sum.
-        seed: as in `Sampler`; `drop_last`, `rank` and `world_size` too.
+        seed: as in `Sampler`; `drop_last`, `pad`, `rank` and `world_size` too.
         num_samples: samples per epoch. Default: the number of records. If it exceeds n / share for a pack of n records,
             its records are read more than once per epoch, each time with another crop and flip.
         indices: numbers of the records to sample (default: all), in the numbering of the joined pack; at least one of
@@ -283,14 +319,13 @@ class MixtureSampler(Sampler):
 
     def __init__(  # noqa: PLR0913 - all but the first two have a default, and each stands alone
         self, data: Any, weights: Sequence[float], seed: int = 0, *, num_samples: int | None = None,
-        indices: ArrayLike | None = None, drop_last: bool = False, rank: int | None = None,
-        world_size: int | None = None,
+        indices: ArrayLike | None = None, drop_last: bool = False, pad: bool = True,
+        rank: int | None = None, world_size: int | None = None,
     ) -> None:  # fmt: skip
         pack = pack_of(data)
         counts = [len(one) for one in pack.packs] if pack else _counts(data)
-        super().__init__(
-            data if pack else sum(counts), seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size
-        )
+        records = data if pack else sum(counts)
+        super().__init__(records, seed, indices=indices, drop_last=drop_last, pad=pad, rank=rank, world_size=world_size)
         if num_samples is not None:
             self.num_samples = check_int("num_samples", num_samples, 1)
             self._ranks()

@@ -13,7 +13,7 @@ from loader_packs import fresh
 from packs import needs_cache
 
 from packer import PackedLoader
-from packer.samplers import ShuffleSampler
+from packer.samplers import ShuffleSampler, WeightedSampler
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "stores"))
 
@@ -50,6 +50,21 @@ def test_two_processes_share_an_epoch(pack, tmp_path):
             together = [name for pair in zip(shares[0][number], shares[1][number], strict=True) for name in pair]
             assert together == [int(image.sum()) for image in images]
     assert said[0]["epochs"][0] != said[0]["epochs"][1]
+
+
+def test_two_processes_evaluate_each_record_once_join_and_follow_their_losses(pack, tmp_path):
+    script = Path(__file__).with_name("uneven_ranks.py")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, script, pack("raw"), tmp_path], env=environment, timeout=240, check=True)
+    said = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    labels = [int(label) for _, label in fresh(pack("raw"))]
+    assert said[0]["evaluated"] == said[1]["evaluated"] == [list(pair) for pair in enumerate(labels)]
+    assert said[0]["trained"] == said[1]["trained"]  # DDP has kept them together to the end
+    sampler = WeightedSampler(27, seed=2, num_samples=40, drop_last=True)
+    alone = PackedLoader(pack("raw"), 8, sampler=sampler, with_index=True)
+    for step, (images, _, records) in enumerate(alone.forever(steps=14)):
+        assert records.tolist() == [n for pair in zip(*(s["weighted"][step] for s in said), strict=True) for n in pair]
+        alone.sampler.update(records, images.float().mean((1, 2, 3)))
 
 
 @needs_cache

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from packer.samplers import (
     BalancedSampler,
@@ -15,6 +18,7 @@ from packer.samplers import (
     Sampler,
     SequentialSampler,
     ShuffleSampler,
+    WeightedSampler,
 )
 
 Make = Callable[..., Sampler]
@@ -40,6 +44,11 @@ def _mixture(n: int, seed: int = 0, **options: Any) -> Sampler:
     return MixtureSampler(counts, (0.3, 0.7)[: len(counts)], seed, **options)
 
 
+def _weighted(n: int, seed: int = 0, **options: Any) -> Sampler:
+    weights = np.random.default_rng(n).exponential(size=n)
+    return WeightedSampler(n, weights, seed, temperature=2.0, **options)
+
+
 KINDS: dict[str, Make] = {
     "shuffle": ShuffleSampler,
     "sequential": SequentialSampler,
@@ -47,6 +56,22 @@ KINDS: dict[str, Make] = {
     "balanced": _balanced,
     "mixture": _mixture,
     "repeated": lambda n, seed=0, **options: RepeatedSampler(n, 3, seed, **options),
+    "weighted": _weighted,
 }
-SHUFFLED = ("shuffle", "block", "balanced", "mixture", "repeated")
+SHUFFLED = ("shuffle", "block", "balanced", "mixture", "repeated", "weighted")
 WITHOUT_REPLACEMENT = ("shuffle", "sequential", "block")
+
+
+def saved(state: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint gives back: of JSON, or where a state has tensors, of torch.load as it is safe."""
+    if not any(isinstance(value, torch.Tensor) for value in state.values()):
+        loaded: dict[str, Any] = json.loads(json.dumps(state))
+        return loaded
+    file = io.BytesIO()
+    torch.save(state, file)
+    return dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+
+
+def plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state that `==` compares."""
+    return {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in state.items()}

@@ -139,7 +139,7 @@ def test_samplers_import_no_torch() -> None:
 
 
 def test_every_algorithm_says_when_to_use_it_and_when_not() -> None:
-    for name in ("ShuffleSampler", "SequentialSampler", "BlockShuffleSampler", "BalancedSampler"):
+    for name in ("ShuffleSampler", "SequentialSampler", "BlockShuffleSampler", "BalancedSampler", "WeightedSampler"):
         sampler = getattr(packer.samplers, name)
         text = (inspect.getdoc(sampler) or "") + (sys.modules[sampler.__module__].__doc__ or "")
         assert "Use it for" in text and ("Do not" in text or "Drawbacks" in text)
