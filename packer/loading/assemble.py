@@ -362,7 +362,7 @@ def check_device(device: Any) -> torch.device:
     if found.type == "cuda":  # `Transfer` says what is wrong
         return found
     try:
-        torch.empty(1, dtype=torch.uint8).to(found)
+        torch.empty(1, dtype=torch.uint8, device="cpu").to(found)
     except Exception as error:  # each backend has its own
         why = str(error).strip().splitlines() or [type(error).__name__]
         problem = f"is {str(found)!r}, which torch cannot use here: {why[0]}"

@@ -197,7 +197,8 @@ class Transfer:
 
     def _tensor_to_device(self, tensor: torch.Tensor, images: bool) -> torch.Tensor:
         # only CUDA's streams say when a copy is done, and the memory that it reads may be used again
-        there = tensor.to(self.device, non_blocking=self._stream is not None)
+        at_once = self._stream is not None or self.device.type == "cpu"
+        there = tensor.to(self.device, non_blocking=at_once)
         return self.normalize(there) if images else there
 
     def _prefetched(self, source: Iterator[Any], stream: Any, stats: Stats) -> Iterator[Any]:

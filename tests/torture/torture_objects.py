@@ -136,7 +136,7 @@ def of_named(kind: type[by_name.NamedFilesSource], file: bytes) -> Callable[[Any
 
 
 def of_web(tree: Any) -> Iterator[by_name.ImageEntry]:
-    yield from by_name.with_landmarks(list(labelme.xml_entries(replace(tree, files=(b"a.xml",)), [])))
+    yield from by_name.with_landmarks(list(labelme.xml_entries(replace(tree, files=(b"a.xml",)), [], WITH_MASKS)))
 
 
 def of_sa1b(tree: Any) -> Iterator[by_name.ImageEntry]:
