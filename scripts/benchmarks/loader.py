@@ -34,6 +34,7 @@ from packer.repack.index_jpegs import index_jpegs
 
 THREADS = 2
 CROP = "JPEG 256 px, RandomResizedCrop(224) and flip"
+VIEWS = "JPEG 500 px, 10 views: 2 of 224 px, 8 of 96 px"
 
 
 def drain(loader: Any) -> None:
@@ -342,8 +343,9 @@ def run(given: Any) -> None:
 def jpeg_rows(bench: Bench, home: Path, large: Pack, small: Pack) -> PackedLoader:
     """Print the rows of JPEGs; return the loader of random crops."""
 
-    def crops_of(pack: Pack, **options: Any) -> PackedLoader:
-        return loader_of(pack, 256, crop=RandomResizedCrop(224, **options), flip=True)
+    def crops_of(pack: Pack, interpolation: Any = "fast", **options: Any) -> PackedLoader:
+        crop = RandomResizedCrop(224, interpolation=interpolation)
+        return loader_of(pack, 256, crop=crop, flip=True, **options)
 
     crops = crops_of(large)
     for name in ("fast", "area"):
@@ -357,9 +359,27 @@ def jpeg_rows(bench: Bench, home: Path, large: Pack, small: Pack) -> PackedLoade
         write_files(pack, source)
         copied = make(build(source, home / f"copy {what}", encode="copy"))
         bench.compare(f"JPEG {what}: --encode copy against --encode jpeg", 0.95, len(pack), copied, make(pack))
+    floats = crops_of(large, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    bench.compare(f"{CROP}, float32 against bytes", 0.75, len(large), floats, crops)
+    view_rows(bench, home)
     tiny, limit = whole(small), bare_decode(records(small))
     bench.compare("JPEG 32x32, batch 512, against decoding", 0.5, len(small), tiny, limit)
     return crops
+
+
+def view_rows(bench: Bench, home: Path) -> None:
+    """Print the rows of several crops out of one decode, in images decoded."""
+    pack = build(home / "photos", home / "jpeg500", resize="500", encode="jpeg")
+    views = {"global": (2, RandomResizedCrop(224, (0.4, 1.0))), "local": (8, RandomResizedCrop(96, (0.05, 0.4)))}
+    one = loader_of(pack, 64, crop=RandomResizedCrop(224), flip=True)
+    bench.compare(f"{VIEWS}, against one of 224 px", 0.4, len(pack), loader_of(pack, 64, views=views, flip=True), one)
+    repeats = loader_of(pack, 64, crop=RandomResizedCrop(224), flip=True, repeats=3)
+
+    def three() -> None:
+        for _ in range(3):
+            drain(one)
+
+    bench.compare("JPEG 500 px, repeats=3 against three epochs", 2, len(pack), repeats, three)
 
 
 def folder_rows(bench: Bench, home: Path, small: list[str], crops: PackedLoader) -> None:

@@ -1,12 +1,13 @@
 """Reads epochs of the same JPEG files with one loader, in an environment of its own; peers.py starts it.
 
-    peer_loaders.py LOADER crop|whole|raw FILES OUT
+    peer_loaders.py LOADER crop|views|whole|raw FILES OUT
 
 Converts FILES, a folder of class folders, to the loader's own format in OUT. Each line of input is a number of epochs;
 the answer is the number of images read in them.
 
 A batch is 256 images, uint8, by two threads or worker processes. The work is "crop", RandomResizedCrop(224) and a
-horizontal flip, or "whole" and "raw", whole images of 32 and 224 px. Only the standard library and torch are in every
+horizontal flip, "views", two such crops and eight of 96 px of each image, or "whole" and "raw", whole images of 32 and
+224 px. Only the standard library and torch are in every
 environment.
 """
 
@@ -26,6 +27,8 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 BATCH, SIDE, WORKERS, SHARDS = 256, 224, 2, 8
+VIEWS = {"global": (2, SIDE, (0.4, 1.0)), "local": (8, 96, (0.05, 0.4))}
+"""Name -> count, side, and share of the image's area."""
 Epoch = Callable[[], Iterable[torch.Tensor]]
 
 
@@ -101,8 +104,11 @@ def packer(files: Path, out: Path, kind: str, decoder: str = "simplejpeg", index
     how: dict[str, Any] = {} if kind == "raw" else {"encode": "copy", "jpeg_index": index}
     build_pack(BuildOptions(str(files), str(out), labels=("folder",), **how))
     options: dict[str, Any] = {"crop": RandomResizedCrop(SIDE), "flip": True} if kind == "crop" else {}
+    if kind == "views":
+        views = {name: (count, RandomResizedCrop(side, scale)) for name, (count, side, scale) in VIEWS.items()}
+        options = {"views": views, "flip": True}
     loader = PackedLoader(out, BATCH, shuffle=True, threads=WORKERS, decoder=decoder, **options)
-    return lambda: (images for images, _ in loader)
+    return lambda: (images["global"][: len(labels)] if kind == "views" else images for images, labels in loader)
 
 
 def ffcv(files: Path, out: Path, kind: str) -> Epoch:
@@ -168,10 +174,20 @@ def torchvision(files: Path, out: Path, kind: str) -> Epoch:
     from torchvision.io import decode_image
     from torchvision.transforms import v2
 
-    transform = v2.Compose([v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip()]) if kind == "crop" else None
+    def crop_of(side: int, scale: tuple[float, float] = (0.08, 1.0)) -> Any:
+        return v2.Compose([v2.RandomResizedCrop(side, scale), v2.RandomHorizontalFlip()])
+
+    transform = crop_of(SIDE) if kind == "crop" else None
+    if kind == "views":
+        crops = {name: (count, crop_of(side, scale)) for name, (count, side, scale) in VIEWS.items()}
+
+        def transform(image: torch.Tensor) -> dict[str, torch.Tensor]:
+            views = {name: [crop(image) for _ in range(count)] for name, (count, crop) in crops.items()}
+            return {name: torch.stack(each) for name, each in views.items()}
+
     folder = ImageFolder(files, transform, loader=decode_image)
     loader = DataLoader(folder, BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True)
-    return lambda: (images for images, _ in loader)
+    return lambda: (images["global"][:, 0] if kind == "views" else images for images, _ in loader)
 
 
 def webdataset(files: Path, out: Path, kind: str) -> Epoch:

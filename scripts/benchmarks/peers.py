@@ -22,7 +22,7 @@ from typing import Any
 
 import packer
 from benchmarks.common import Table, against_goal, build, images
-from benchmarks.loader import CROP, write_files
+from benchmarks.loader import CROP, VIEWS, write_files
 from packer.bench.measure import take_turns
 
 BATCH = 256
@@ -70,6 +70,7 @@ class Work:
 WORKS = (
     Work(CROP, "crop", 1.8, 40, "photos", {"resize": "256"}, native_goals={"ffcv": 3, "dali": 4}),
     Work("JPEG 32 px, whole images", "whole", 2.5, 200, "cifar"),
+    Work(VIEWS, "views", 6, 8, "photos", {"resize": "500"}, ("torchvision",)),
     Work("raw 224 px", "raw", 2.3, 16, "photos", {"resize": "224", "fit": "crop"}, ("ffcv",), 10),
 )
 
