@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.images.opencv import Interpolation
-from packer.loading.crop import Augmentation, Crop, CropParams, crop_text
-from packer.loading.decoding import flip_rows, resize_parts, room_of, sizes_of
+from packer.loading.crop import Augmentation, Crop, CropParams, Regions, crop_text
+from packer.loading.decoding import flip_rows, in_whole_pixels, resize_parts, room_of, sizes_of
 from packer.loading.fill import Floats, ImageFiller
 from packer.loading.targets import Targets
 from packer.model.annotation import Image, Int64
-from packer.samplers.order import Float64, derive
+from packer.samplers.order import Float64, derive, records_in
 from packer.samplers.ranks import check_int
 
 REPEATED = ""
@@ -219,8 +220,13 @@ class ViewFiller(ImageFiller):
 
     def params(self, samples: Int64, epoch: int) -> Any:
         """Return crop and flip of each view of each sample."""
-        every = self._fillers.items()
-        return ViewParams({name: [one.params(samples, epoch) for one in fillers] for name, fillers in every})
+        sizes = sizes_of(self.pack, records_in(samples))
+        found: dict[str, list[CropParams]] = {}
+        for name, fillers in self._fillers.items():
+            drawn = [one.params(samples, epoch) for one in fillers]
+            fast = fillers[0].interpolation == "fast"
+            found[name] = [on_halved_pixels(crops, sizes) for crops in drawn] if fast else drawn
+        return ViewParams(found)
 
     def _fill(self, records: Int64, params: Any, rows: Any) -> None:
         if self.verify:
@@ -233,10 +239,17 @@ class ViewFiller(ImageFiller):
         sizes = sizes_of(self.pack, records)
         images, factors = self._images(records, params, sizes)
         reduced = sizes[0] / factors, sizes[1] / factors
+        pyramids = [[image] for image in images]
         for name, fillers in self._fillers.items():
             for one, crops, out in zip(fillers, params.of[name], rows.arrays[name], strict=True):
                 assert crops.regions is not None
-                resize_parts(images, crops.regions / factors[:, None], reduced, list(out), one.interpolation)
+                parts = crops.regions / factors[:, None]
+                fast = one.interpolation == "fast"
+                halvings = _halvings(parts, crops.output, reduced) if fast else np.zeros(len(parts), np.int64)
+                chosen = [_halved(*each) for each in zip(pyramids, halvings.tolist(), strict=True)]
+                by = 1 << halvings
+                halved = reduced[0] / by, reduced[1] / by
+                resize_parts(chosen, parts / by[:, None], halved, list(out), one.interpolation)
                 if crops.flipped is not None:
                     flip_rows(out, np.flatnonzero(crops.flipped))
 
@@ -255,6 +268,52 @@ class ViewFiller(ImageFiller):
     def decoded_by(self) -> str:
         """What decodes JPEGs: simplejpeg, or another decoder; "" for a raw pack."""
         return self._first.decoded_by
+
+
+def on_halved_pixels(crops: CropParams, sizes: tuple[Float64, Float64]) -> CropParams:
+    """Return crops with the edges of those that shrink to half or less on whole pixels of an image that is halved.
+
+    So many crops share what is averaged once; boxes and masks move as the pixels do.
+
+    Args:
+        crops: of images.
+        sizes: their widths and heights, in pixels.
+    """
+    regions = crops.regions
+    assert regions is not None
+    steps = 1 << np.maximum(np.log2(_shrinks(regions, crops.output)), 0).astype(np.int64)
+    begin, end, limits = regions[:, :2], regions[:, :2] + regions[:, 2:], np.stack(sizes, axis=1)
+    inside = (begin >= 0).all(axis=1) & (end <= limits).all(axis=1) & (steps > 1)
+    if not inside.any():
+        return crops
+    by = steps[:, None]
+    first = np.floor(begin / by) * by
+    last = np.minimum(np.ceil(end / by), np.floor(limits / by)) * by
+    moved = np.concatenate([first, last - first], axis=1)
+    return replace(crops, regions=np.where(inside[:, None], moved, regions))
+
+
+def _shrinks(regions: Regions, output: tuple[int, int]) -> Float64:
+    """Return how many times smaller each region becomes, on the axis that shrinks less."""
+    return np.minimum(regions[:, 2] / output[1], regions[:, 3] / output[0])
+
+
+def _halvings(parts: Regions, output: tuple[int, int], sizes: tuple[Float64, Float64]) -> Int64:
+    """Return how often each image may be halved for its part: still as large as the output, its edges on pixels."""
+    halvings = np.zeros(len(parts), np.int64)
+    shrinks = np.where(in_whole_pixels(parts, sizes), _shrinks(parts, output), 0)
+    while (more := (shrinks >= 2 << halvings) & (parts % (2 << halvings)[:, None] == 0).all(axis=1)).any():
+        halvings[more] += 1
+    return halvings
+
+
+def _halved(pyramid: list[Image], halvings: int) -> Image:
+    """Return an image halved so often by averages of 2x2 pixels, which OpenCV does fast; sides are rounded down."""
+    while len(pyramid) <= halvings:
+        height, width = (side // 2 for side in pyramid[-1].shape[:2])
+        even = pyramid[-1][: 2 * height, : 2 * width]
+        pyramid.append(cv2.resize(even, (width, height), interpolation=cv2.INTER_AREA).reshape(height, width, -1))
+    return pyramid[halvings]
 
 
 class ViewTargets:

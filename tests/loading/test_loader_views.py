@@ -110,6 +110,31 @@ def test_large_photos_are_decoded_once_as_small_as_every_view_allows(pack):
         assert off.mean() < 2.5 and off.max() < 16
 
 
+@pytest.mark.parametrize("kind", ["photos", "boxes"])
+def test_crops_that_shrink_share_a_halved_image(pack, kind):
+    """Their edges are on pixels of it, pixels are those of an average, and boxes move by the same regions."""
+    views = {"a": (3, RandomResizedCrop(10 if kind == "photos" else 6)), "b": (1, RandomResizedCrop((5, 7)))}
+    loader = PackedLoader(pack(kind), 27, views=views, seed=3, flip=True)
+    images, targets = next(iter(loader))
+    opened, filler = loader.pack, loader._host.filler
+    params = filler.params(np.arange(len(opened)), 0)
+    halved = 0
+    for name, crops in params.of.items():
+        for k, one in enumerate(crops):
+            for record, (x, y, w, h) in enumerate(one.regions.astype(int).tolist()):
+                step = 1 << int(np.log2(max(1, min(w / one.output[1], h / one.output[0]))))
+                halved += step > 1 and all(edge % step == 0 for edge in (x, y, w, h))
+                whole = decoded(bytes(opened.record(record))) if kind == "photos" else opened.image(record)
+                exact = cv2.resize(whole[y : y + h, x : x + w], one.output[::-1], interpolation=cv2.INTER_AREA)
+                exact = exact[:, ::-1] if one.flipped[record] else exact
+                off = np.abs(images[name][k * len(opened) + record].permute(1, 2, 0).numpy().astype(int) - exact)
+                assert off.mean() < 6
+            if kind == "boxes":
+                its = targets[name][k * len(opened) : (k + 1) * len(opened)]
+                assert alike(its, loader._host.targets._targets.of(np.arange(len(opened)), one).as_tensors().as_dicts())
+    assert halved > len(opened)
+
+
 @pytest.mark.parametrize("kind", ["raw", "jpeg", "boxes"])
 def test_repeats_are_so_many_crops_in_one_batch(pack, kind):
     views = {"all": (3, RandomResizedCrop(8))}
