@@ -90,7 +90,9 @@ def _add(objects: LabelledObjects, annotation: dict[str, Any], names: Sequence[s
     elif kind == "polygon":
         objects.add(name, polygon=_pairs(annotation["points"]), fields=fields)
     elif kind == "points":
-        objects.point_sets.append((name, tuple(_pairs(annotation["points"])), fields))
+        if not (points := tuple(_pairs(annotation["points"]))):
+            raise ValueError("points without a point")
+        objects.point_sets.append((name, points, fields))
     elif kind == "skeleton":
         objects.add(name, keypoints=_keypoints(annotation["elements"]), fields=fields)
     elif kind == MASK and objects.with_masks:

@@ -663,6 +663,17 @@ def test_bad_items_of_datumaro(make_tree: MakeTree, bad: dict[str, Any]) -> None
     assert source.annotate(b"b.jpg").box_labels in ((), None)
 
 
+def test_points_of_datumaro_without_a_point(make_tree: MakeTree) -> None:
+    """Found by fuzzing in 780,476 inputs: an error that named no file, once another image had two sets of points."""
+    some = [note("points", points=[1, 2]), note("points", points=[3, 4])]
+    source = opened(
+        make_tree({"a.jpg": "", "b.jpg": "", "default.json": datumaro({"a": [note("points", points=[])], "b": some})})
+    )
+    with pytest.raises(BadLabel, match=r"default.json: item 1: is not as Datumaro writes it"):
+        source.annotate(b"a.jpg")
+    assert len(source.annotate(b"b.jpg").boxes or ()) == 2
+
+
 def test_keypoints_of_datumaro(make_tree: MakeTree) -> None:
     elements = [note("points", None, points=[4, 5, 0, 0], visibility=[2, 0]), note("points", None, points=[6, 7])]
     source = opened(make_tree({"a.jpg": "", "default.json": datumaro({"a": [note("skeleton", elements=elements)]})}))
