@@ -313,7 +313,7 @@ class _StudioTask:
 
     def _pixels(self, x: Any, y: Any) -> Point:
         width, height = self._sides
-        return coordinate(x) * width / 100, coordinate(y) * height / 100
+        return coordinate(coordinate(x) * width / 100), coordinate(coordinate(y) * height / 100)
 
 
 def decode_brush(data: Sequence[int], size: tuple[int, int]) -> Mask:

@@ -320,6 +320,13 @@ def test_bad_regions_of_label_studio(make_tree: MakeTree, value: Any, problem: s
         studio(make_tree, task([result(0, value)])).annotate(b"a.jpg")
 
 
+def test_a_point_far_beyond_any_image(make_tree: MakeTree) -> None:
+    """Found by fuzzing in 194,991 inputs: percent of a size that no image has were landmarks beyond all others."""
+    far = result(0, {"x": 1, "y": 2, "keypointlabels": ["a"]}, original_height=12222222222225)
+    with pytest.raises(BadLabel, match=r"project-1.json: task 1: .* is not a coordinate"):
+        studio(make_tree, task([far])).annotate(b"a.jpg")
+
+
 def test_an_image_that_was_turned_in_label_studio(make_tree: MakeTree) -> None:
     with pytest.raises(BadLabel, match="turned in Label Studio"):
         studio(make_tree, task([result(0, BOX, image_rotation=90)])).annotate(b"a.jpg")
