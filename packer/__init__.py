@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from packer.format.salvage import repair
     from packer.format.verify import verify
     from packer.loading.collate import as_tv_tensors, collate, xywhr
-    from packer.loading.crop import CenterCrop, RandomResizedCrop, Resize
+    from packer.loading.crop import CenterCrop, CoverCrop, Letterbox, RandomResizedCrop, Resize
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.to_device import CudaPrefetcher
@@ -41,7 +41,9 @@ _HOMES = {
     "BuildOptions": "packer.packing.build_options",
     "BuildSummary": "packer.packing.build",
     "CenterCrop": "packer.loading.crop",
+    "CoverCrop": "packer.loading.crop",
     "CudaPrefetcher": "packer.loading.to_device",
+    "Letterbox": "packer.loading.crop",
     "Pack": "packer.format.pack",
     "PackedDataset": "packer.loading.dataset",
     "PackWriter": "packer.repack.writer",
@@ -83,8 +85,10 @@ __all__ = [
     "BuildOptions",
     "BuildSummary",
     "CenterCrop",
+    "CoverCrop",
     "CropView",
     "CudaPrefetcher",
+    "Letterbox",
     "Pack",
     "PackWriter",
     "PackedDataset",

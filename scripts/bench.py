@@ -50,6 +50,7 @@ BENCHMARKS = {
     "engines": Benchmark("engines", "--photos 60"),
     "memory": Benchmark("memory", "--counts 100", "--rounds 1 --counts 20000 80000"),
     "large_pack": Benchmark("large_pack", "--records 10000000"),
+    "buckets": Benchmark("buckets", "--records 10000"),
     "repack": Benchmark(
         "repack", "--convert-gb 0.01 --merge-records 1000 --adopt-records 200 --attach-records 2000",
         "--formats hdf5 tfrecord webdataset parquet",

@@ -5,8 +5,6 @@ Each error says what to write instead.
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,16 +19,25 @@ from packer.format.pack import Pack, join_packs
 from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Augmentation, Crop
 from packer.loading.dataset import Classes, PackedDataset, check_decoder, choose_records, pack_at
-from packer.loading.fill import Floats, ImageFiller
-from packer.loading.mixing import BatchForm, BatchPostprocessor, Mixing, check_output, check_weights
+from packer.loading.fill import BucketFiller, Floats, ImageFiller
+from packer.loading.mixing import (
+    MIXING_STATE,
+    BatchForm,
+    BatchPostprocessor,
+    Mixing,
+    check_output,
+    check_weights,
+)
 from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
+from packer.loading.patch_filler import PatchFiller, PatchTargets
 from packer.loading.pipeline import Pipeline, Replacer, Workload
 from packer.loading.targets import ImageTransform, JointTransform, TargetOptions, Targets, Transforms, check_choice
 from packer.loading.to_device import Normalize, Transfer
 from packer.loading.views import CropView, ViewFiller, ViewTargets, check_views
-from packer.samplers import MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
+from packer.samplers import BucketSampler, MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.order import Records, derive
+from packer.samplers.patches import PatchBuckets
 from packer.samplers.ranks import as_number, check_int
 from packer.system import usable_cores
 
@@ -190,7 +197,7 @@ def assemble(given: Arguments) -> LoaderParts:
     sampler.num_batches(batch_size)  # raises where drop_last would leave none
     seed = sampler.seed if order.seed is None else check_int("seed", order.seed, 0, (1 << 64) - 1)
     views = check_views(augment.views, augment.repeats, augment.crop, check_crop)
-    filler = _filler(given, pack, seed, views)
+    filler = _filler(given, pack, sampler, views, seed)
     functions = Transforms(given.functions.transform, given.functions.target_transform, given.functions.transforms)
     widen = device.type == "cpu" or bool(functions) or bool(views)
     options = TargetOptions(
@@ -202,7 +209,11 @@ def assemble(given: Arguments) -> LoaderParts:
         targets.warn_of_flips()
     collation = check_collate(form.collate, targets)
     check_choice("on_error", reading.on_error, ("raise", "replace"))
-    its_targets = ViewTargets(targets, {name: view.count for name, view in views.items()}) if views else targets
+    its_targets: Any = targets
+    if views:
+        its_targets = ViewTargets(targets, {name: view.count for name, view in views.items()})
+    elif isinstance(filler, PatchFiller):
+        its_targets = PatchTargets(targets)
     replacer = Replacer(filler, its_targets, sampler, seed) if reading.on_error == "replace" else None
     normalize = Normalize(form.mean, form.std, form.dtype, form.memory_format or torch.channels_last)
     check_normalize(normalize, filler)
@@ -236,10 +247,16 @@ def assemble(given: Arguments) -> LoaderParts:
     )
 
 
-def _filler(given: Arguments, pack: Pack, seed: int, views: dict[str, CropView]) -> ImageFiller:
+def _filler(given: Arguments, pack: Pack, sampler: Sampler, views: dict[str, CropView], seed: int) -> ImageFiller:
     augment, decoder, verify = given.augment, check_decoder(given.reading.decoder or "auto"), given.reading.verify
+    if isinstance(sampler, BucketSampler):
+        _check_with_buckets(given, views, isinstance(sampler.buckets, PatchBuckets))
     if not views:
         augmentation = Augmentation(check_crop(augment.crop), check_flip(augment.flip), seed)
+        if isinstance(sampler, BucketSampler):
+            kind: Any = PatchFiller if isinstance(sampler.buckets, PatchBuckets) else BucketFiller
+            filler: ImageFiller = kind(pack, augmentation, sampler.buckets, decoder, verify)
+            return filler
         return ImageFiller(pack, augmentation, decoder, verify)
     flips = {name: augment.flip if view.flip is None else view.flip for name, view in views.items()}
     each = {name: (view, check_flip(flips[name])) for name, view in views.items()}
@@ -276,6 +293,23 @@ def _check_with_views(given: Arguments, views: dict[str, CropView], mixing: Mixi
     if given.reading.decode != "host" or given.reading.cache == "device":
         name = "decode" if given.reading.decode != "host" else "cache"
         raise UsageError(name, f"cannot be combined with {option}, which are cut on the host", "leave it out")
+
+
+def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: bool) -> None:
+    """Raise UsageError for what cannot be combined with batches of differing shape, or with `patches`."""
+    options = {
+        "views" if given.augment.views else "repeats": bool(views),
+        "decode": given.reading.decode != "host",
+        "cache": given.reading.cache == "device",
+    }
+    if patches:
+        functions = {field.name: getattr(given.functions, field.name) for field in fields(given.functions)}
+        options |= {name: function is not None for name, function in functions.items()}
+        options |= {name: getattr(given.augment, name) is not None for name in MIXING_STATE}
+        options |= {"collate": given.form.collate in ("yolo", "padded")}
+    if name := next((name for name, used in options.items() if used), None):
+        what = "patches" if patches else "a BucketSampler"
+        raise UsageError(name, f"cannot be combined with {what}", "leave it out")
 
 
 def _threads(given: Arguments, pack: Pack) -> int:
@@ -323,34 +357,8 @@ def _elsewhere(reading: Reading, host: Pipeline, device: torch.device) -> BatchM
     return DeviceCache(host, device) if reading.cache == "device" else host
 
 
-ELSEWHERE = {
-    "batch_sampler": "write sampler=, one of packer.samplers, and batch_size=",
-    "collate_fn": 'write collate="list", "yolo" or "padded"; or use PackedDataset in a DataLoader',
-    "dataset": "give the pack as the first argument",
-    "generator": "write seed=",
-    "in_order": "leave it out: batches are always in order",
-    "multiprocessing_context": "leave it out: PackedLoader reads in threads",
-    "num_workers": "write threads=: PackedLoader reads in threads",
-    "persistent_workers": "leave it out: PackedLoader reads in threads",
-    "pin_memory": 'leave it out: batches are pinned where device="cuda"',
-    "pin_memory_device": "write device=",
-    "prefetch_factor": "write prefetch=, in batches",
-    "timeout": "leave it out: PackedLoader reads in threads",
-    "worker_init_fn": "leave it out: PackedLoader reads in threads",
-}
-"""Arguments of torch's DataLoader -> what to do here."""
 LIBRARIES = {"torchcodec": 'decode="device"', "dali": "decode=packer.dali.Decoder()"}
 """What decodes elsewhere than on the host -> the argument that chooses it."""
-
-
-def refuse_unknown(function: Callable[..., Any], unknown: dict[str, Any]) -> None:
-    """Raise UsageError for an argument of torch's DataLoader, and TypeError for any other that is unknown."""
-    for name in unknown:
-        if name in ELSEWHERE:
-            raise UsageError(name, "is an argument of torch's DataLoader", ELSEWHERE[name])
-        close = difflib.get_close_matches(name, inspect.signature(function).parameters, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise TypeError(f"PackedLoader got an unexpected argument {name!r}{hint}")
 
 
 def check_device(device: Any) -> torch.device:

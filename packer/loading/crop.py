@@ -229,6 +229,95 @@ class CenterCrop:
         return np.where(np.stack([wide < width, high < height] * 2, axis=1), exact, cut)
 
 
+@dataclass(frozen=True)
+class CoverCrop:
+    """The largest part of the image with the aspect ratio of `size`, resized to it: the image covers the output.
+
+    Args:
+        size: a side or (height, width), in pixels; None: the shape of each batch of a `BucketSampler`.
+        random: the part is anywhere in the image, at random, to train; else its center.
+        interpolation: as for `RandomResizedCrop`.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    size: int | tuple[int, int] | None = None
+    random: bool = False
+    interpolation: Interpolation = "area"
+
+    num_random = 2
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            _set_size(self)
+        _check_interpolation(self.interpolation)
+
+    def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        """Return `size` as (height, width), for any `shape`."""
+        return _given_size(self)
+
+    def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
+        """Return parts in whole pixels; `widths`, `heights` and `random` are those of `Crop.regions`."""
+        height, width = _given_size(self)
+        # halves are rounded up, as by a build with the fit crop
+        w = np.minimum(widths, np.maximum(1, np.floor(heights * width / height + 0.5)))
+        h = np.minimum(heights, np.maximum(1, np.floor(widths * height / width + 0.5)))
+        w, h = np.where(widths * height >= heights * width, (w, heights), (widths, h))
+        if self.random:
+            x, y = np.floor((widths - w + 1) * random[:, 0]), np.floor((heights - h + 1) * random[:, 1])
+        else:
+            x, y = (widths - w) // 2, (heights - h) // 2
+        return np.stack([x, y, w, h], axis=1)
+
+
+@dataclass(frozen=True)
+class Letterbox:
+    """The whole image, resized to fit into `size`, centered on black.
+
+    Sizes and borders are those of Ultralytics' LetterBox, and of a build with the fit pad.
+
+    Args:
+        size: a side or (height, width), in pixels; None: the shape of each batch of a `BucketSampler`.
+        interpolation: as for `RandomResizedCrop`.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    size: int | tuple[int, int] | None = None
+    interpolation: Interpolation = "area"
+
+    num_random = 0
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            _set_size(self)
+        _check_interpolation(self.interpolation)
+
+    def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        """Return `size` as (height, width), for any `shape`."""
+        return _given_size(self)
+
+    def regions(self, widths: Float64, heights: Float64, random: Float64) -> Regions:
+        """Return what of the plane of images of these `widths` and `heights` the output shows; `random` is not used."""
+        height, width = _given_size(self)
+        ratios = np.minimum(width / widths, height / heights)
+        # an image of whole pixels between borders of whole pixels
+        wide, high = (np.maximum(1, np.rint(sides * ratios)) for sides in (widths, heights))
+        left, top = (width - wide) // 2, (height - high) // 2
+        across, down = widths / wide, heights / high
+        return np.stack([-left * across, -top * down, width * across, height * down], axis=1)
+
+
+def _given_size(crop: CoverCrop | Letterbox) -> tuple[int, int]:
+    """Return the size of a crop as (height, width)."""
+    if crop.size is None:
+        name = type(crop).__name__
+        raise ValueError(f"{name}() takes the shapes of a BucketSampler, and there is none; write {name}(224)")
+    return _pair(crop.size)
+
+
 def with_whole_borders(regions: Regions, sizes: tuple[Float64, Float64], output: tuple[int, int]) -> Regions:
     """Return regions out of which borders become whole pixels of the output; other regions stay as they are.
 
@@ -275,7 +364,7 @@ def _centred(sides: Float64, parts: Float64) -> Float64:
 
 STATE = ("view_seed", "crop", "flip", "set_crop")
 """What of a loader's state is about crops and flips."""
-CROPS = {kind.__name__: kind for kind in (RandomResizedCrop, CenterCrop, Resize)}
+CROPS = {kind.__name__: kind for kind in (RandomResizedCrop, CenterCrop, Resize, CoverCrop, Letterbox)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -121,17 +121,13 @@ class RowDecoder:
         pack: the pack.
         decoder: JPEG decoder.
         channels: of the rows.
-        output: (height, width) of the rows.
         interpolation: the filter of crops.
         verify: refuse a JPEG that is damaged outside its crop, too.
     """
 
-    def __init__(
-        self, pack: Pack, decoder: Decoder, channels: int, output: tuple[int, int], interpolation: Interpolation,
-        verify: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, pack: Pack, decoder: Decoder, channels: int, interpolation: Interpolation, verify: bool) -> None:
         self.pack, self._decoder, self._interpolation = pack, decoder, interpolation
-        self._channels, self._output = channels, output
+        self._channels = channels
         self._mode = cast(Mode, pack.manifest.mode)
         self._native = self._native_decoder()
         # a build has decoded what it has copied, and it is the same if it matches its checksum
@@ -275,7 +271,7 @@ class RowDecoder:
     def _decode_parts(self, records: Int64, regions: Regions, rows: list[Image]) -> None:
         """Decode plain JPEGs at 1/1 to 1/8, and resize parts of them into their rows."""
         widths, heights = sizes_of(self.pack, records)
-        factors = factors_of(room_of(regions, self._output, self._interpolation), (widths, heights))
+        factors = factors_of(room_of(regions, rows[0].shape[:2], self._interpolation), (widths, heights))
         sizes_then = widths / factors, heights / factors
         images = self._reduced(records, factors)
         resize_parts(images, regions / factors[:, None], sizes_then, rows, self._interpolation)
@@ -331,7 +327,7 @@ class RowDecoder:
         """Decode an image by what its header says, and resize a part of it into the row."""
         # of joined packs, some may have raw images
         height, width, _ = self.pack.reader.shape_of(record)
-        at_least = None if part is None else self._at_least(part, width, height)
+        at_least = None if part is None else self._at_least(part, (width, height), row.shape[:2])
         raw = self.pack.reader.encoding_of(record) == "raw"
         image = self.pack.image(record) if raw else self._decoded(record, at_least)
         if part is None:
@@ -364,12 +360,18 @@ class RowDecoder:
         except BadImage as error:
             raise self.pack.reader.damage_error(record, f"cannot be decoded: {error.problem}") from None
 
-    def _at_least(self, part: list[float], width: int, height: int) -> tuple[int, int]:
-        """Return the smallest (width, height) at which to decode the whole image without visible loss in this part."""
+    def _at_least(self, part: list[float], size: tuple[int, int], output: tuple[int, int]) -> tuple[int, int]:
+        """Return the smallest (width, height) at which to decode the whole image without visible loss in this part.
+
+        Args:
+            part: of the image.
+            size: its (width, height).
+            output: (height, width) of the row.
+        """
         if self._interpolation == "nearest":
-            return width, height
-        across, down = HEADROOM * self._output[1], HEADROOM * self._output[0]
-        return math.ceil(width * across / part[2]), math.ceil(height * down / part[3])
+            return size
+        across, down = HEADROOM * output[1], HEADROOM * output[0]
+        return math.ceil(size[0] * across / part[2]), math.ceil(size[1] * down / part[3])
 
 
 def room_of(regions: Regions, output: tuple[int, int], interpolation: Interpolation) -> Float64:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -12,13 +14,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from packer.errors import UsageError
 from packer.format.mmap import Region
 from packer.format.pack import Pack
 from packer.images.decode import Decoder
 from packer.images.opencv import Interpolation
-from packer.loading.crop import Augmentation, CropParams, Regions
+from packer.loading.crop import Augmentation, CoverCrop, CropParams, Letterbox, Regions
 from packer.loading.decoding import RowDecoder, Sizes, data_of, flip_rows, resize_parts, sizes_of
 from packer.model.annotation import Image, Int64
+from packer.samplers.bucket_shapes import ShapeBuckets
+from packer.samplers.order import records_in
 
 
 class Gather:
@@ -113,6 +118,9 @@ class ImageFiller:
         ValueError: if the images differ in shape and there is no crop.
     """
 
+    varies = False
+    """Whether batches differ in shape."""
+
     def __init__(self, pack: Pack, augmentation: Augmentation, decoder: str = "auto", verify: bool = True) -> None:
         self.pack, self.augmentation = pack, augmentation
         self.decoder = cast(Decoder, decoder)
@@ -131,6 +139,10 @@ class ImageFiller:
     def with_augmentation(self, augmentation: Augmentation) -> ImageFiller:
         """Return a filler with other crops of the same pack."""
         return ImageFiller(self.pack, augmentation, self.decoder, self.verify)
+
+    def for_batch(self, samples: Int64) -> ImageFiller:
+        """Return what fills the rows of a batch: this filler, unless batches differ in shape."""
+        return self
 
     def _channels(self) -> int:
         shape = self.pack.manifest.shape
@@ -210,7 +222,7 @@ class ImageFiller:
     @cached_property
     def row_decoder(self) -> RowDecoder:
         """Decodes encoded images."""
-        return RowDecoder(self.pack, self.decoder, self.channels, self.output, self.interpolation, self.verify)
+        return RowDecoder(self.pack, self.decoder, self.channels, self.interpolation, self.verify)
 
     @property
     def decoded_by(self) -> str:
@@ -239,3 +251,49 @@ class ImageFiller:
             np.frombuffer(data, self.dtype).reshape(height, width, self.channels)
             for data, (height, width) in zip(data_of(pack, records), shapes, strict=True)
         )
+
+
+class BucketFiller(ImageFiller):
+    """Fills rows of batches of differing shape: all images of a batch are of one bucket.
+
+    Args:
+        pack: the pack.
+        augmentation: crop and flip of each image; the crop has no size. None: that of the buckets.
+        buckets: the shapes, of which each image has one.
+        decoder: JPEG decoder.
+        verify: verify the checksum of each record when this process first reads it.
+
+    Raises:
+        UsageError: if the crop has a size, or cannot have another one.
+    """
+
+    varies = True
+
+    def __init__(
+        self, pack: Pack, augmentation: Augmentation, buckets: ShapeBuckets, decoder: str, verify: bool
+    ) -> None:
+        crop = augmentation.crop or (CoverCrop() if buckets.fit == "cover" else Letterbox())
+        if not isinstance(crop, CoverCrop | Letterbox) or crop.size is not None:
+            problem = f"is {crop!r}, but the shapes are those of the sampler's buckets"
+            raise UsageError("crop", problem, "write packer.CoverCrop(), packer.Letterbox(), or leave it out")
+        self._crop, self._buckets = crop, buckets
+        self._fillers: dict[int, ImageFiller] = {}
+        largest = max(buckets.shapes, key=lambda shape: shape[0] * shape[1])
+        super().__init__(pack, augmentation.with_crop(replace(crop, size=largest)), decoder, verify)
+        self.augmentation = augmentation.with_crop(crop)
+
+    def with_augmentation(self, augmentation: Augmentation) -> ImageFiller:
+        """Return a filler with other crops of the same pack."""
+        return BucketFiller(self.pack, augmentation, self._buckets, self.decoder, self.verify)
+
+    def for_batch(self, samples: Int64) -> ImageFiller:
+        """Return what fills the rows of a batch, whose shape is that of its first image."""
+        number = int(self._buckets.of(*sizes_of(self.pack, records_in(samples[:1])))[0])
+        if number not in self._fillers:
+            if self.pack.manifest.encoding != "raw":
+                _ = self.row_decoder  # which all shapes share
+            one = copy(self)
+            one.output = self._buckets.shapes[number]
+            one.augmentation = self.augmentation.with_crop(replace(self._crop, size=one.output))
+            self._fillers[number] = one
+        return self._fillers[number]

@@ -23,7 +23,6 @@ from packer.loading.assemble import (
     assemble,
     check_crop,
     check_same_decoder,
-    refuse_unknown,
 )
 from packer.loading.crop import STATE, Augmentation, Crop, crop_of, crop_text
 from packer.loading.dataset import Classes, PackedDataset
@@ -33,6 +32,7 @@ from packer.loading.page_cache import WindowedBatches, check_cache
 from packer.loading.pipeline import Replaced, Stats
 from packer.loading.steps import Steps
 from packer.loading.targets import ImageTransform, JointTransform
+from packer.loading.torch_arguments import refuse_unknown
 from packer.loading.views import CropView
 from packer.samplers import BlockShuffleSampler, Sampler
 from packer.samplers.clock import Iteration, next_iteration
@@ -141,7 +141,8 @@ class PackedLoader:
         drop_last: leave out the samples that do not fill a batch.
         pad: False, to evaluate: each sample comes once, so ranks may differ by one batch; True repeats a few.
         samples_per_epoch: of several packs with shares; default: the number of their records.
-        crop: `RandomResizedCrop`, `CenterCrop` or `Resize`; needed if images differ in size.
+        crop: `RandomResizedCrop`, `CenterCrop`, `Resize`, `CoverCrop` or `Letterbox`; needed if images differ in size.
+            With a `BucketSampler`, one of the last two without a size; default: that of its buckets.
         views: several crops of each image out of one decode, by name: ``{"global": (2, RandomResizedCrop(224)),
             "local": (8, RandomResizedCrop(96))}``, or `packer.CropView` with its own flip and colors. Images are then a
             dict of tensors (count * n, ...): one crop of all n images, then the next; so are targets that crops change.
@@ -321,6 +322,7 @@ class PackedLoader:
         """
         self._augmentation = self._augmentation.with_crop(check_crop(crop))
         self._host = self._host.with_filler(self._host.filler.with_augmentation(self._augmentation))
+        self._augmentation = self._host.filler.augmentation
         self._batches = self._batches.with_host(self._host)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from packer.errors import NotInstalled, UsageError
 from packer.loading.annotations import BatchAnnotations
+from packer.loading.patch_filler import Patches
 from packer.loading.pipeline import LoadedBatch
 from packer.loading.targets import check_choice
 from packer.loading.to_device import Normalize, map_tensors
@@ -187,6 +188,8 @@ class BatchPostprocessor:
             )
             if isinstance(targets, dict):
                 targets = {name: self._as_trained(its) for name, its in targets.items()}
+        elif isinstance(images, Patches):
+            images, targets = images.flat(), self._as_trained(targets)
         else:
             images, targets = self._mixing.mix(self._colored(images, epoch, number), targets, epoch, number)
             images, targets = self._formed(images), self._as_trained(targets)
@@ -195,7 +198,7 @@ class BatchPostprocessor:
         more: list[NDArray[Any]] = [records] if self._form.with_index else []
         if self._form.weights is not None:
             more.append(self._form.weights(records))
-        first = next(iter(images.values())) if isinstance(images, Views) else images
+        first = next(iter(images.values())) if isinstance(images, dict) else images
         numbers = (torch.from_numpy(one).to(first.device, non_blocking=True) for one in more)
         found: tuple[Any, ...] = (images, targets, *numbers)
         make = self._make
@@ -205,8 +208,8 @@ class BatchPostprocessor:
 
     def _arrays(self, images: Any, make: Callable[[torch.Tensor], Any]) -> Any:
         """Return images as arrays, their channels last unless they are to be first."""
-        if isinstance(images, Views):
-            return Views({name: self._arrays(one, make) for name, one in images.items()})
+        if isinstance(images, dict):
+            return type(images)({name: self._arrays(one, make) for name, one in images.items()})
         planar = images.dim() != 4 or self._form.memory_format == torch.contiguous_format
         return make(images if planar else images.permute(0, 2, 3, 1))
 

@@ -28,6 +28,7 @@ from packer.loading.fill import Floats, ImageFiller
 from packer.loading.loader_threads import LEFT_S, Results, ThreadPool, can_help
 from packer.loading.memory import BufferPool
 from packer.loading.page_cache import announced
+from packer.loading.patch_filler import PatchTargets
 from packer.loading.targets import Targets, Transforms
 from packer.loading.views import ViewTargets
 from packer.model.annotation import Int64
@@ -102,12 +103,24 @@ class Stats:
 
 
 @dataclass(slots=True)
-class _Pending:
-    """A block of batches in progress."""
+class _Memory:
+    """Memory of a block of batches, or of a part of it, and what fills it."""
 
+    filler: ImageFiller
     rows: Any
     masks: NDArray[Any] | None
     """The targets, if they are masks."""
+
+    def __getitem__(self, rows: slice) -> _Memory:
+        """Return that of some of the images."""
+        return _Memory(self.filler, self.rows[rows], None if self.masks is None else self.masks[rows])
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A block of batches in progress."""
+
+    memory: _Memory
     results: Results
     ends: list[int]
     """Row at which each batch ends."""
@@ -155,7 +168,7 @@ class Pipeline:
     """
 
     def __init__(
-        self, filler: ImageFiller, targets: Targets | ViewTargets, batch_size: int, work: Workload,
+        self, filler: ImageFiller, targets: Targets | PatchTargets | ViewTargets, batch_size: int, work: Workload,
         transforms: Transforms | None = None, replacer: Replacer | None = None,
     ) -> None:  # fmt: skip
         self.filler = filler
@@ -164,16 +177,20 @@ class Pipeline:
         self.work = work
         self.transforms = transforms or Transforms()
         self.replacer, self.floats = replacer, work.floats
-        self._row_bytes = filler.row_bytes if work.floats is None else 4 * filler.row_numbers
+        self._row_bytes = self._bytes_of(filler)
         # a transform may be slow, so no batch should wait for others; views of a batch lie one after another
         fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
-        alone = bool(self.transforms) or isinstance(targets, ViewTargets)
+        alone = bool(self.transforms) or isinstance(targets, ViewTargets) or filler.varies
         self._batches_a_block = 1 if alone else max(1, min(fit, BLOCK_BATCHES))
         self._buffers = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
         self._has_masks = targets.are_masks and not self.transforms
         self._mask_bytes = math.prod(filler.output) * targets.mask_dtype.itemsize if self._has_masks else 0
         self._mask_buffers = BufferPool(max(1, self._batches_a_block * batch_size * self._mask_bytes), work.pinned)
         self._stage = "read" if filler.pack.manifest.encoding == "raw" else "decode"
+
+    def _bytes_of(self, filler: ImageFiller) -> int:
+        """Return the bytes of a row of a batch."""
+        return filler.row_bytes if self.floats is None else 4 * filler.row_numbers
 
     @property
     def decoded_by(self) -> str:
@@ -225,12 +242,13 @@ class Pipeline:
 
     def _begin(self, threads: ThreadPool, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
         samples = block[0] if len(block) == 1 else np.concatenate(block)
-        size = len(samples) * self._row_bytes
+        filler = self.filler.for_batch(samples)
+        size = len(samples) * self._bytes_of(filler)
         if size > self._buffers.size:  # a sampler may have more samples than in the epoch before
             self._buffers = BufferPool(size, self.work.pinned)
             self._mask_buffers = BufferPool(max(1, len(samples) * self._mask_bytes), self.work.pinned)
-        rows, masks = self._buffers.take()[:size], self._take_masks(len(samples))
-        shaped = self.filler.shaped(rows, len(samples), self.floats)
+        rows = filler.shaped(self._buffers.take()[:size], len(samples), self.floats)
+        memory = _Memory(filler, rows, self._take_masks(len(samples), filler.output))
         size, step = self._part_size(len(samples)), len(block[0])
         if len(block) > 1:
             size = -(-size // step) * step  # whole batches
@@ -238,17 +256,17 @@ class Pipeline:
 
         def fill(part: int) -> tuple[list[_Piece], Replacements]:
             rows = slice(part * size, (part + 1) * size)
-            return self._fill(samples[rows], epoch, shaped[rows], stats, step, None if masks is None else masks[rows])
+            return self._fill(samples[rows], epoch, memory[rows], stats, step)
 
         results = threads.run(-(-len(samples) // size), fill)
-        return _Pending(shaped, masks, results, list(accumulate(len(batch) for batch in block)), size)
+        return _Pending(memory, results, list(accumulate(len(batch) for batch in block)), size)
 
-    def _take_masks(self, count: int) -> NDArray[Any] | None:
+    def _take_masks(self, count: int, output: tuple[int, int]) -> NDArray[Any] | None:
         if not self._has_masks:
             return None
-        memory = self._mask_buffers.take()[: count * self._mask_bytes]
-        masks: NDArray[Any] = memory.view(self.targets.mask_dtype).reshape(count, *self.filler.output)
-        return masks
+        dtype = self.targets.mask_dtype
+        masks: NDArray[Any] = self._mask_buffers.take()[: count * math.prod(output) * dtype.itemsize].view(dtype)
+        return masks.reshape(count, *output)
 
     def _part_size(self, records: int) -> int:
         if self._stage == "decode" or self.transforms:
@@ -258,46 +276,45 @@ class Pipeline:
         return -(-records // parts)
 
     def _fill(
-        self, samples: Int64, epoch: int, rows: Any, stats: Stats, step: int, masks: NDArray[Any] | None
+        self, samples: Int64, epoch: int, memory: _Memory, stats: Stats, step: int
     ) -> tuple[list[_Piece], Replacements]:
         """Fill rows with the images of samples, and return them in pieces of `step` rows."""
         try:
-            return self._pieces(samples, epoch, rows, stats, step, masks), ()
+            return self._pieces(samples, epoch, memory, stats, step), ()
         except DamagedPack:
             if self.replacer is None:
                 raise
             samples, replaced = self.replacer.stand_ins(samples, epoch)
-            return self._pieces(samples, epoch, rows, stats, step, masks), replaced
+            return self._pieces(samples, epoch, memory, stats, step), replaced
 
-    def _pieces(
-        self, samples: Int64, epoch: int, rows: Any, stats: Stats, step: int, masks: NDArray[Any] | None
-    ) -> list[_Piece]:
+    def _pieces(self, samples: Int64, epoch: int, memory: _Memory, stats: Stats, step: int) -> list[_Piece]:
         started = time.perf_counter()
-        params, records = self.filler.params(samples, epoch), records_in(samples)
+        params, records = memory.filler.params(samples, epoch), records_in(samples)
         if self.floats is None:
-            self.filler.fill(records, params, rows)
+            memory.filler.fill(records, params, memory.rows)
         else:
-            started += self._fill_floats(records, params, rows, stats)
+            started += self._fill_floats(records, params, memory, stats)
         stats.add(self._stage, time.perf_counter() - started)
         cuts = [slice(start, start + step) for start in range(0, len(records), step)]
         if not self.targets.is_array or self.transforms:
-            return [self._piece(samples[cut], params[cut], epoch, rows[cut], stats) for cut in cuts]
+            return [self._piece(samples[cut], params[cut], epoch, memory.rows[cut], stats) for cut in cuts]
         started = time.perf_counter()
-        labels: Any = self.targets.of(records, params, masks)
+        labels: Any = self.targets.of(records, params, memory.masks)
         stats.add("targets", time.perf_counter() - started)
         return [_Piece(records[cut], labels[cut], None) for cut in cuts]
 
-    def _fill_floats(self, records: Int64, params: CropParams, rows: Any, stats: Stats) -> float:
+    def _fill_floats(self, records: Int64, params: CropParams, memory: _Memory, stats: Stats) -> float:
         """Fill rows with normalized images, a few at a time while they are in the cache; return the seconds it took."""
         assert self.floats is not None
-        memory, seconds = np.empty(min(len(records), FLOATS_AT_ONCE) * self.filler.row_bytes, np.uint8), 0.0
+        filler = memory.filler
+        scratch, seconds = np.empty(min(len(records), FLOATS_AT_ONCE) * filler.row_bytes, np.uint8), 0.0
         for start in range(0, len(records), FLOATS_AT_ONCE):
             some = slice(start, start + FLOATS_AT_ONCE)
             count = len(records[some])
-            stored = self.filler.shaped(memory[: count * self.filler.row_bytes], count)
-            self.filler.fill(records[some], params[some], stored)
+            stored = filler.shaped(scratch[: count * filler.row_bytes], count)
+            filler.fill(records[some], params[some], stored)
             filled = time.perf_counter()
-            self.filler.normalize(stored, rows[some], self.floats)
+            filler.normalize(stored, memory.rows[some], self.floats)
             seconds += time.perf_counter() - filled
         stats.add("copy", seconds)
         return seconds
@@ -319,9 +336,8 @@ class Pipeline:
         """Yield the batches of a block whose parts are done."""
         replaced = [(n * block.part_size + row, what) for n, (_, some) in enumerate(parts) for row, what in some]
         pieces = iter([piece for some, _ in parts for piece in some])
-        rows, ends = block.rows, block.ends
-        masks, block.masks = block.masks, None
-        block.rows = _NOTHING  # from here on only the batches refer to the memory
+        rows, masks, ends = block.memory.rows, block.memory.masks, block.ends
+        block.memory = _Memory(self.filler, _NOTHING, None)  # from here on only the batches refer to the memory
         for start, end in zip([0, *ends], ends, strict=False):
             mine = [next(pieces)]
             while sum(len(piece.records) for piece in mine) < end - start:
@@ -374,7 +390,9 @@ _warned: set[tuple[str, int]] = set()
 class Replacer(Locked):
     """Finds replacements for all threads, and keeps the reports to the consumer."""
 
-    def __init__(self, filler: ImageFiller, targets: Targets | ViewTargets, sampler: Sampler, seed: int) -> None:
+    def __init__(
+        self, filler: ImageFiller, targets: Targets | PatchTargets | ViewTargets, sampler: Sampler, seed: int
+    ) -> None:
         super().__init__()
         self._filler, self._targets = filler, targets
         self._sampler = sampler
@@ -442,10 +460,11 @@ class Replacer(Locked):
     def _problem(self, sample: int, epoch: int) -> DamagedPack | None:
         """Return the problem of a sample, read alone with its crop of this epoch."""
         one = np.array([sample])
-        row = self._filler.shaped(np.empty(self._filler.row_bytes, np.uint8), 1)
+        filler = self._filler.for_batch(one)
+        row = filler.shaped(np.empty(filler.row_bytes, np.uint8), 1)
 
         def read() -> None:
-            self._filler.fill(records_in(one), self._filler.params(one, epoch), row)
+            filler.fill(records_in(one), filler.params(one, epoch), row)
             self._targets.read_parts(records_in(one))
 
         return problem_of(read)

@@ -8,6 +8,7 @@
 | `MixtureSampler` | to train on several packs, each with its share of the samples |
 | `RepeatedSampler` | to train with repeated augmentation, each record several times in a row |
 | `WeightedSampler` | to train more on some records: hard examples, a curriculum, your own weights |
+| `BucketSampler` | to train at the images' own aspect ratios: each batch of one shape, or of patches |
 | `BlockShuffleSampler` | to train from packs larger than memory or disk; each of many machines may read its own part |
 
 `subset` selects records by their columns; all samplers take the numbers as `indices=`. `class_weights` and
@@ -18,7 +19,10 @@ rank and world_size if it is loaded already, and never imported.
 from __future__ import annotations
 
 from packer.samplers.block import BlockShuffleSampler
+from packer.samplers.bucket_shapes import ShapeBuckets
+from packer.samplers.buckets import BucketSampler
 from packer.samplers.order import SortedPackWarning, subset
+from packer.samplers.patches import PatchBuckets
 from packer.samplers.sampler import Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.shares import BalancedSampler, MixtureSampler, RepeatedSampler, class_weights
 from packer.samplers.weighted import WeightedSampler, curriculum_weights
@@ -26,10 +30,13 @@ from packer.samplers.weighted import WeightedSampler, curriculum_weights
 __all__ = [
     "BalancedSampler",
     "BlockShuffleSampler",
+    "BucketSampler",
     "MixtureSampler",
+    "PatchBuckets",
     "RepeatedSampler",
     "Sampler",
     "SequentialSampler",
+    "ShapeBuckets",
     "ShuffleSampler",
     "SortedPackWarning",
     "WeightedSampler",
