@@ -9,7 +9,7 @@ import importlib
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from packer.loading.crop import RandomResizedCrop, Regions, Resize, parts_inside
 from packer.loading.dataset import PackedDataset
 from packer.loading.decoding import sizes_of
 from packer.loading.loader import PackedLoader
-from packer.loading.on_device import ANTIALIASED, BatchMaker, EncodedBatch, EncodedReader
+from packer.loading.on_device import ANTIALIASED, BatchMaker, EncodedBatch, EncodedReader, oriented
 from packer.loading.pipeline import LoadedBatch, Pipeline, Stats
 from packer.loading.to_device import Normalize
 from packer.model.annotation import Int64
@@ -239,7 +239,7 @@ class _DaliBatches:
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         self._torch.feed_ndarray(tensor, images, cuda_stream=stream)
         pipe.release_outputs()
-        return images.permute(0, 3, 1, 2).to(self._dtype)
+        return oriented(images.permute(0, 3, 1, 2).to(self._dtype), replace(batch.params, flipped=None))
 
 
 def _import_dali_module(name: str) -> Any:

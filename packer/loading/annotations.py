@@ -49,6 +49,15 @@ class Column:
     sizes: Int64 | None = None
     """Of fields whose items are points: how many each object has. `counts` are objects then."""
 
+    @property
+    def rows(self) -> Int64:
+        """How many rows of `values` each image has: boxes or points."""
+        if self.sizes is None:
+            return self.counts
+        before, ends = np.concatenate([[0], np.cumsum(self.sizes)]), np.cumsum(self.counts)
+        rows: Int64 = before[ends] - before[ends - self.counts]
+        return rows
+
     def select(self, keep: NDArray[np.bool_], boxes: Int64) -> Column:
         """Return what belongs to the boxes that are kept, bool (m,); `boxes` is their number in each image.
 
@@ -103,14 +112,11 @@ class BatchAnnotations:
         columns = dict(self.columns)
         for name in (one.name for one in LISTS if one.moves):
             if (column := columns.get(name)) is not None:
-                each = np.repeat(maps, column.counts, axis=0)
-                if column.sizes is not None:
-                    each = np.repeat(each, column.sizes, axis=0)
-                columns[name] = replace(column, values=_move_coordinates(column.values, each))
+                columns[name] = replace(column, values=_move_coordinates(column.values, maps, column.rows))
         return replace(self, columns=columns)
 
     def mirrored(self, flipped: NDArray[np.bool_], flip_index: Int64) -> BatchAnnotations:
-        """Return the annotations with left and right points exchanged in the images that are flipped.
+        """Return the annotations with left and right points exchanged in the images that are mirror images.
 
         Point i becomes what was point `flip_index[i]`, wherever there are as many points as that has.
         """
@@ -326,16 +332,31 @@ def _in_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.clip(values, -FARTHEST, FARTHEST).astype(np.float32)
 
 
-def _move_coordinates(values: NDArray[Any], maps: Float64) -> NDArray[Any]:
-    """Return boxes (n, 4) or points (n, 2 or 3) moved by the map of each, (n, 4), computed in float64."""
-    a, c, e, f = maps.T
-    moved = values.astype(np.float64)
-    if values.shape[1] == 4:
-        x1, x2 = values[:, 0] * a + c, values[:, 2] * a + c
-        moved[:, 0], moved[:, 2] = np.minimum(x1, x2), np.maximum(x1, x2)
-        moved[:, 1], moved[:, 3] = values[:, 1] * e + f, values[:, 3] * e + f
-    else:
-        moved[:, 0], moved[:, 1] = values[:, 0] * a + c, values[:, 1] * e + f
+def _move_coordinates(values: NDArray[Any], maps: Float64, counts: Int64) -> NDArray[Any]:
+    """Return boxes (m, 4) or points (m, 2 or 3) moved by the maps of their images, computed in float64.
+
+    A box becomes the one around its corners.
+
+    Args:
+        values: of all images.
+        maps: of each image, (n, 2, 3).
+        counts: values that each image has.
+    """
+    moved, are_boxes = values.astype(np.float64), values.shape[1] == 4
+    crossed = maps[:, (0, 1), (1, 0)].any()  # else x depends on x alone, and y on y
+    for axis in (0, 1):
+        low = high = np.repeat(maps[:, axis, 2], counts)
+        for of in (axis, 1 - axis) if crossed else (axis,):
+            factor = np.repeat(maps[:, axis, of], counts)
+            start = values[:, of] * factor
+            if are_boxes:
+                end = values[:, of + 2] * factor
+                low, high = low + np.minimum(start, end), high + np.maximum(start, end)
+            else:
+                low = low + start
+        moved[:, axis] = low
+        if are_boxes:
+            moved[:, axis + 2] = high
     return _in_float32(moved)
 
 

@@ -16,8 +16,9 @@ from numpy.typing import ArrayLike
 
 from packer.errors import AnyPath, UsageError, plural
 from packer.format.pack import Pack, join_packs
+from packer.loading.augmentation import Augmentation, check_chance
 from packer.loading.collate import COLLATIONS
-from packer.loading.crop import Augmentation, Crop
+from packer.loading.crop import Crop
 from packer.loading.dataset import Classes, PackedDataset, check_decoder, choose_records, pack_at
 from packer.loading.fill import BucketFiller, Floats, ImageFiller
 from packer.loading.mixing import (
@@ -38,7 +39,7 @@ from packer.loading.views import CropView, ViewFiller, ViewTargets, check_views
 from packer.samplers import BucketSampler, MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.order import Records, derive
 from packer.samplers.patches import PatchBuckets
-from packer.samplers.ranks import as_number, check_int
+from packer.samplers.ranks import check_int
 from packer.system import usable_cores
 
 
@@ -64,6 +65,8 @@ class Augment:
     views: Mapping[str, Any] | None
     repeats: int
     flip: bool | float
+    vflip: bool | float
+    rotate90: bool | float
     flip_index: Sequence[int] | None
     min_area: float
     hide_outside: bool
@@ -205,8 +208,9 @@ def assemble(given: Arguments) -> LoaderParts:
         reading.verify, filler.interpolation, form.ignored or "keep",
     )  # fmt: skip
     targets = Targets(pack, options)
-    if filler.augmentation.flip:
-        targets.warn_of_flips()
+    for name in ("flip", "vflip"):
+        if getattr(filler.augmentation, name):
+            targets.warn_of_flips(name)
     collation = check_collate(form.collate, targets)
     check_choice("on_error", reading.on_error, ("raise", "replace"))
     its_targets: Any = targets
@@ -252,15 +256,24 @@ def _filler(given: Arguments, pack: Pack, sampler: Sampler, views: dict[str, Cro
     if isinstance(sampler, BucketSampler):
         _check_with_buckets(given, views, isinstance(sampler.buckets, PatchBuckets))
     if not views:
-        augmentation = Augmentation(check_crop(augment.crop), check_flip(augment.flip), seed)
+        augmentation = _augmentation(augment, check_crop(augment.crop), seed)
         if isinstance(sampler, BucketSampler):
             kind: Any = PatchFiller if isinstance(sampler.buckets, PatchBuckets) else BucketFiller
             filler: ImageFiller = kind(pack, augmentation, sampler.buckets, decoder, verify)
             return filler
         return ImageFiller(pack, augmentation, decoder, verify)
-    flips = {name: augment.flip if view.flip is None else view.flip for name, view in views.items()}
-    each = {name: (view, check_flip(flips[name])) for name, view in views.items()}
+    each = {name: (view.count, _augmentation(augment, view.crop, seed, view)) for name, view in views.items()}
     return ViewFiller(pack, each, seed, decoder, verify)
+
+
+def _augmentation(augment: Augment, crop: Crop | None, seed: int, view: CropView | None = None) -> Augmentation:
+    """Return a crop with the chance of each flip and turn, of a view where it has its own."""
+
+    def chance(name: str) -> float:
+        own = getattr(view, name, None)
+        return check_chance(name, getattr(augment, name) if own is None else own)
+
+    return Augmentation(crop, chance("flip"), seed, chance("vflip"), chance("rotate90"))
 
 
 def _floats(normalize: Normalize, filler: ImageFiller) -> Floats | None:
@@ -301,6 +314,7 @@ def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: b
         "views" if given.augment.views else "repeats": bool(views),
         "decode": given.reading.decode != "host",
         "cache": given.reading.cache == "device",
+        "rotate90": bool(given.augment.rotate90),
     }
     if patches:
         functions = {field.name: getattr(given.functions, field.name) for field in fields(given.functions)}
@@ -389,18 +403,6 @@ def check_same_decoder(there: Any, here: str) -> None:
             f"{differ}; pass {step} for the same pixels",
             stacklevel=3,
         )
-
-
-def check_flip(flip: Any) -> float:
-    """Return the chance of a flip: True is 0.5. An integer could mean either, so 1 is refused."""
-    if isinstance(flip, (bool, np.bool_)):
-        return 0.5 if flip else 0.0
-    if isinstance(flip, (int, np.integer)) and flip != 0:
-        raise UsageError("flip", f"is {flip}, which may mean True or a chance", "write True for 0.5, or 1.0 for always")
-    chance = as_number(flip)
-    if not 0 <= chance <= 1:
-        raise UsageError("flip", f"must be True, False or a chance from 0.0 to 1.0, got {flip!r}", "write True for 0.5")
-    return chance
 
 
 def check_crop(crop: Any) -> Crop | None:

@@ -19,7 +19,8 @@ from packer.format.mmap import Region
 from packer.format.pack import Pack
 from packer.images.decode import Decoder
 from packer.images.opencv import Interpolation
-from packer.loading.crop import Augmentation, CoverCrop, CropParams, Letterbox, Regions
+from packer.loading.augmentation import Augmentation, CropParams
+from packer.loading.crop import CoverCrop, Letterbox, Regions
 from packer.loading.decoding import RowDecoder, Sizes, data_of, flip_rows, resize_parts, sizes_of
 from packer.model.annotation import Image, Int64
 from packer.samplers.bucket_shapes import ShapeBuckets
@@ -110,12 +111,13 @@ class ImageFiller:
 
     Args:
         pack: the pack.
-        augmentation: crop and flip of each image.
+        augmentation: crop, flips and turn of each image.
         decoder: JPEG decoder.
         verify: verify the checksum of each record when this process first reads it.
 
     Raises:
         ValueError: if the images differ in shape and there is no crop.
+        UsageError: if images are to be turned that are not square.
     """
 
     varies = False
@@ -135,6 +137,10 @@ class ImageFiller:
             raise ValueError(f"{pack.path}: images differ in size; give a crop, such as RandomResizedCrop(224)")
         else:
             self.output = shape[:2]
+        height, width = self.output
+        if augmentation.rotate90 and height != width:
+            problem = f"needs square images, but these are {width}x{height}"
+            raise UsageError("rotate90", problem, f"crop a square, such as RandomResizedCrop({min(self.output)})")
 
     def with_augmentation(self, augmentation: Augmentation) -> ImageFiller:
         """Return a filler with other crops of the same pack."""
@@ -197,7 +203,7 @@ class ImageFiller:
         return torch.from_numpy(rows) if planar else torch.from_numpy(rows).permute(0, 3, 1, 2)
 
     def params(self, samples: Int64, epoch: int) -> CropParams:
-        """Return crop and flip of each sample: they depend on (seed, epoch, record, visit) alone."""
+        """Return crop, flips and turn of each sample: they depend on (seed, epoch, record, visit) alone."""
         return self.augmentation.params(samples, epoch, self.output, partial(sizes_of, self.pack))
 
     def fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
@@ -216,8 +222,7 @@ class ImageFiller:
             self._gather(self.pack.reader.places(records)[0], out)
         else:
             self._cut(records, params.regions, rows)
-        if params.flipped is not None:
-            flip_rows(rows, np.flatnonzero(params.flipped))
+        flip_rows(rows, params)
 
     @cached_property
     def row_decoder(self) -> RowDecoder:

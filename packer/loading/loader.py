@@ -24,7 +24,8 @@ from packer.loading.assemble import (
     check_crop,
     check_same_decoder,
 )
-from packer.loading.crop import STATE, Augmentation, Crop, crop_of, crop_text
+from packer.loading.augmentation import STATE, Augmentation
+from packer.loading.crop import Crop, crop_of, crop_text
 from packer.loading.dataset import Classes, PackedDataset
 from packer.loading.mixing import MIXING_STATE
 from packer.loading.on_device import Decoding
@@ -149,7 +150,10 @@ class PackedLoader:
             Class ids, tags and values come once, (n, ...).
         repeats: so many crops of each image in one batch (repeated augmentation): images (repeats * n, ...), and all
             targets so many times. `RepeatedSampler` spreads them over batches and ranks.
-        flip: chance of a horizontal flip; True is 0.5. Boxes, polygons and points move with crop and flip.
+        flip: chance of a horizontal flip; True is 0.5. Boxes, polygons, points and masks move with the image.
+        vflip: chance of a vertical flip, after that; True is 0.5.
+        rotate90: chance of a turn by 90, 180 or 270 degrees, each as likely, after that; True is 0.75: all four
+            orientations are as likely. Images must be square, or have a square crop; not with a BucketSampler.
         flip_index: index of the mirror image of each landmark or keypoint, (1, 0, 2, 4, 3) for eyes, nose and mouth
             corners; default: that of the pack.
         min_area: drop boxes that a crop cuts to less than this area, in pixels.
@@ -219,6 +223,8 @@ class PackedLoader:
         views: Mapping[str, CropView | tuple[int, Crop]] | None = None,
         repeats: int = 1,
         flip: bool | float = False,
+        vflip: bool | float = False,
+        rotate90: bool | float = False,
         flip_index: Sequence[int] | None = None,
         min_area: float = 1.0,
         hide_outside: bool = True,
@@ -253,11 +259,12 @@ class PackedLoader:
     ) -> None:
         refuse_unknown(PackedLoader, unknown)
         pixels = (device, mean, std, dtype, memory_format, output)
+        turns = (flip, vflip, rotate90)
         given = Arguments(
             data,
             batch_size,
             Order(shuffle, sampler, indices, classes, seed, drop_last, pad, samples_per_epoch),
-            Augment(crop, views, repeats, flip, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
+            Augment(crop, views, repeats, *turns, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
             Functions(transform, target_transform, transforms),
             Form(collate, label_offset, ignored, parts, with_index, with_weights, *pixels),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),
@@ -317,12 +324,12 @@ class PackedLoader:
             crop: as for the loader.
 
         Raises:
-            UsageError: if it is not a crop, or the loader has views.
+            UsageError: if it is not a crop, or not square where images are turned, or the loader has views.
             ValueError: if it is None and the images differ in size.
         """
-        self._augmentation = self._augmentation.with_crop(check_crop(crop))
-        self._host = self._host.with_filler(self._host.filler.with_augmentation(self._augmentation))
-        self._augmentation = self._host.filler.augmentation
+        augmentation = self._augmentation.with_crop(check_crop(crop))
+        filler = self._host.filler.with_augmentation(augmentation)
+        self._augmentation, self._host = filler.augmentation, self._host.with_filler(filler)
         self._batches = self._batches.with_host(self._host)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -431,7 +438,7 @@ class PackedLoader:
             state: a result of `state_dict`; the number of ranks may differ if batch_size times ranks is the same.
 
         Raises:
-            UsageError: if the state has another pack, seed, order, batch size, crop, flip or mixing.
+            UsageError: if the state has another pack, seed, order, batch size, crop, flips, turns or mixing.
         """
         order = state
         if isinstance(state, Mapping):

@@ -19,7 +19,8 @@ from packer.errors import DamagedPack, NotInstalled, UsageError, size_text
 from packer.format.index import ENCODINGS
 from packer.format.pack import Pack
 from packer.images.opencv import FAST_SHRINK, Interpolation
-from packer.loading.crop import CropParams, Regions
+from packer.loading.augmentation import CropParams
+from packer.loading.crop import Regions
 from packer.loading.decoding import in_whole_pixels
 from packer.loading.page_cache import announced
 from packer.loading.pipeline import LoadedBatch, Pipeline, Replacements, Stats, problem_of
@@ -242,7 +243,7 @@ class DeviceCache:
             images = self._gathered(records)
             if params.regions is not None:
                 images = crop_and_resize(images, params.regions, filler.output, filler.interpolation)
-            images = _mirrored(images, params)
+            images = oriented(images, params)
             stats.images += len(records)
             stats.batches += 1
             yield images, host.targets_of(records, params), records
@@ -254,11 +255,14 @@ class DeviceCache:
         return rows.view(len(records), *self.host.filler.pack.reader.shape_of(0)).permute(0, 3, 1, 2)
 
 
-def _mirrored(images: torch.Tensor, params: CropParams) -> torch.Tensor:
-    if params.flipped is None:
-        return images
-    flipped = torch.from_numpy(params.flipped).to(images.device, non_blocking=True)
-    return torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
+def oriented(images: torch.Tensor, params: CropParams) -> torch.Tensor:
+    """Return images (n, channels, height, width), channels last in memory, flipped and turned where they are to be."""
+    for flags, axis in ((params.flipped, 3), (params.upended, 2), (params.transposed, None)):
+        if flags is not None:
+            chosen = torch.from_numpy(flags).to(images.device, non_blocking=True)
+            changed = images.transpose(2, 3) if axis is None else images.flip(axis)
+            images = torch.where(chosen.view(-1, 1, 1, 1), changed, images)
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -463,7 +467,7 @@ class DeviceDecode:
             for row, image in enumerate(decoded):
                 values[row] = self._resized(image, params.regions[row : row + 1], params.output)
             images = values.round_().clamp_(0, 255).to(torch.uint8)
-        return _mirrored(images, params)
+        return oriented(images, params)
 
     def _resized(self, image: torch.Tensor, region: Regions, output: tuple[int, int]) -> torch.Tensor:
         """Return the region of an image, black beyond it, at (height, width)."""

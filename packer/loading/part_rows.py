@@ -1,4 +1,4 @@
-"""Reads parts of records for batches: those with pixels are cut and mirrored as their images are, by the same draw."""
+"""Reads parts of records for batches: those with pixels are cut and turned as their images are, by the same draw."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from packer.format.sidecars import Sidecar
 from packer.images.opencv import Interpolation
 from packer.images.parts import BY_KIND, decode_part
 from packer.images.resize import resize_map
-from packer.loading.crop import CropParams
-from packer.loading.decoding import resize_into, sizes_of
+from packer.loading.augmentation import CropParams
+from packer.loading.decoding import flip_rows, resize_into, sizes_of
 from packer.loading.fill import Gather
 from packer.model.annotation import ENCODINGS, Int64, Mask, PartSpec
 from packer.model.geometry import nearest
@@ -54,7 +54,7 @@ class PartReader:
 
         Args:
             records: their numbers.
-            params: how their images are cut and mirrored; None: not at all.
+            params: how their images are cut, flipped and turned; None: not at all.
             out: memory for masks, of any dtype that holds their values.
 
         Raises:
@@ -71,7 +71,7 @@ class PartReader:
     def _read(self, records: Int64, params: CropParams | None, out: NDArray[Any] | None) -> Any:
         if not self._of_pixels:
             return self._values(records)
-        if params is not None and (params.regions is not None or params.flipped is not None):
+        if params is not None and not params.is_whole:
             return self._cut(records, params, out)
         shape = self._pack.manifest.shape
         if shape is None:
@@ -168,16 +168,18 @@ class PartReader:
             out = np.empty((len(records), height, width, *whole[0].shape[2:]), self.dtype)
         flipped = np.zeros(len(records), np.bool_) if params.flipped is None else params.flipped
         if self.spec.kind != "mask":
-            for row, value, region, turned in zip(out, whole, regions.tolist(), flipped.tolist(), strict=True):
-                into = row[:, ::-1] if turned and self.spec.kind == "map" else row
+            for i, (row, value, region) in enumerate(zip(out, whole, regions.tolist(), strict=True)):
+                into = row
+                if self.spec.kind == "map":
+                    into = params.view_before_turns(i, row)[:, :: -1 if flipped[i] else 1]
                 self._resize(value, region, into)
-                if turned and self.spec.kind == "image":
-                    row[:] = row[:, ::-1].copy()
+            if self.spec.kind == "image":
+                flip_rows(out, params)
             return out
         columns, rows = places(regions[:, 0], regions[:, 2], width), places(regions[:, 1], regions[:, 3], height)
         columns[flipped] = columns[flipped, ::-1]
-        for row, mask, its_rows, its_columns in zip(out, whole, rows, columns, strict=True):
-            cut_mask(mask, its_rows, its_columns, row, self.spec.border)
+        for i, (row, mask, its_rows, its_columns) in enumerate(zip(out, whole, rows, columns, strict=True)):
+            cut_mask(mask, its_rows, its_columns, params.view_before_turns(i, row), self.spec.border)
         return out
 
     def _resize(self, value: Any, region: list[float], row: NDArray[Any]) -> None:

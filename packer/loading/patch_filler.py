@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.loading.annotations import BatchAnnotations
-from packer.loading.crop import Augmentation, CropParams, Resize
+from packer.loading.augmentation import Augmentation, CropParams
+from packer.loading.crop import Resize
 from packer.loading.decoding import sizes_of
 from packer.loading.fill import Floats, ImageFiller
 from packer.loading.targets import Targets
@@ -128,14 +129,14 @@ class PatchFiller(ImageFiller):
         )
 
     def params(self, samples: Int64, epoch: int) -> Any:
-        """Return the size in patches, and the flip, of each sample."""
+        """Return the size in patches, and the flips, of each sample."""
         widths, heights = sizes_of(self.pack, records_in(samples))
         sides = np.stack(self._buckets.grids(widths, heights, self._length), axis=1) * self._buckets.patch
-        flipped = super().params(samples, epoch).flipped
+        drawn = super().params(samples, epoch)
         regions = np.stack([np.zeros_like(widths), np.zeros_like(widths), widths, heights], axis=1)
         return PatchParams(
             [
-                CropParams(regions[row : row + 1], None if flipped is None else flipped[row : row + 1], (high, wide))
+                replace(drawn[row : row + 1], regions=regions[row : row + 1], output=(high, wide))
                 for row, (high, wide) in enumerate(sides.tolist())
             ]
         )

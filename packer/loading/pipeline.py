@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, DamagedRecordWarning, printable
+from packer.loading.augmentation import CropParams
 from packer.loading.collate import join_targets, sizes_in, stack_images
-from packer.loading.crop import CropParams
 from packer.loading.fill import Floats, ImageFiller
 from packer.loading.loader_threads import LEFT_S, Results, ThreadPool, can_help
 from packer.loading.memory import BufferPool

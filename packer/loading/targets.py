@@ -20,7 +20,7 @@ from packer.format.pack import Pack
 from packer.format.sidecars import Sidecar, sidecars_of
 from packer.images.opencv import Interpolation
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
-from packer.loading.crop import CropParams
+from packer.loading.augmentation import CropParams
 from packer.loading.instance_rows import read_instances
 from packer.loading.part_rows import PartReader
 from packer.model.annotation import OF_PIXELS, Int64
@@ -184,8 +184,8 @@ class Targets(Sequence[Target]):
             found.columns["labels"] = replace(labels, values=labels.values + self._label_offset)
         if params is not None and (maps := params.maps()) is not None:
             found = found.moved(maps)
-            if params.flipped is not None and self._flip_index is not None:
-                found = found.mirrored(params.flipped, self._flip_index)
+            if params.flips and self._flip_index is not None:
+                found = found.mirrored(params.reflected, self._flip_index)
         if params is not None and params.regions is not None:
             found = found.cut(params.output, self._min_area, self._hide_outside)
         if self._has_instances:
@@ -222,13 +222,13 @@ class Targets(Sequence[Target]):
             return [mask.astype(np.int64) for mask in found]
         return found.astype(np.int64) if self._widen else found
 
-    def warn_of_flips(self) -> None:
-        """Warn once for each pack with points if their flip index is not known."""
+    def warn_of_flips(self, option: str) -> None:
+        """Warn once for each pack with points if their flip index is not known; `option` is what flips them."""
         if self._points and self._flip_index is None and self._pack.manifest.digest not in _warned:
             _warned.add(self._pack.manifest.digest)
             (name, count), *_ = self._points.items()
             warnings.warn(
-                f"{printable(self._pack.path)}: flip mirrors {name} without exchanging left and right ones; "
+                f"{printable(self._pack.path)}: {option} mirrors {name} without exchanging left and right ones; "
                 f"pass flip_index, such as {FACE}, or range({count}) if none is left or right",
                 stacklevel=4,  # the caller of PackedLoader
             )

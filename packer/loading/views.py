@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.images.opencv import Interpolation
-from packer.loading.crop import Augmentation, Crop, CropParams, Regions, crop_text
+from packer.loading.augmentation import TURNS, Augmentation, CropParams
+from packer.loading.crop import Crop, Regions, crop_text
 from packer.loading.decoding import flip_rows, in_whole_pixels, resize_parts, room_of, sizes_of
 from packer.loading.fill import Floats, ImageFiller
 from packer.loading.targets import Targets
@@ -38,12 +39,16 @@ class CropView:
         count: crops of each image.
         flip: chance of a horizontal flip; True is 0.5. Default: that of the loader.
         color_jitter: arguments of torchvision's ColorJitter. Default: those of the loader.
+        vflip: chance of a vertical flip; True is 0.5. Default: that of the loader.
+        rotate90: chance of a turn by 90, 180 or 270 degrees; True is 0.75. Default: that of the loader.
     """
 
     crop: Crop
     count: int = 1
     flip: bool | float | None = None
     color_jitter: Sequence[float] | None = None
+    vflip: bool | float | None = None
+    rotate90: bool | float | None = None
 
 
 class Views(dict[str, Any]):
@@ -79,7 +84,7 @@ def check_views(views: Any, repeats: int, crop: Any, check_crop: Callable[[Any],
         if not isinstance(view, CropView):
             raise UsageError("views", f"has {one!r} as {name}", step)
         count = check_int(f"count of the view {name}", view.count, 1)
-        found[name] = CropView(_given(check_crop, view.crop), count, view.flip, view.color_jitter)
+        found[name] = replace(view, crop=_given(check_crop, view.crop), count=count)
     return found
 
 
@@ -128,6 +133,7 @@ class ViewAugmentation:
         """Return the fields for a state, which must be equal to resume it."""
         views = [
             f"{name or 'repeats'}: {count} x {crop_text(one.crop)}, flip {one.flip}"
+            + "".join(f", {turn} {chance}" for turn in TURNS if (chance := getattr(one, turn)))
             for name, (count, one) in self.views.items()
         ]
         return {"view_seed": self.seed, "crop": "; ".join(views), "flip": 0.0}
@@ -141,6 +147,11 @@ class ViewAugmentation:
     def flip(self) -> float:
         """The largest chance of a flip."""
         return max(one.flip for _, one in self.views.values())
+
+    @property
+    def vflip(self) -> float:
+        """The largest chance of a vertical flip."""
+        return max(one.vflip for _, one in self.views.values())
 
     def with_crop(self, crop: Crop | None) -> ViewAugmentation:
         """Raise UsageError unless `crop` is None."""
@@ -158,23 +169,23 @@ class ViewFiller(ImageFiller):
 
     Args:
         pack: the pack.
-        views: name -> view, with its flip.
+        views: name -> number of crops, and what they are.
         seed: seed of crops and flips: the first crop of the first view is that of a loader without views.
         decoder: JPEG decoder.
         verify: verify the checksum of each record when this process first reads it.
     """
 
     def __init__(
-        self, pack: Pack, views: Mapping[str, tuple[CropView, float]], seed: int, decoder: str, verify: bool
+        self, pack: Pack, views: Mapping[str, tuple[int, Augmentation]], seed: int, decoder: str, verify: bool
     ) -> None:
         self._fillers: dict[str, list[ImageFiller]] = {}
         self.outputs: dict[str, tuple[int, int]] = {}
         number, firsts = 0, {}
-        for name, (view, flip) in views.items():
-            seeds = [seed if not k else derive(seed ^ _VIEW, k) for k in range(number, number + view.count)]
-            made = [ImageFiller(pack, Augmentation(view.crop, flip, one), decoder, verify) for one in seeds]
-            number += view.count
-            self._fillers[name], firsts[name] = made, (view.count, made[0].augmentation)
+        for name, (count, each) in views.items():
+            seeds = [seed if not k else derive(seed ^ _VIEW, k) for k in range(number, number + count)]
+            made = [ImageFiller(pack, replace(each, seed=one), decoder, verify) for one in seeds]
+            number += count
+            self._fillers[name], firsts[name] = made, (count, made[0].augmentation)
             self.outputs[name] = made[0].output
         self._first = next(iter(self._fillers.values()))[0]
         self.pack, self.decoder, self.verify = pack, self._first.decoder, verify
@@ -250,8 +261,7 @@ class ViewFiller(ImageFiller):
                 by = 1 << halvings
                 halved = reduced[0] / by, reduced[1] / by
                 resize_parts(chosen, parts / by[:, None], halved, list(out), one.interpolation)
-                if crops.flipped is not None:
-                    flip_rows(out, np.flatnonzero(crops.flipped))
+                flip_rows(out, crops)
 
     def _images(self, records: Int64, params: ViewParams, sizes: tuple[Float64, Float64]) -> tuple[list[Image], Int64]:
         """Return whole images, and the factor by which each is smaller: no crop needs more."""

@@ -146,6 +146,13 @@ class DecodingContract:
         theirs = self.make(photos(kind), 5, **options)
         assert_close(epoch_of(PackedLoader(photos(kind), 5, **options)), epoch_of(theirs), *self.most[kind])
 
+    @pytest.mark.parametrize("kind", ["photos", "gray", "copy", "boxes"])
+    def test_vertical_flips_and_turns(self, photos, kind):
+        options = {"shuffle": True, "crop": RandomResizedCrop(64), "flip": True, "vflip": True}
+        options |= {"rotate90": True, "seed": 3, **({"flip_index": range(5)} if kind == "boxes" else {})}
+        theirs = self.make(photos(kind), 5, **options)
+        assert_close(epoch_of(PackedLoader(photos(kind), 5, **options)), epoch_of(theirs), *self.most[kind])
+
     def test_boxes_and_points_move_with_the_image(self, photos):
         options = {"shuffle": True, "crop": RandomResizedCrop(24, scale=(0.3, 1.0)), "flip": True}
         host = epoch_of(PackedLoader(photos("boxes"), 4, **options))

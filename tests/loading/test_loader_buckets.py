@@ -306,3 +306,17 @@ def test_steps_run_through_epochs(detection):
 def _of_epoch(loader, epoch):
     loader.set_epoch(epoch)
     return loader
+
+
+def test_buckets_are_flipped_and_not_turned(detection):
+    def made(**options):
+        return PackedLoader(detection, 4, sampler=BucketSampler(open_pack(detection), BUCKETS, 4, seed=3), **options)
+
+    for (images, targets), (plain, before) in zip(made(vflip=1.0), made(), strict=True):
+        assert torch.equal(images, plain.flip(2))
+        for target, want in zip(targets, before, strict=True):
+            boxes = want["boxes"][:, [0, 3, 2, 1]] * torch.tensor([1, -1, 1, -1])
+            moved = boxes + torch.tensor([0, 1, 0, 1]) * images.shape[2]
+            torch.testing.assert_close(target["boxes"], moved, atol=1e-4, rtol=0)
+    with pytest.raises(UsageError, match="rotate90: cannot be combined with a BucketSampler"):
+        made(rotate90=True)

@@ -39,7 +39,7 @@ def squares_of(image, patch):
 def test_patches_are_those_of_the_resized_image(pack, kind, buckets):
     path, patch = pack(kind), buckets.patch
     opened, seen = open_pack(path), []
-    for images, targets, records in made(path, buckets=buckets, flip=True):
+    for images, targets, records in made(path, buckets=buckets, flip=True, vflip=True):
         patches, coord, valid = images["patches"], images["patch_coord"], images["patch_valid"]
         assert list(images) == ["patches", "patch_coord", "patch_valid"]
         length = patches.shape[1]
@@ -51,7 +51,7 @@ def test_patches_are_those_of_the_resized_image(pack, kind, buckets):
             (rows,), (columns,) = buckets.grids(np.array([width]), np.array([height]), length)
             sampler = SequentialSampler(opened, indices=[record])
             alone = PackedLoader(
-                path, 1, sampler=sampler, seed=5, crop=Resize((rows * patch, columns * patch)), flip=True
+                path, 1, sampler=sampler, seed=5, crop=Resize((rows * patch, columns * patch)), flip=True, vflip=True
             )
             ((whole, target),) = alone
             expected = list(squares_of(whole[0], patch))
@@ -139,3 +139,8 @@ def test_what_cannot_be_meant_is_refused(pack, name):
     with pytest.raises(UsageError) as refused:
         made(pack("boxes"), **options)
     assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_patches_are_not_turned(pack):
+    with pytest.raises(UsageError, match="rotate90: cannot be combined with patches"):
+        made(pack("raw"), rotate90=True)

@@ -1,4 +1,4 @@
-"""A sample's crop and flip depend on (seed, epoch, record) alone: not on threads, batches, order or ranks.
+"""A sample's crop, flips and turn depend on (seed, epoch, record) alone: not on threads, batches, order or ranks.
 
 A record that comes again in an epoch, of a sampler that repeats or of a padded rank, has others each time.
 """
@@ -29,6 +29,7 @@ from packer.samplers import (
 from packer.samplers.order import VISIT, records_in
 
 CROP = RandomResizedCrop(8)
+AUGMENT = {"crop": CROP, "flip": True, "vflip": True, "rotate90": True}
 
 
 pytestmark = pytest.mark.usefixtures("blocks")
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("blocks")
 
 def by_record(path, batch_size=5, epoch=2, sampler=None, **options):
     """Record number -> its image; the target transform tells nothing, so records are told by their order."""
-    loader = PackedLoader(path, batch_size, sampler=sampler, crop=CROP, flip=True, **options)
+    loader = PackedLoader(path, batch_size, sampler=sampler, **AUGMENT, **options)
     loader.set_epoch(epoch)
     records = [r for batch in loader.sampler.rank_batches(batch_size, epoch) for r in batch.tolist()]
     images = torch.cat([images for images, _ in loader])
@@ -77,10 +78,10 @@ def test_the_same_images_on_any_rank(pack, world_size):
 
 def test_global_batches_are_the_same_for_any_number_of_ranks(pack):
     path = pack("raw")
-    alone = [images for images, _ in PackedLoader(path, 6, shuffle=True, crop=CROP, seed=1)]
+    alone = [images for images, _ in PackedLoader(path, 6, shuffle=True, **AUGMENT, seed=1)]
     for world_size in (2, 3):
         samplers = [ShuffleSampler(PackedDataset(path), 1, rank=r, world_size=world_size) for r in range(world_size)]
-        loaders = [PackedLoader(path, 6 // world_size, sampler=sampler, crop=CROP) for sampler in samplers]
+        loaders = [PackedLoader(path, 6 // world_size, sampler=sampler, **AUGMENT) for sampler in samplers]
         for number, parts in enumerate(zip(*loaders, strict=True)):
             together = torch.stack([images for images, _ in parts], dim=1).flatten(0, 1)
             assert torch.equal(together[: len(alone[number])], alone[number])
@@ -123,7 +124,7 @@ def drawn(data, name, epoch=1, batch_size=5, start=0, **options):
     for rank in range(world_size):
         sampler = SAMPLERS[name](data, rank=rank, world_size=world_size)
         samples = np.concatenate(list(sampler.rank_samples(batch_size, epoch, start * batch_size * world_size)))
-        loader = PackedLoader(data, batch_size, sampler=sampler, crop=CROP, flip=True, seed=4, **options)
+        loader = PackedLoader(data, batch_size, sampler=sampler, **AUGMENT, seed=4, **options)
         loader.set_epoch(epoch)
         batches = loader if not start else loader._run(start)
         parts.append((samples, torch.cat([images for images, _ in batches])))
@@ -172,7 +173,7 @@ def test_records_that_come_again_are_the_same_on_any_rank(pack, name, world_size
     found = dict(zip(samples.tolist(), images, strict=True))
     for rank in range(world_size):
         sampler = SAMPLERS[name](data, rank=rank, world_size=world_size)
-        loader = PackedLoader(data, 4, sampler=sampler, crop=CROP, flip=True, seed=4)
+        loader = PackedLoader(data, 4, sampler=sampler, **AUGMENT, seed=4)
         loader.set_epoch(1)
         for mine, (batch, _) in zip(sampler.rank_samples(4, 1), loader, strict=True):
             assert all(torch.equal(found[sample], image) for sample, image in zip(mine.tolist(), batch, strict=True))
@@ -201,7 +202,7 @@ def test_a_plain_dataloader_draws_anew_too(pack, workers):
 
 def test_a_state_of_version_1_resumes_the_same_order(pack):
     data = PackedDataset(pack("raw"))
-    made = partial(PackedLoader, data, 5, crop=CROP, flip=True, with_index=True)
+    made = partial(PackedLoader, data, 5, **AUGMENT, with_index=True)
     loader = made(sampler=BalancedSampler(data, seed=4, num_samples=60))
     list(islice(loader, 4))
     state = json.loads(json.dumps(loader.state_dict()))

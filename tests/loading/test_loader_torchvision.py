@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
+import numpy as np
 import pytest
 import torch
 from loader_packs import fresh
 from torch.utils.data import DataLoader, Dataset
 
-from packer import PackedDataset, PackedLoader, collate
+from packer import PackedDataset, PackedLoader, Resize, collate
 from packer.errors import UsageError
+from packer.loading.augmentation import Augmentation
 from packer.loading.collate import as_tv_tensors
 
 
@@ -65,6 +68,42 @@ def test_boxes_and_points_move_with_the_image(pack, v2):
         assert torch.equal(target["labels"], ours[i]["labels"]) and target["label"] == ours[i]["label"]
         if i == 8:
             break
+
+
+def test_vertical_flips_are_as_frequent_as_torchvisions(v2):
+    """The Kolmogorov-Smirnov distance of 10,000 draws each, for several chances."""
+    image, count = torch.tensor([[[0], [1]]]), 10_000
+    torch.manual_seed(0)
+    for chance in (0.1, 0.5, 0.9):
+        flip = v2.RandomVerticalFlip(chance)
+        theirs = sum(int(flip(image)[0, 0, 0]) for _ in range(count)) / count
+        made = Augmentation(vflip=chance).params(np.arange(count), 0, (2, 1), lambda records: (records, records))
+        assert abs(theirs - made.upended.mean()) < 1.95 * math.sqrt(2 / count)  # by chance in 1 of 1,000 cases
+
+
+def test_vertical_flips_and_turns_are_torchvisions(pack, v2):
+    """Pixels and boxes, given the parameters."""
+    from torchvision import tv_tensors
+
+    crop = Resize((24, 24))
+    plain = list(PackedLoader(pack("boxes"), 1, crop=crop, min_area=0))
+    for name in ("vflip", "rotate90"):
+        loader = PackedLoader(pack("boxes"), 1, crop=crop, min_area=0, seed=3, flip_index=range(5), **{name: 1.0})
+        filler, seen = loader._host.filler, set()
+        for record, ((image, (target,)), (before, (want,))) in enumerate(zip(loader, plain, strict=True)):
+            params = filler.params(np.array([record]), 0)
+            # counterclockwise, as torchvision counts them
+            degrees = {(0, 0): 0, (1, 1): 90, (1, 0): 180, (0, 1): 270}
+            turn = degrees[bool(params.flipped[0]), bool(params.transposed[0])] if name == "rotate90" else 0
+            seen.add(turn)
+            boxes = tv_tensors.BoundingBoxes(want["boxes"], format="XYXY", canvas_size=(24, 24))
+            if name == "vflip":
+                changed = v2.functional.vertical_flip(before), v2.functional.vertical_flip(boxes)
+            else:
+                changed = v2.functional.rotate(before, turn), v2.functional.rotate(boxes, turn)
+            assert torch.equal(image, changed[0])
+            torch.testing.assert_close(target["boxes"], changed[1].as_subclass(torch.Tensor), atol=1e-3, rtol=0)
+        assert len(seen) == (1 if name == "vflip" else 3)
 
 
 def test_points_become_key_points(pack, v2):
