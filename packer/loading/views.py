@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.images.opencv import Interpolation
+from packer.loading.augment import SeededTransform
 from packer.loading.crop import Augmentation, Crop, CropParams, Regions, crop_text
 from packer.loading.decoding import flip_rows, in_whole_pixels, resize_parts, room_of, sizes_of
 from packer.loading.fill import Floats, ImageFiller
@@ -38,12 +39,14 @@ class CropView:
         count: crops of each image.
         flip: chance of a horizontal flip; True is 0.5. Default: that of the loader.
         color_jitter: arguments of torchvision's ColorJitter. Default: those of the loader.
+        augment: transform of torchvision for each image. Default: that of the loader.
     """
 
     crop: Crop
     count: int = 1
     flip: bool | float | None = None
     color_jitter: Sequence[float] | None = None
+    augment: Any = None
 
 
 class Views(dict[str, Any]):
@@ -79,7 +82,34 @@ def check_views(views: Any, repeats: int, crop: Any, check_crop: Callable[[Any],
         if not isinstance(view, CropView):
             raise UsageError("views", f"has {one!r} as {name}", step)
         count = check_int(f"count of the view {name}", view.count, 1)
-        found[name] = CropView(_given(check_crop, view.crop), count, view.flip, view.color_jitter)
+        found[name] = replace(view, crop=_given(check_crop, view.crop), count=count)
+    return found
+
+
+def view_transforms(
+    views: Mapping[str, CropView], default: Any, color_jitter: Any, seed: int
+) -> dict[str, SeededTransform]:
+    """Return the transform of each view that has one, by name; without views, that of the only crop as "".
+
+    Args:
+        views: those of the loader.
+        default: transform of the loader; None: none.
+        color_jitter: that of the loader; None: none.
+        seed: any integer.
+
+    Raises:
+        UsageError: if it is not a transform, or has a color jitter beside it.
+    """
+    found, crop = {}, 0
+    own = {name: (view.count, view.augment, view.color_jitter) for name, view in views.items()}
+    for name, (count, augment, jitter) in (own or {REPEATED: (1, None, None)}).items():
+        transform = default if augment is None else augment
+        if transform is not None:
+            if not (color_jitter is None and jitter is None):
+                problem = "cannot be combined with augment"
+                raise UsageError("color_jitter", problem, "write v2.ColorJitter(...) there")
+            found[name] = SeededTransform(transform, seed, crop)
+        crop += count
     return found
 
 
