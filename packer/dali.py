@@ -56,7 +56,7 @@ def pipeline(
     if device not in ("mixed", "cpu"):
         raise UsageError("device", f'must be "mixed" or "cpu", got {device!r}')
     # torchvision changes colors before images are normalized, and mixes them afterwards
-    mixed = any(options.get(name) is not None for name in ("mixup", "cutmix", "color_jitter"))
+    mixed = any(options.get(name) is not None for name in ("mixup", "cutmix", "color_jitter", "augment"))
     taken = () if mixed else [name for name in ("mean", "std", "dtype") if name in options]
     normalize = Normalize(**{name: options.pop(name) for name in taken})
     place = torch.device("cuda", device_id) if device == "mixed" else torch.device("cpu")
@@ -134,7 +134,7 @@ class _DaliBatches:
                 stats.add("decode", time.perf_counter() - started)
                 batch, _ = sent.popleft()
                 graph.pipe.schedule_run()
-                yield images, self.reader.targets(batch, stats), batch.records
+                yield images, self.reader.targets(batch, stats), batch.samples
             self._idle.append(graph)
         finally:
             del graph  # if left early, before the arrays that it may still read

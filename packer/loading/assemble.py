@@ -26,6 +26,8 @@ from packer.loading.mixing import (
     BatchForm,
     BatchPostprocessor,
     Mixing,
+    check_augments,
+    check_mixing,
     check_output,
     check_weights,
 )
@@ -35,7 +37,7 @@ from packer.loading.patch_filler import PatchFiller, PatchTargets
 from packer.loading.pipeline import Pipeline, Replacer, Workload
 from packer.loading.targets import ImageTransform, JointTransform, TargetOptions, Targets, Transforms, check_choice
 from packer.loading.to_device import Normalize, Transfer
-from packer.loading.views import CropView, ViewFiller, ViewTargets, check_views
+from packer.loading.views import CropView, ViewFiller, ViewTargets, check_views, view_transforms
 from packer.samplers import BucketSampler, MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.order import Records, derive
 from packer.samplers.patches import PatchBuckets
@@ -73,6 +75,7 @@ class Augment:
     mixup: float | None
     cutmix: float | None
     color_jitter: Sequence[float] | None
+    augment: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +225,15 @@ def assemble(given: Arguments) -> LoaderParts:
     normalize = Normalize(form.mean, form.std, form.dtype, form.memory_format or torch.channels_last)
     check_normalize(normalize, filler)
     mixing = Mixing(augment.mixup, augment.cutmix, augment.color_jitter, len(pack.classes), seed)
-    check_mixing(mixing, normalize, filler, targets, functions)
+    augments = view_transforms(views, augment.augment, augment.color_jitter, seed)
+    floats_made = check_augments(augments, normalize, filler, targets, functions)
+    check_mixing(mixing, normalize, filler, targets, functions, floats_made)
     jitters = _jitters(augment, views, mixing, seed)
     for each in jitters.values():
         check_mixing(each, normalize, filler, targets, functions)
     if views:
         _check_with_views(given, views, mixing)
-    jittered = bool(jitters) or mixing.jitters
+    jittered = bool(jitters or augments) or mixing.jitters
     here = device.type == "cpu" and reading.decode == "host" and reading.cache != "device"
     floats = _floats(normalize, filler) if here and not functions and not jittered else None
     output = check_output(form.output, device, normalize)
@@ -247,7 +252,7 @@ def assemble(given: Arguments) -> LoaderParts:
         ram=RamCache(pack) if reading.cache == "ram" else None,
         device=device,
         transfer=Transfer(device, reading.prefetch, Normalize() if jittered or floats else normalize),
-        hand_over=BatchPostprocessor(mixing, normalize, formed, jitters),
+        hand_over=BatchPostprocessor(mixing, normalize, formed, jitters, augments),
     )
 
 
@@ -462,25 +467,6 @@ def check_normalize(normalize: Normalize, filler: ImageFiller) -> None:
         raise UsageError("mean", problem, "pass one number per channel, also in std")
     if filler.dtype == np.uint16 and not normalize.holds(torch.uint16):
         raise UsageError("dtype", f"is {normalize.dtype}, which cannot hold 16-bit images", "write dtype=torch.float32")
-
-
-def check_mixing(
-    mixing: Mixing, normalize: Normalize, filler: ImageFiller, targets: Targets, functions: Transforms
-) -> None:
-    """Raise UsageError if these batches cannot be mixed."""
-    if mixing.jitters and filler.channels not in (1, 3) and not functions.of_images:
-        problem = f"needs gray or RGB images, but those of the pack have {filler.channels} channels"
-        raise UsageError("color_jitter", problem, "leave it out")
-    if not mixing.mixes:
-        return
-    name = mixing.mixes[0]
-    if not targets.are_labels:
-        raise UsageError(name, "needs class labels of images, but the pack has other labels", "leave it out")
-    if functions.of_targets:
-        raise UsageError(name, "needs the pack's own class labels", "leave out target_transform")
-    fractions = normalize.mean is not None or (normalize.dtype is not None and normalize.dtype.is_floating_point)
-    if "mixup" in mixing.mixes and not fractions and not functions.of_images:
-        raise UsageError("mixup", "needs float images", "pass mean and std, or dtype=torch.float32")
 
 
 def check_collate(collate: Any, targets: Targets) -> str:

@@ -166,6 +166,9 @@ class PackedLoader:
         mixup: alpha of torchvision's MixUp, for class labels: targets become float32 (n, classes).
         cutmix: alpha of torchvision's CutMix; with both, each batch gets one of them.
         color_jitter: brightness, contrast, saturation and hue of torchvision's ColorJitter, the same for a whole batch.
+        augment: transform of torchvision.transforms.v2, as ``v2.Compose([v2.RandAugment(), v2.RandomErasing(0.25)])``,
+            for each image by itself, on the device, before it is normalized. Its random numbers depend on (seed, epoch,
+            record, visit). It leaves targets as they are: with boxes, masks or points only what changes colors alone.
         collate: format of targets that are dicts: "list" of them; "dict", one of a batch, with a tensor (n, ...) for
             what all images have in one shape, and a list for the rest; of boxes "yolo" (`loading.collate.yolo_rows`) or
             "padded" (`loading.collate.padded_boxes`).
@@ -234,6 +237,7 @@ class PackedLoader:
         mixup: float | None = None,
         cutmix: float | None = None,
         color_jitter: Sequence[float] | None = None,
+        augment: Any = None,
         collate: str = "list",
         label_offset: int | None = None,
         ignored: str | None = None,
@@ -264,7 +268,9 @@ class PackedLoader:
             data,
             batch_size,
             Order(shuffle, sampler, indices, classes, seed, drop_last, pad, samples_per_epoch),
-            Augment(crop, views, repeats, *turns, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter),
+            Augment(
+                crop, views, repeats, *turns, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter, augment
+            ),
             Functions(transform, target_transform, transforms),
             Form(collate, label_offset, ignored, parts, with_index, with_weights, *pixels),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +15,22 @@ from numpy.typing import NDArray
 
 from packer.errors import NotInstalled, UsageError
 from packer.loading.annotations import BatchAnnotations
+from packer.loading.fill import ImageFiller
 from packer.loading.patch_filler import Patches
 from packer.loading.pipeline import LoadedBatch
-from packer.loading.targets import check_choice
+from packer.loading.seeded_transform import SeededTransform, check_images, seeded_torch, torchvision_v2
+from packer.loading.targets import Targets, Transforms, check_choice
 from packer.loading.to_device import Normalize, map_tensors
-from packer.loading.views import Views
+from packer.loading.views import ViewFiller, Views
 from packer.model.annotation import Int64
 from packer.samplers import Sampler, WeightedSampler
-from packer.samplers.order import derive
+from packer.samplers.order import derive, records_in
 from packer.samplers.ranks import as_number
 
-MIXING_STATE = ("mixup", "cutmix", "color_jitter")
+MIXING_STATE = ("mixup", "cutmix", "color_jitter", "augment")
 """What of a loader's state is about mixing."""
+AS_FLOATS = "returns floats, which mean, std and dtype would normalize as bytes"
+FLOATS = "leave these out, or ToDtype out of augment"
 FRACTIONS = "return fractions from it, image / 255"
 JITTER = "write color_jitter=(0.4, 0.4, 0.4, 0.1)"
 MIXING_STREAM = 3 << 32
@@ -65,7 +68,7 @@ class Mixing:
         used = self.mixes + ["color_jitter"] * (color_jitter is not None)
         if not used:
             return
-        v2 = _torchvision(used[0])
+        v2 = torchvision_v2(used[0])
         for name, alpha in alphas.items():
             if alpha is not None and not 0 < as_number(alpha) < math.inf:
                 raise UsageError(name, f"must be a number above 0, got {alpha!r}", f"write {name}=1.0, or leave it out")
@@ -107,8 +110,8 @@ class Mixing:
         """Return the images of global batch `number` with other colors."""
         if self._jitter is None:
             return images
-        _check_images("color_jitter", images)
-        with _seeded_torch(derive(self._seed ^ MIXING_STREAM, epoch, number, 0)):
+        check_images("color_jitter", images)
+        with seeded_torch(derive(self._seed ^ MIXING_STREAM, epoch, number, 0)):
             changed: torch.Tensor = self._jitter(images)
         return changed
 
@@ -116,10 +119,10 @@ class Mixing:
         """Return the mixed images, and targets (n, classes) in the place of class ids (n,)."""
         if self._mix is None:
             return images, targets
-        _check_images(self.mixes[0], images)
+        check_images(self.mixes[0], images)
         if "mixup" in self.mixes and not images.is_floating_point():
             raise UsageError("mixup", f"needs float images, but the transform returns {images.dtype}", FRACTIONS)
-        with _seeded_torch(derive(self._seed ^ MIXING_STREAM, epoch, number, 1)):
+        with seeded_torch(derive(self._seed ^ MIXING_STREAM, epoch, number, 1)):
             mixed: tuple[torch.Tensor, Any] = self._mix(images, targets)
         return mixed
 
@@ -148,6 +151,36 @@ def check_weights(sampler: Sampler) -> Callable[[Int64], NDArray[np.float32]]:
     return sampler.importance
 
 
+def check_augments(
+    augments: Mapping[str, SeededTransform], normalize: Normalize, filler: ImageFiller, targets: Targets,
+    functions: Transforms,
+) -> bool:  # fmt: skip
+    """Return whether images are floats afterwards.
+
+    Args:
+        augments: transforms of each image, by view; "" without views.
+        normalize: what is done to images then.
+        filler: makes the images.
+        targets: those of the pack.
+        functions: the user's, which come before.
+
+    Raises:
+        UsageError: if a transform cannot change these images, or may move what their targets name.
+    """
+    floats = False
+    for view, one in augments.items():
+        if one.moving and targets.have_places:
+            problem = f"has {one.moving[0]}, which may move what boxes, points and masks name"
+            raise UsageError("augment", problem, "choose transforms of colors, or write transforms= for both")
+        if not functions.of_images:
+            size = filler.outputs[view] if isinstance(filler, ViewFiller) else filler.output
+            stored = torch.uint16 if filler.dtype == np.uint16 else torch.uint8
+            floats |= one.checked(filler.channels, size, stored).is_floating_point
+    if floats and not normalize.nothing:
+        raise UsageError("augment", AS_FLOATS, FLOATS)
+    return floats
+
+
 class BatchPostprocessor:
     """The last step of each batch.
 
@@ -156,12 +189,14 @@ class BatchPostprocessor:
         normalize: what is left to do to images whose colors change here.
         form: what the batch becomes.
         jitters: what changes the colors of each view, by name; {}: `mixing` does, or nothing.
+        augments: transforms of each image, by view; "" without views.
     """
 
     def __init__(
-        self, mixing: Mixing, normalize: Normalize, form: BatchForm, jitters: Mapping[str, Mixing] | None = None
-    ) -> None:
-        self._mixing, self._jitters = mixing, jitters or {}
+        self, mixing: Mixing, normalize: Normalize, form: BatchForm, jitters: Mapping[str, Mixing],
+        augments: Mapping[str, SeededTransform],
+    ) -> None:  # fmt: skip
+        self._mixing, self._jitters, self._augments = mixing, jitters, augments
         self._normalize = normalize
         self._form = form
         self._make = OUTPUTS[form.output]
@@ -170,7 +205,9 @@ class BatchPostprocessor:
     def identity(self) -> dict[str, Any]:
         """Return the fields for a state, which must be equal to resume it."""
         colors = {name: one.identity["color_jitter"] for name, one in self._jitters.items() if one.jitters}
-        return {**self._mixing.identity, **({"color_jitter": colors} if colors else {})}
+        views = {name: str(one) for name, one in self._augments.items()}
+        augments = {"augment": views.get("", views)} if views else {}
+        return {**self._mixing.identity, **({"color_jitter": colors} if colors else {}), **augments}
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Raise UsageError if the batches of a state were mixed, or changed in color, in another way."""
@@ -181,20 +218,21 @@ class BatchPostprocessor:
 
     def __call__(self, batch: LoadedBatch, epoch: int, number: int) -> tuple[Any, ...]:
         """Return (images, targets), and what else is handed out; it is global batch `number`."""
-        images, targets, records = batch
+        images, targets, samples = batch
         if isinstance(images, Views):
-            images = Views(
-                {name: self._formed(self._colored(one, epoch, number, name)) for name, one in images.items()}
-            )
+            changed = {name: self._colored(one, samples, epoch, number, name) for name, one in images.items()}
+            images = Views({name: self._formed(one) for name, one in changed.items()})
             if isinstance(targets, dict):
                 targets = {name: self._as_trained(its) for name, its in targets.items()}
         elif isinstance(images, Patches):
             images, targets = images.flat(), self._as_trained(targets)
         else:
-            images, targets = self._mixing.mix(self._colored(images, epoch, number), targets, epoch, number)
+            images = self._colored(images, samples, epoch, number)
+            images, targets = self._mixing.mix(images, targets, epoch, number)
             images, targets = self._formed(images), self._as_trained(targets)
-            if len(images) > len(records):  # of `repeats`
-                records = np.tile(records, len(images) // len(records))
+            if len(images) > len(samples):  # of `repeats`
+                samples = np.tile(samples, len(images) // len(samples))
+        records = records_in(samples)
         more: list[NDArray[Any]] = [records] if self._form.with_index else []
         if self._form.weights is not None:
             more.append(self._form.weights(records))
@@ -213,10 +251,14 @@ class BatchPostprocessor:
         planar = images.dim() != 4 or self._form.memory_format == torch.contiguous_format
         return make(images if planar else images.permute(0, 2, 3, 1))
 
-    def _colored(self, images: torch.Tensor, epoch: int, number: int, view: str = "") -> torch.Tensor:
+    def _colored(self, images: torch.Tensor, samples: Int64, epoch: int, number: int, view: str = "") -> torch.Tensor:
         mixing = self._jitters.get(view, self._mixing)
-        if not self._jitters and not mixing.jitters:
+        if not self._jitters and not self._augments and not mixing.jitters:
             return images
+        if view in self._augments:
+            images = self._augments[view](images, samples, epoch)
+            if images.is_floating_point() and not self._normalize.nothing:
+                raise UsageError("augment", AS_FLOATS, FLOATS)
         return self._normalize(mixing.jitter(images, epoch, number))
 
     def _formed(self, images: torch.Tensor) -> torch.Tensor:
@@ -259,23 +301,21 @@ def check_output(output: Any, device: torch.device, normalize: Normalize) -> str
     return str(output)
 
 
-def _check_images(name: str, images: torch.Tensor) -> None:
-    """Raise UsageError unless a transform has left images, which torchvision can change."""
-    if images.dim() != 4:
-        problem = f"needs images, but the transform returns tensors of shape {tuple(images.shape[1:])}"
-        raise UsageError(name, problem, "leave it out")
-
-
-def _torchvision(name: str) -> Any:
-    try:
-        return importlib.import_module("torchvision.transforms.v2")
-    except ImportError:
-        raise NotInstalled(name, "needs torchvision, which is not installed", "pip install torchvision") from None
-
-
-@contextmanager
-def _seeded_torch(seed: int) -> Iterator[None]:
-    """Let torch's functions draw from a seed, for torchvision takes no generator; then all is as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
+def check_mixing(
+    mixing: Mixing, normalize: Normalize, filler: ImageFiller, targets: Targets, functions: Transforms,
+    floats: bool = False,
+) -> None:  # fmt: skip
+    """Raise UsageError if these batches cannot be mixed; `floats`: images are such before they are normalized."""
+    if mixing.jitters and filler.channels not in (1, 3) and not functions.of_images:
+        problem = f"needs gray or RGB images, but those of the pack have {filler.channels} channels"
+        raise UsageError("color_jitter", problem, "leave it out")
+    if not mixing.mixes:
+        return
+    name = mixing.mixes[0]
+    if not targets.are_labels:
+        raise UsageError(name, "needs class labels of images, but the pack has other labels", "leave it out")
+    if functions.of_targets:
+        raise UsageError(name, "needs the pack's own class labels", "leave out target_transform")
+    fractions = normalize.mean is not None or (normalize.dtype is not None and normalize.dtype.is_floating_point)
+    if "mixup" in mixing.mixes and not (fractions or floats or functions.of_images):
+        raise UsageError("mixup", "needs float images", "pass mean and std, or dtype=torch.float32")

@@ -46,7 +46,7 @@ class BatchMaker(Protocol):
         """What decodes JPEGs: a word, and more about it after a space; "" if nothing is decoded."""
 
     def run(self, batches: Iterable[Int64], epoch: int, stats: Stats) -> Iterator[LoadedBatch]:
-        """Yield (images, targets, records) for each array of record numbers, in order."""
+        """Yield (images, targets, samples) for each array of samples, in order."""
 
     def with_host(self, host: Pipeline) -> BatchMaker:
         """Return what makes the batches of another host, which has other crops."""
@@ -246,7 +246,7 @@ class DeviceCache:
             images = oriented(images, params)
             stats.images += len(records)
             stats.batches += 1
-            yield images, host.targets_of(records, params), records
+            yield images, host.targets_of(records, params), samples
 
     def _gathered(self, records: Int64) -> torch.Tensor:
         """Return images (n, channels, height, width), channels last in memory."""
@@ -402,7 +402,7 @@ class DeviceDecode:
                 decoded = self._decoded(batch.records)
             images = self._cropped(decoded, batch.params)
             stats.add("decode", time.perf_counter() - started)
-            yield images, self.reader.targets(batch, stats), batch.records
+            yield images, self.reader.targets(batch, stats), batch.samples
 
     def with_host(self, host: Pipeline) -> DeviceDecode:
         """Return one for another host."""

@@ -51,7 +51,7 @@ FLOATS_AT_ONCE = 16
 """Images that a thread decodes before it normalizes them."""
 
 LoadedBatch = tuple[Any, Any, Int64]
-"""Images (a tensor or `Views`), targets (as `join_targets` returns them) and the numbers of the records, int64 (n,)."""
+"""Images (a tensor or `Views`), targets (as `join_targets` returns them) and the samples, int64 (n,)."""
 _NOTHING: NDArray[Any] = np.zeros(0, np.uint8)
 
 
@@ -132,8 +132,8 @@ class _Pending:
 class _Piece:
     """Rows of one batch, prepared by a thread."""
 
-    records: Int64
-    """Numbers of the records, after replacing damaged ones."""
+    samples: Int64
+    """After replacing damaged ones."""
     targets: Any
     images: list[Any] | None
     """Transformed images; None: they are in the rows."""
@@ -154,7 +154,7 @@ class Workload:
 
 
 class Pipeline:
-    """Yields (images, targets, records) for runs of samples (record + visit * `samplers.order.VISIT`).
+    """Yields (images, targets, samples) for runs of samples (record + visit * `samplers.order.VISIT`).
 
     Images are uint8 (n, channels, height, width), or a dict of such with views.
 
@@ -301,7 +301,7 @@ class Pipeline:
         started = time.perf_counter()
         labels: Any = self.targets.of(records, params, memory.masks)
         stats.add("targets", time.perf_counter() - started)
-        return [_Piece(records[cut], labels[cut], None) for cut in cuts]
+        return [_Piece(samples[cut], labels[cut], None) for cut in cuts]
 
     def _fill_floats(self, records: Int64, params: CropParams, memory: _Memory, stats: Stats) -> float:
         """Fill rows with normalized images, a few at a time while they are in the cache; return the seconds it took."""
@@ -325,12 +325,12 @@ class Pipeline:
         made = time.perf_counter()
         stats.add("targets", made - started)
         if not self.transforms:
-            return _Piece(records, targets, None)
+            return _Piece(samples, targets, None)
         seen = (torch.from_numpy(row).permute(2, 0, 1) for row in rows)
         seed = (self.filler.augmentation.seed, epoch)
         images, targets = self.transforms.batch(seen, targets, self.filler.pack, samples, seed)
         stats.add("transform", time.perf_counter() - made)
-        return _Piece(records, targets, images)
+        return _Piece(samples, targets, images)
 
     def _finish(self, block: _Pending, parts: list[Any], stats: Stats) -> Iterator[LoadedBatch]:
         """Yield the batches of a block whose parts are done."""
@@ -340,7 +340,7 @@ class Pipeline:
         block.memory = _Memory(self.filler, _NOTHING, None)  # from here on only the batches refer to the memory
         for start, end in zip([0, *ends], ends, strict=False):
             mine = [next(pieces)]
-            while sum(len(piece.records) for piece in mine) < end - start:
+            while sum(len(piece.samples) for piece in mine) < end - start:
                 mine.append(next(pieces))
             stats.images += end - start
             stats.batches += 1
@@ -355,7 +355,7 @@ class Pipeline:
                 targets: Any = torch.from_numpy(masks[start:end])
             else:
                 targets = join_targets([piece.targets for piece in mine], self.work.collation, sizes_in(images))
-            yield images, targets, np.concatenate([piece.records for piece in mine]) if mine[1:] else mine[0].records
+            yield images, targets, np.concatenate([piece.samples for piece in mine]) if mine[1:] else mine[0].samples
 
 
 MOST_LISTED = 1000

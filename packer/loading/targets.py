@@ -113,6 +113,9 @@ class Targets(Sequence[Target]):
         """Whether `of` returns an array: class ids, tags, values, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
         self.has_parts = bool(self._parts) or self._has_instances
+        pixels = any(part.spec.kind in OF_PIXELS for part in self._parts)
+        self.have_places = pixels or not {"label", "extras", *VECTORS}.issuperset(self._fields)
+        """Whether they name places in the image: boxes, points, masks."""
         if self._label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
         self._ignored = check_choice("ignored", options.ignored, IGNORED_CHOICES)

@@ -17,6 +17,7 @@ from packer.loading.augmentation import TURNS, Augmentation, CropParams
 from packer.loading.crop import Crop, Regions, crop_text
 from packer.loading.decoding import flip_rows, in_whole_pixels, resize_parts, room_of, sizes_of
 from packer.loading.fill import Floats, ImageFiller
+from packer.loading.seeded_transform import SeededTransform
 from packer.loading.targets import Targets
 from packer.model.annotation import Image, Int64
 from packer.samplers.order import Float64, derive, records_in
@@ -41,6 +42,7 @@ class CropView:
         color_jitter: arguments of torchvision's ColorJitter. Default: those of the loader.
         vflip: chance of a vertical flip; True is 0.5. Default: that of the loader.
         rotate90: chance of a turn by 90, 180 or 270 degrees; True is 0.75. Default: that of the loader.
+        augment: transform of torchvision for each image. Default: that of the loader.
     """
 
     crop: Crop
@@ -49,6 +51,7 @@ class CropView:
     color_jitter: Sequence[float] | None = None
     vflip: bool | float | None = None
     rotate90: bool | float | None = None
+    augment: Any = None
 
 
 class Views(dict[str, Any]):
@@ -85,6 +88,33 @@ def check_views(views: Any, repeats: int, crop: Any, check_crop: Callable[[Any],
             raise UsageError("views", f"has {one!r} as {name}", step)
         count = check_int(f"count of the view {name}", view.count, 1)
         found[name] = replace(view, crop=_given(check_crop, view.crop), count=count)
+    return found
+
+
+def view_transforms(
+    views: Mapping[str, CropView], default: Any, color_jitter: Any, seed: int
+) -> dict[str, SeededTransform]:
+    """Return the transform of each view that has one, by name; without views, that of the only crop as "".
+
+    Args:
+        views: those of the loader.
+        default: transform of the loader; None: none.
+        color_jitter: that of the loader; None: none.
+        seed: any integer.
+
+    Raises:
+        UsageError: if it is not a transform, or has a color jitter beside it.
+    """
+    found, crop = {}, 0
+    own = {name: (view.count, view.augment, view.color_jitter) for name, view in views.items()}
+    for name, (count, augment, jitter) in (own or {REPEATED: (1, None, None)}).items():
+        transform = default if augment is None else augment
+        if transform is not None:
+            if not (color_jitter is None and jitter is None):
+                problem = "cannot be combined with augment"
+                raise UsageError("color_jitter", problem, "write v2.ColorJitter(...) there")
+            found[name] = SeededTransform(transform, seed, crop)
+        crop += count
     return found
 
 

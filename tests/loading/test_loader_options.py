@@ -156,7 +156,9 @@ def test_a_failing_transform_names_its_record(pack, name, kind):
     assert failed.value.__notes__ == [f"in a transform of record 00000005 of {path}"]
 
 
-@pytest.mark.parametrize("options", [{"mixup": 1.0, "dtype": torch.float32}, {"cutmix": 1.0}, {"color_jitter": (0.4,)}])
+@pytest.mark.parametrize(
+    "options", [{"mixup": 1.0, "dtype": torch.float32}, {"cutmix": 1.0}, {"color_jitter": (0.4,)}, {"augment": "x"}]
+)
 def test_mixing_without_torchvision_says_what_to_install(pack, monkeypatch, options):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.delitem(sys.modules, "torchvision.transforms.v2", raising=False)
