@@ -320,7 +320,7 @@ def read_data(given: Any, task: str) -> dict[str, Any] | None:
     if task != "semantic":
         return data
     data["masks_dir"] = "" if of_polygons else content.get("masks_dir") or "masks"
-    return dict(add_polygon_background(data))  # if there is no folder of masks
+    return dict(add_polygon_background(data))  # unless there is a folder of masks
 
 
 def _yaml_content(given: Any) -> tuple[dict[str, Any], str]:
