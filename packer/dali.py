@@ -20,9 +20,10 @@ from packer.format.pack import Pack
 from packer.loading.crop import RandomResizedCrop, Regions, Resize, parts_inside
 from packer.loading.dataset import PackedDataset
 from packer.loading.decoding import sizes_of
+from packer.loading.epoch_stats import Stats
 from packer.loading.loader import PackedLoader
 from packer.loading.on_device import ANTIALIASED, BatchMaker, EncodedBatch, EncodedReader, oriented
-from packer.loading.pipeline import LoadedBatch, Pipeline, Stats
+from packer.loading.pipeline import LoadedBatch, Pipeline
 from packer.loading.to_device import Normalize
 from packer.model.annotation import Int64
 from packer.system.machine import install_command

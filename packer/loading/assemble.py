@@ -6,23 +6,21 @@ Each error says what to write instead.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 
-from packer.errors import AnyPath, UsageError, plural
+from packer.errors import UsageError, plural
 from packer.format.pack import Pack, join_packs
-from packer.loading.augmentation import Augmentation, check_chance
+from packer.loading.arguments import Arguments, Augment, Reading
 from packer.loading.collate import COLLATIONS
-from packer.loading.crop import Crop
-from packer.loading.dataset import Classes, PackedDataset, check_decoder, choose_records, pack_at
-from packer.loading.fill import BucketFiller, Floats, ImageFiller
+from packer.loading.dataset import Classes, PackedDataset, choose_records, pack_at
+from packer.loading.fill import Floats, ImageFiller
+from packer.loading.fillers import check_crop, filler_of
 from packer.loading.mixing import (
-    MIXING_STATE,
     BatchForm,
     BatchPostprocessor,
     Mixing,
@@ -31,134 +29,18 @@ from packer.loading.mixing import (
     check_output,
     check_weights,
 )
-from packer.loading.on_device import BatchMaker, Decoding, DeviceCache, batches_of
+from packer.loading.on_device import BatchMaker, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
-from packer.loading.patch_filler import PatchFiller, PatchTargets
-from packer.loading.pipeline import Pipeline, Replacer, Workload
-from packer.loading.targets import ImageTransform, JointTransform, TargetOptions, Targets, Transforms, check_choice
+from packer.loading.patch_filler import PatchFiller
+from packer.loading.pipeline import Pipeline, Workload
+from packer.loading.stand_ins import Replacer
+from packer.loading.targets import TargetOptions, Targets, Transforms, check_choice
 from packer.loading.to_device import Normalize, Transfer
-from packer.loading.views import CropView, ViewFiller, ViewTargets, check_views, view_transforms
-from packer.samplers import BucketSampler, MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
+from packer.loading.views import CropView, check_views, view_transforms
+from packer.samplers import MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.order import Records, derive
-from packer.samplers.patches import PatchBuckets
 from packer.samplers.ranks import check_int
 from packer.system import usable_cores
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Which records, in which order."""
-
-    shuffle: bool
-    sampler: Sampler | None
-    indices: ArrayLike | None
-    classes: Classes | None
-    seed: int | None
-    drop_last: bool
-    pad: bool
-    samples_per_epoch: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Augment:
-    """What is changed at random, in images and their annotations."""
-
-    crop: Crop | None
-    views: Mapping[str, Any] | None
-    repeats: int
-    flip: bool | float
-    vflip: bool | float
-    rotate90: bool | float
-    flip_index: Sequence[int] | None
-    min_area: float
-    hide_outside: bool
-    mixup: float | None
-    cutmix: float | None
-    color_jitter: Sequence[float] | None
-    augment: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Functions:
-    """The user's own."""
-
-    transform: ImageTransform | None
-    target_transform: Callable[[Any], Any] | None
-    transforms: JointTransform | None
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What a batch is."""
-
-    collate: str
-    label_offset: int | None
-    ignored: str | None
-    parts: Sequence[str] | None
-    with_index: bool
-    with_weights: bool
-    device: torch.device | str
-    mean: Sequence[float] | None
-    std: Sequence[float] | None
-    dtype: torch.dtype | None
-    memory_format: torch.memory_format | None
-    output: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How records are read and decoded."""
-
-    threads: int | None
-    prefetch: int
-    decoder: str | None
-    decode: str | Decoding
-    cache: str | None
-    cache_dir: AnyPath | None
-    cache_bytes: int | str | None
-    verify: bool
-    on_error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """All of them."""
-
-    data: AnyPath | Pack | PackedDataset | Mapping[Any, float]
-    batch_size: int
-    order: Order
-    augment: Augment
-    functions: Functions
-    form: Form
-    reading: Reading
-
-    def flat(self) -> dict[str, Any]:
-        """Return them by name, as PackedLoader takes them."""
-        groups = (self.order, self.augment, self.functions, self.form, self.reading)
-        named = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
-        return {"data": self.data, "batch_size": self.batch_size, **named}
-
-    def with_dataset(self, data: PackedDataset) -> Arguments:
-        """Return them with the pack of a dataset, and with what is not given as the dataset has it."""
-        own, offset = self.functions, self.form.label_offset
-        functions = Functions(
-            data.transform if own.transform is None else own.transform,
-            data.target_transform if own.target_transform is None else own.target_transform,
-            data.transforms if own.transforms is None else own.transforms,
-        )
-        return replace(
-            self,
-            data=data.pack,
-            functions=functions,
-            form=replace(
-                self.form,
-                label_offset=data.label_offset if offset is None else offset,
-                ignored=self.form.ignored or data.ignored,
-                parts=data.parts if self.form.parts is None else self.form.parts,
-            ),
-            reading=replace(self.reading, decoder=self.reading.decoder or data.decoder),
-        )
-
 
 COPYING_THREADS = 8
 """Default number at most, where threads only copy: raw images of 224x224 at 16 threads, on 16 cores, were 0.7 to 0.8 of
@@ -203,7 +85,7 @@ def assemble(given: Arguments) -> LoaderParts:
     sampler.num_batches(batch_size)  # raises where drop_last would leave none
     seed = sampler.seed if order.seed is None else check_int("seed", order.seed, 0, (1 << 64) - 1)
     views = check_views(augment.views, augment.repeats, augment.crop, check_crop)
-    filler = _filler(given, pack, sampler, views, seed)
+    filler = filler_of(given, pack, sampler, views, seed)
     functions = Transforms(given.functions.transform, given.functions.target_transform, given.functions.transforms)
     widen = device.type == "cpu" or bool(functions) or bool(views)
     options = TargetOptions(
@@ -216,12 +98,10 @@ def assemble(given: Arguments) -> LoaderParts:
             targets.warn_of_flips(name)
     collation = check_collate(form.collate, targets)
     check_choice("on_error", reading.on_error, ("raise", "replace"))
-    its_targets: Any = targets
-    if views:
-        its_targets = ViewTargets(targets, {name: view.count for name, view in views.items()})
-    elif isinstance(filler, PatchFiller):
-        its_targets = PatchTargets(targets)
-    replacer = Replacer(filler, its_targets, sampler, seed) if reading.on_error == "replace" else None
+    if isinstance(filler, PatchFiller) and targets.are_masks:
+        problem = "has masks alone, which PatchBuckets cannot put into one tensor"
+        raise UsageError("parts", problem, "write parts=()")
+    replacer = Replacer(filler, targets, sampler, seed) if reading.on_error == "replace" else None
     normalize = Normalize(form.mean, form.std, form.dtype, form.memory_format or torch.channels_last)
     check_normalize(normalize, filler)
     mixing = Mixing(augment.mixup, augment.cutmix, augment.color_jitter, len(pack.classes), seed)
@@ -241,7 +121,7 @@ def assemble(given: Arguments) -> LoaderParts:
     formed = BatchForm(form.memory_format, form.with_index, targets.are_masks and not widen, output, weights)
     prefetch = check_int("prefetch", reading.prefetch, 1)
     work = Workload(_threads(given, pack), prefetch, device.type == "cuda", collation, floats)
-    host = Pipeline(filler, its_targets, min(batch_size, sampler.num_samples), work, functions, replacer)
+    host = Pipeline(filler, targets, min(batch_size, sampler.num_samples), work, functions, replacer)
     check_choice("cache", reading.cache, ("ram", "device", None))
     return LoaderParts(
         pack=pack,
@@ -254,31 +134,6 @@ def assemble(given: Arguments) -> LoaderParts:
         transfer=Transfer(device, reading.prefetch, Normalize() if jittered or floats else normalize),
         hand_over=BatchPostprocessor(mixing, normalize, formed, jitters, augments),
     )
-
-
-def _filler(given: Arguments, pack: Pack, sampler: Sampler, views: dict[str, CropView], seed: int) -> ImageFiller:
-    augment, decoder, verify = given.augment, check_decoder(given.reading.decoder or "auto"), given.reading.verify
-    if isinstance(sampler, BucketSampler):
-        _check_with_buckets(given, views, isinstance(sampler.buckets, PatchBuckets))
-    if not views:
-        augmentation = _augmentation(augment, check_crop(augment.crop), seed)
-        if isinstance(sampler, BucketSampler):
-            kind: Any = PatchFiller if isinstance(sampler.buckets, PatchBuckets) else BucketFiller
-            filler: ImageFiller = kind(pack, augmentation, sampler.buckets, decoder, verify)
-            return filler
-        return ImageFiller(pack, augmentation, decoder, verify)
-    each = {name: (view.count, _augmentation(augment, view.crop, seed, view)) for name, view in views.items()}
-    return ViewFiller(pack, each, seed, decoder, verify)
-
-
-def _augmentation(augment: Augment, crop: Crop | None, seed: int, view: CropView | None = None) -> Augmentation:
-    """Return a crop with the chance of each flip and turn, of a view where it has its own."""
-
-    def chance(name: str) -> float:
-        own = getattr(view, name, None)
-        return check_chance(name, getattr(augment, name) if own is None else own)
-
-    return Augmentation(crop, chance("flip"), seed, chance("vflip"), chance("rotate90"))
 
 
 def _floats(normalize: Normalize, filler: ImageFiller) -> Floats | None:
@@ -311,24 +166,6 @@ def _check_with_views(given: Arguments, views: dict[str, CropView], mixing: Mixi
     if given.reading.decode != "host" or given.reading.cache == "device":
         name = "decode" if given.reading.decode != "host" else "cache"
         raise UsageError(name, f"cannot be combined with {option}, which are cut on the host", "leave it out")
-
-
-def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: bool) -> None:
-    """Raise UsageError for what cannot be combined with batches of differing shape, or with `patches`."""
-    options = {
-        "views" if given.augment.views else "repeats": bool(views),
-        "decode": given.reading.decode != "host",
-        "cache": given.reading.cache == "device",
-        "rotate90": bool(given.augment.rotate90),
-    }
-    if patches:
-        functions = {field.name: getattr(given.functions, field.name) for field in fields(given.functions)}
-        options |= {name: function is not None for name, function in functions.items()}
-        options |= {name: getattr(given.augment, name) is not None for name in MIXING_STATE}
-        options |= {"collate": given.form.collate in ("yolo", "padded")}
-    if name := next((name for name, used in options.items() if used), None):
-        what = "patches" if patches else "a BucketSampler"
-        raise UsageError(name, f"cannot be combined with {what}", "leave it out")
 
 
 def _threads(given: Arguments, pack: Pack) -> int:
@@ -408,19 +245,6 @@ def check_same_decoder(there: Any, here: str) -> None:
             f"{differ}; pass {step} for the same pixels",
             stacklevel=3,
         )
-
-
-def check_crop(crop: Any) -> Crop | None:
-    """Return a crop of packer, or of somebody else's making with the same methods."""
-    if crop is None or (not isinstance(crop, type) and _is_crop(crop)):
-        return crop
-    size = crop if isinstance(crop, (int, tuple)) and not isinstance(crop, bool) else 224
-    step = f"write packer.RandomResizedCrop({size}) to train, packer.CenterCrop({size}) to evaluate"
-    raise UsageError("crop", f"must be a crop of packer, got {crop!r}", step)
-
-
-def _is_crop(crop: Any) -> bool:
-    return callable(getattr(crop, "output", None)) and callable(getattr(crop, "regions", None))
 
 
 def check_sampler(

@@ -122,6 +122,8 @@ class ImageFiller:
 
     varies = False
     """Whether batches differ in shape."""
+    has_views = False
+    """Whether a batch has several crops of an image, and targets of each."""
 
     def __init__(self, pack: Pack, augmentation: Augmentation, decoder: str = "auto", verify: bool = True) -> None:
         self.pack, self.augmentation = pack, augmentation
@@ -205,6 +207,10 @@ class ImageFiller:
     def params(self, samples: Int64, epoch: int) -> CropParams:
         """Return crop, flips and turn of each sample: they depend on (seed, epoch, record, visit) alone."""
         return self.augmentation.params(samples, epoch, self.output, partial(sizes_of, self.pack))
+
+    def targets_of(self, targets: Any, records: Int64, params: Any, out: NDArray[Any] | None = None) -> Any:
+        """Return those of the `targets.Targets` of a pack that belong to images with these `params`, as `of` does."""
+        return targets.of(records, params, out)
 
     def fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
         """Write the image of each record to its row. Raise DamagedPack, naming the record, if one cannot be read."""

@@ -13,24 +13,17 @@ from torch.utils.data import Dataset
 from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack
 from packer.images.opencv import quiet_opencv
-from packer.loading.assemble import (
-    Arguments,
-    Augment,
-    Form,
-    Functions,
-    Order,
-    Reading,
-    assemble,
-    check_crop,
-    check_same_decoder,
-)
+from packer.loading.arguments import Arguments, Augment, Form, Functions, Order, Reading
+from packer.loading.assemble import assemble, check_same_decoder
 from packer.loading.augmentation import STATE, Augmentation
 from packer.loading.crop import Crop, crop_of, crop_text
 from packer.loading.dataset import Classes, PackedDataset
+from packer.loading.epoch_stats import Stats
+from packer.loading.fillers import check_crop
 from packer.loading.mixing import MIXING_STATE
 from packer.loading.on_device import Decoding
 from packer.loading.page_cache import WindowedBatches, check_cache
-from packer.loading.pipeline import Replaced, Stats
+from packer.loading.stand_ins import Replaced
 from packer.loading.steps import Steps
 from packer.loading.targets import ImageTransform, JointTransform
 from packer.loading.torch_arguments import refuse_unknown

@@ -22,8 +22,10 @@ from packer.images.opencv import FAST_SHRINK, Interpolation
 from packer.loading.augmentation import CropParams
 from packer.loading.crop import Regions
 from packer.loading.decoding import in_whole_pixels
+from packer.loading.epoch_stats import Stats
 from packer.loading.page_cache import announced
-from packer.loading.pipeline import LoadedBatch, Pipeline, Replacements, Stats, problem_of
+from packer.loading.pipeline import LoadedBatch, Pipeline
+from packer.loading.stand_ins import Replacements, problem_of
 from packer.model.annotation import Int64
 from packer.samplers.order import records_in
 from packer.system import available_bytes

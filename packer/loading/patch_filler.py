@@ -17,7 +17,6 @@ from packer.loading.augmentation import Augmentation, CropParams
 from packer.loading.crop import Resize
 from packer.loading.decoding import sizes_of
 from packer.loading.fill import Floats, ImageFiller
-from packer.loading.targets import Targets
 from packer.model.annotation import Int64
 from packer.samplers.order import records_in
 from packer.samplers.patches import PatchBuckets
@@ -152,30 +151,9 @@ class PatchFiller(ImageFiller):
             rows.patches[row, high * wide :] = 0
             rows.grids[row] = high, wide
 
-
-class PatchTargets:
-    """The targets of images that differ in size.
-
-    Args:
-        targets: those of the pack.
-
-    Raises:
-        UsageError: if they are masks alone, which cannot be in one tensor.
-    """
-
-    def __init__(self, targets: Targets) -> None:
-        if targets.are_masks:
-            raise UsageError(
-                "parts", "has masks alone, which PatchBuckets cannot put into one tensor", "write parts=()"
-            )
-        self._targets = targets
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._targets, name)
-
-    def of(self, records: Int64, params: Any = None, out: Any = None) -> Any:
-        """Return the targets of some records: an array (n, ...), or annotations in pixels of each image."""
-        if self._targets.is_array:
-            return self._targets.of(records)
-        each = [self._targets.of(records[row : row + 1], its) for row, its in enumerate(params.each)]
-        return BatchAnnotations.join(each)  # type: ignore[arg-type]  # they are no arrays
+    def targets_of(self, targets: Any, records: Int64, params: Any, out: NDArray[Any] | None = None) -> Any:
+        """Return an array (n, ...), or annotations in pixels of each image, which differ in size; as `of` does."""
+        if targets.is_array:
+            return targets.of(records)
+        each = [targets.of(records[row : row + 1], its) for row, its in enumerate(params.each)]
+        return BatchAnnotations.join(each)

@@ -1,40 +1,31 @@
-"""Prepares batches on the CPU: threads fill parts of several batches in advance, in order, in reused memory.
-
-With ``on_error="replace"``, another record of the same epoch takes the place of a damaged one. It is a pure function of
-(seed, epoch, record): the same for any number of threads, on every rank that reads the record, and after a resume.
-Nothing of that runs until a record has failed.
-"""
+"""Prepares batches on the CPU: threads fill parts of several batches in advance, in order, in reused memory."""
 
 from __future__ import annotations
 
 import math
-import threading
 import time
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, chain, islice
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import DamagedPack, DamagedRecordWarning, printable
+from packer.errors import DamagedPack
 from packer.loading.augmentation import CropParams
 from packer.loading.collate import join_targets, sizes_in, stack_images
+from packer.loading.epoch_stats import Stats
 from packer.loading.fill import Floats, ImageFiller
 from packer.loading.loader_threads import LEFT_S, Results, ThreadPool, can_help
 from packer.loading.memory import BufferPool
 from packer.loading.page_cache import announced
-from packer.loading.patch_filler import PatchTargets
+from packer.loading.stand_ins import Replacements, Replacer
 from packer.loading.targets import Targets, Transforms
-from packer.loading.views import ViewTargets
 from packer.model.annotation import Int64
-from packer.samplers import Sampler
-from packer.samplers.order import MOST_VISITS, VISIT, Records, derive, records_in, uniform
-from packer.system.locks import Locked
+from packer.samplers.order import records_in
 
 BLOCK_BYTES = 4 << 20
 """Small batches are prepared together in blocks of about this size: for a batch of 1.5 MB, Python takes as long as
@@ -53,53 +44,6 @@ FLOATS_AT_ONCE = 16
 LoadedBatch = tuple[Any, Any, Int64]
 """Images (a tensor or `Views`), targets (as `join_targets` returns them) and the samples, int64 (n,)."""
 _NOTHING: NDArray[Any] = np.zeros(0, np.uint8)
-
-
-@dataclass
-class Stats:
-    """The times of an epoch so far. Stages overlap; each is summed over its threads."""
-
-    images: int = 0
-    batches: int = 0
-    replaced: int = 0
-    """Number of damaged images that were replaced."""
-    waited_s: float = 0.0
-    """How long the consumer waited because its next batch was not ready."""
-    stage_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of all threads in read (raw images), decode (encoded images), transform, targets, and copy (to the
-    device, including normalization)."""
-    _started: float = field(default_factory=time.perf_counter)
-    _ended: float | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def add(self, stage: str, seconds: float) -> None:
-        """Add to the time of a stage. Thread-safe."""
-        with self._lock:
-            self.stage_s[stage] = self.stage_s.get(stage, 0.0) + seconds
-
-    def end(self) -> None:
-        """End the epoch."""
-        self._ended = time.perf_counter()
-
-    def summary(self) -> dict[str, float]:
-        """Return the counts and times of the epoch so far.
-
-        Returns:
-            images, batches, replaced (number of damaged images that were replaced), seconds, images_per_s, waiting
-            (share of the time), and seconds of each stage. If `waiting` is near 0, the consumer (the GPU) is the
-            bottleneck; near 1, the loader is.
-        """
-        seconds = max((self._ended or time.perf_counter()) - self._started, 1e-9)
-        stages = {f"{name}_s": round(value, 4) for name, value in sorted(self.stage_s.items())}
-        return {
-            "images": self.images,
-            "batches": self.batches,
-            "replaced": self.replaced,
-            "seconds": round(seconds, 4),
-            "images_per_s": round(self.images / seconds, 1),
-            "waiting": round(min(1.0, self.waited_s / seconds), 4),
-            **stages,
-        }
 
 
 @dataclass(slots=True)
@@ -168,7 +112,7 @@ class Pipeline:
     """
 
     def __init__(
-        self, filler: ImageFiller, targets: Targets | PatchTargets | ViewTargets, batch_size: int, work: Workload,
+        self, filler: ImageFiller, targets: Targets, batch_size: int, work: Workload,
         transforms: Transforms | None = None, replacer: Replacer | None = None,
     ) -> None:  # fmt: skip
         self.filler = filler
@@ -180,10 +124,10 @@ class Pipeline:
         self._row_bytes = self._bytes_of(filler)
         # a transform may be slow, so no batch should wait for others; views of a batch lie one after another
         fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
-        alone = bool(self.transforms) or isinstance(targets, ViewTargets) or filler.varies
+        alone = bool(self.transforms) or filler.has_views or filler.varies
         self._batches_a_block = 1 if alone else max(1, min(fit, BLOCK_BATCHES))
         self._buffers = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
-        self._has_masks = targets.are_masks and not self.transforms
+        self._has_masks = targets.are_masks and not filler.has_views and not self.transforms
         self._mask_bytes = math.prod(filler.output) * targets.mask_dtype.itemsize if self._has_masks else 0
         self._mask_buffers = BufferPool(max(1, self._batches_a_block * batch_size * self._mask_bytes), work.pinned)
         self._stage = "read" if filler.pack.manifest.encoding == "raw" else "decode"
@@ -208,7 +152,7 @@ class Pipeline:
 
     def targets_of(self, records: Int64, params: CropParams) -> Any:
         """Return the targets of a batch whose images are prepared elsewhere."""
-        targets = self.targets.of(records, params)
+        targets = self.filler.targets_of(self.targets, records, params)
         if self.transforms.of_targets:
             nothing = [torch.empty(0)] * len(records)
             _, targets = self.transforms.batch(nothing, targets, self.filler.pack, records, (0, 0))
@@ -296,10 +240,10 @@ class Pipeline:
             started += self._fill_floats(records, params, memory, stats)
         stats.add(self._stage, time.perf_counter() - started)
         cuts = [slice(start, start + step) for start in range(0, len(records), step)]
-        if not self.targets.is_array or self.transforms:
+        if not self.targets.is_array or memory.filler.has_views or self.transforms:
             return [self._piece(samples[cut], params[cut], epoch, memory.rows[cut], stats) for cut in cuts]
         started = time.perf_counter()
-        labels: Any = self.targets.of(records, params, memory.masks)
+        labels: Any = memory.filler.targets_of(self.targets, records, params, memory.masks)
         stats.add("targets", time.perf_counter() - started)
         return [_Piece(samples[cut], labels[cut], None) for cut in cuts]
 
@@ -321,7 +265,7 @@ class Pipeline:
 
     def _piece(self, samples: Int64, params: CropParams, epoch: int, rows: Any, stats: Stats) -> _Piece:
         started, records = time.perf_counter(), records_in(samples)
-        targets = self.targets.of(records, params)
+        targets = self.filler.targets_of(self.targets, records, params)
         made = time.perf_counter()
         stats.add("targets", made - started)
         if not self.transforms:
@@ -356,145 +300,3 @@ class Pipeline:
             else:
                 targets = join_targets([piece.targets for piece in mine], self.work.collation, sizes_in(images))
             yield images, targets, np.concatenate([piece.samples for piece in mine]) if mine[1:] else mine[0].samples
-
-
-MOST_LISTED = 1000
-"""Records that `PackedLoader.replaced` lists."""
-MOST_REMEMBERED = 100_000
-"""Maximum number of cached results, each of which may have taken a decode."""
-DRAWS = 64
-"""After this number of bad random candidates, the epoch is searched sequentially."""
-
-REPLACEMENT_STREAM = 1 << 32
-"""Derives another seed from that of crops and flips."""
-STAND_IN = 2 * MOST_VISITS
-"""Visits of a record in place of damaged ones, above all others; so it has another crop than where it is itself."""
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """A damaged record that was replaced."""
-
-    record: int
-    key: str
-    shard: str | None
-    problem: str
-
-
-Replacements = Sequence[tuple[int, Replaced]]
-"""Position in a batch, and the record that was replaced."""
-
-_warned: set[tuple[str, int]] = set()
-
-
-class Replacer(Locked):
-    """Finds replacements for all threads, and keeps the reports to the consumer."""
-
-    def __init__(
-        self, filler: ImageFiller, targets: Targets | PatchTargets | ViewTargets, sampler: Sampler, seed: int
-    ) -> None:
-        super().__init__()
-        self._filler, self._targets = filler, targets
-        self._sampler = sampler
-        self._seed = seed
-        self._order: tuple[int, Callable[[Int64], Records]] | None = None
-        self._found: dict[tuple[int, int], tuple[int, Replaced]] = {}
-        self._reported: dict[int, Replaced] = {}
-
-    def with_filler(self, filler: ImageFiller) -> Replacer:
-        """Return one for other crops, with the same reports."""
-        other = Replacer(filler, self._targets, self._sampler, self._seed)
-        other._reported = self._reported
-        return other
-
-    def stand_ins(self, samples: Int64, epoch: int) -> tuple[Int64, Replacements]:
-        """Return the samples with damaged records replaced, and which ones were.
-
-        Raises:
-            DamagedPack: if every record of the epoch is bad, or an index is damaged.
-        """
-        readable = samples.copy()
-        replacements = []
-        for position, sample in enumerate(samples.tolist()):
-            found = self._stand_in(sample, epoch)
-            if found is not None:
-                readable[position] = found[0]
-                replacements.append((position, found[1]))
-        return readable, replacements
-
-    def _stand_in(self, sample: int, epoch: int) -> tuple[int, Replaced] | None:
-        found = self._found.get((epoch, sample))
-        if found is None and (error := self._problem(sample, epoch)) is not None:
-            replaced = Replaced(sample % VISIT, error.key or "", error.shard, error.problem)
-            found = self._candidate(sample, epoch, error), replaced
-            with self.lock:
-                if len(self._found) >= MOST_REMEMBERED:
-                    self._found.clear()
-                self._found[epoch, sample] = found
-        return found
-
-    def _candidate(self, sample: int, epoch: int, error: DamagedPack) -> int:
-        samples = self._sampler.num_samples
-        random = uniform(self._seed ^ REPLACEMENT_STREAM, epoch, np.array([sample]), DRAWS)[0]
-        positions = (random * samples).astype(np.int64).tolist()
-        tried = {sample % VISIT}
-        visit = STAND_IN + derive(sample) % STAND_IN
-        for position in chain(positions, range(positions[-1], samples), range(positions[-1])):
-            record = self._record_at(epoch, position)
-            if record not in tried:
-                if self._problem(record + visit * VISIT, epoch) is None:
-                    return record + visit * VISIT
-                tried.add(record)
-        raise DamagedPack(
-            self._filler.pack.path, f"none of the {len(tried)} records of epoch {epoch} can be read: {error.problem}",
-            error.next_step,
-        ).with_location(self._filler.pack.path)  # fmt: skip
-
-    def _record_at(self, epoch: int, position: int) -> int:
-        """Return the record at a position of an epoch, of all ranks."""
-        with self.lock:
-            if self._order is None or self._order[0] != epoch:
-                self._order = epoch, self._sampler.samples_at(epoch)
-            return int(self._order[1](np.array([position]))[0]) % VISIT
-
-    def _problem(self, sample: int, epoch: int) -> DamagedPack | None:
-        """Return the problem of a sample, read alone with its crop of this epoch."""
-        one = np.array([sample])
-        filler = self._filler.for_batch(one)
-        row = filler.shaped(np.empty(filler.row_bytes, np.uint8), 1)
-
-        def read() -> None:
-            filler.fill(records_in(one), filler.params(one, epoch), row)
-            self._targets.read_parts(records_in(one))
-
-        return problem_of(read)
-
-    def report(self, replaced: Sequence[Replaced], stats: Stats) -> None:
-        """Count the replaced records of a batch for the consumer, and warn about them."""
-        stats.replaced += len(replaced)
-        pack = self._filler.pack
-        for one in replaced:
-            if len(self._reported) < MOST_LISTED:
-                self._reported.setdefault(one.record, one)
-            known = pack.manifest.digest, one.record
-            if known not in _warned:
-                _warned.add(known)
-                of = pack.packs[pack.part_of(one.record)[0]]
-                text = f"{printable(of.path)}: {one.problem}; replaced with another record"
-                warnings.warn(text, DamagedRecordWarning, stacklevel=2)
-
-    @property
-    def reported(self) -> list[Replaced]:
-        """The reported records, by number."""
-        return [self._reported[record] for record in sorted(self._reported)]
-
-
-def problem_of(action: Callable[[], None]) -> DamagedPack | None:
-    """Return the error of reading one record. Raise it if it is about an index or the pack instead."""
-    try:
-        action()
-    except DamagedPack as error:
-        if error.key is None:
-            raise
-        return error
-    return None

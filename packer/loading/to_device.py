@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from packer.errors import UsageError
-from packer.loading.pipeline import Stats
+from packer.loading.epoch_stats import Stats
 from packer.loading.views import Views
 
 

@@ -18,7 +18,6 @@ from packer.loading.crop import Crop, Regions, crop_text
 from packer.loading.decoding import flip_rows, in_whole_pixels, resize_parts, room_of, sizes_of
 from packer.loading.fill import Floats, ImageFiller
 from packer.loading.seeded_transform import SeededTransform
-from packer.loading.targets import Targets
 from packer.model.annotation import Image, Int64
 from packer.samplers.order import Float64, derive, records_in
 from packer.samplers.ranks import check_int
@@ -205,6 +204,8 @@ class ViewFiller(ImageFiller):
         verify: verify the checksum of each record when this process first reads it.
     """
 
+    has_views = True
+
     def __init__(
         self, pack: Pack, views: Mapping[str, tuple[int, Augmentation]], seed: int, decoder: str, verify: bool
     ) -> None:
@@ -304,6 +305,20 @@ class ViewFiller(ImageFiller):
                 room = np.minimum(room, room_of(crops.regions, one.output, one.interpolation))
         return self._first.row_decoder.images(records, room)
 
+    def targets_of(self, targets: Any, records: Int64, params: Any, out: NDArray[Any] | None = None) -> Any:
+        """Return an array (n, ...), or view -> list of those of each crop: labels of images once.
+
+        Args:
+            targets: the `targets.Targets` of the pack.
+            records: numbers of the images.
+            params: their crops.
+            out: not used.
+        """
+        if targets.is_array and not targets.are_masks:
+            found = targets.of(records)
+            return found if REPEATED not in params.of else {REPEATED: [found] * len(params.of[REPEATED])}
+        return {name: [targets.of(records, one) for one in crops] for name, crops in params.of.items()}
+
     @property
     def decoded_by(self) -> str:
         """What decodes JPEGs: simplejpeg, or another decoder; "" for a raw pack."""
@@ -354,28 +369,3 @@ def _halved(pyramid: list[Image], halvings: int) -> Image:
         even = pyramid[-1][: 2 * height, : 2 * width]
         pyramid.append(cv2.resize(even, (width, height), interpolation=cv2.INTER_AREA).reshape(height, width, -1))
     return pyramid[halvings]
-
-
-class ViewTargets:
-    """The targets of views: labels of images once, what a crop changes for each view.
-
-    Args:
-        targets: those of the pack.
-        counts: crops of each view.
-    """
-
-    is_array = are_masks = False
-
-    def __init__(self, targets: Targets, counts: Mapping[str, int]) -> None:
-        self._targets, self._counts = targets, counts
-        self._once = targets.is_array and not targets.are_masks
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._targets, name)
-
-    def of(self, records: Int64, params: Any = None, out: Any = None) -> Any:
-        """Return the targets of some records: an array (n, ...), or view -> list of those of each crop."""
-        if self._once:
-            found = self._targets.of(records)
-            return found if REPEATED not in self._counts else {REPEATED: [found] * self._counts[REPEATED]}
-        return {name: [self._targets.of(records, one) for one in crops] for name, crops in params.of.items()}

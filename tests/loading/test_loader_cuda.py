@@ -10,7 +10,7 @@ import pytest
 import torch
 from loader_packs import noise
 
-from packer.loading.pipeline import Stats
+from packer.loading.epoch_stats import Stats
 from packer.loading.to_device import CudaPrefetcher, Normalize, Transfer
 
 CURRENT = []

@@ -16,7 +16,7 @@ from packer.format import remote
 from packer.format.records import Bits
 from packer.loading.loader_threads import ThreadPool, _pools
 from packer.loading.memory import BufferPool
-from packer.loading.pipeline import Replacer
+from packer.loading.stand_ins import Replacer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

@@ -11,7 +11,7 @@ import torch
 from broken_packs import broken
 from loader_packs import RECORDS, alike
 
-import packer.loading.pipeline as pipeline_module
+import packer.loading.stand_ins as stand_ins_module
 from packer import CenterCrop, PackedLoader, RandomResizedCrop, open_pack
 from packer.errors import DamagedPack, DamagedRecordWarning, UsageError
 from packer.samplers import BalancedSampler, ShuffleSampler
@@ -177,7 +177,7 @@ def test_no_order_of_the_whole_epoch_is_made(damaged, monkeypatch):
 
 
 def test_one_warning_a_record(damaged, monkeypatch):
-    monkeypatch.setattr(pipeline_module, "_warned", set())
+    monkeypatch.setattr(stand_ins_module, "_warned", set())
     path = damaged("raw")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -189,7 +189,7 @@ def test_one_warning_a_record(damaged, monkeypatch):
 
 @QUIET
 def test_the_list_is_bounded_and_the_count_is_not(damaged, monkeypatch):
-    monkeypatch.setattr(pipeline_module, "MOST_LISTED", 2)
+    monkeypatch.setattr(stand_ins_module, "MOST_LISTED", 2)
     _, loader = epoch_of(damaged("raw"))
     assert len(loader.replaced) == 2 and loader.stats()["replaced"] == 4
 
@@ -209,7 +209,7 @@ def test_a_damaged_index_is_not_replaced(pack, tmp_path, cache):
 
 
 def test_nothing_is_looked_into_where_nothing_is_wrong(pack, monkeypatch):
-    monkeypatch.setattr(pipeline_module.Replacer, "stand_ins", None)
+    monkeypatch.setattr(stand_ins_module.Replacer, "stand_ins", None)
     for kind in ("raw", "jpeg"):
         batches, loader = epoch_of(pack(kind))
         assert loader.replaced == [] and loader.stats()["replaced"] == 0 and len(batches) == 7

@@ -131,7 +131,7 @@ def test_crops_that_shrink_share_a_halved_image(pack, kind):
                 assert off.mean() < 6
             if kind == "boxes":
                 its = targets[name][k * len(opened) : (k + 1) * len(opened)]
-                assert alike(its, loader._host.targets._targets.of(np.arange(len(opened)), one).as_tensors().as_dicts())
+                assert alike(its, loader._host.targets.of(np.arange(len(opened)), one).as_tensors().as_dicts())
     assert halved > len(opened)
 
 

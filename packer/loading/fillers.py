@@ -1,0 +1,88 @@
+"""Chooses what fills the rows of a loader's batches."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from packer.errors import UsageError
+from packer.format.pack import Pack
+from packer.loading.arguments import Arguments, Augment
+from packer.loading.augmentation import Augmentation, check_chance
+from packer.loading.crop import Crop
+from packer.loading.dataset import check_decoder
+from packer.loading.fill import BucketFiller, ImageFiller
+from packer.loading.mixing import MIXING_STATE
+from packer.loading.patch_filler import PatchFiller
+from packer.loading.views import CropView, ViewFiller
+from packer.samplers import BucketSampler, Sampler
+from packer.samplers.patches import PatchBuckets
+
+
+def filler_of(given: Arguments, pack: Pack, sampler: Sampler, views: dict[str, CropView], seed: int) -> ImageFiller:
+    """Return what fills the rows of batches.
+
+    Args:
+        given: the arguments of the loader.
+        pack: the pack.
+        sampler: its sampler.
+        views: several crops of each image, by name; {}: one.
+        seed: seed of crops and flips.
+
+    Raises:
+        UsageError: if they cannot be combined.
+        ValueError: if a crop is missing, or one of its values is out of range.
+    """
+    augment, decoder, verify = given.augment, check_decoder(given.reading.decoder or "auto"), given.reading.verify
+    if isinstance(sampler, BucketSampler):
+        _check_with_buckets(given, views, isinstance(sampler.buckets, PatchBuckets))
+    if not views:
+        augmentation = _augmentation(augment, check_crop(augment.crop), seed)
+        if isinstance(sampler, BucketSampler):
+            kind: Any = PatchFiller if isinstance(sampler.buckets, PatchBuckets) else BucketFiller
+            filler: ImageFiller = kind(pack, augmentation, sampler.buckets, decoder, verify)
+            return filler
+        return ImageFiller(pack, augmentation, decoder, verify)
+    each = {name: (view.count, _augmentation(augment, view.crop, seed, view)) for name, view in views.items()}
+    return ViewFiller(pack, each, seed, decoder, verify)
+
+
+def _augmentation(augment: Augment, crop: Crop | None, seed: int, view: CropView | None = None) -> Augmentation:
+    """Return a crop with the chance of each flip and turn, of a view where it has its own."""
+
+    def chance(name: str) -> float:
+        own = getattr(view, name, None)
+        return check_chance(name, getattr(augment, name) if own is None else own)
+
+    return Augmentation(crop, chance("flip"), seed, chance("vflip"), chance("rotate90"))
+
+
+def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: bool) -> None:
+    """Raise UsageError for what cannot be combined with batches of differing shape, or with `patches`."""
+    options = {
+        "views" if given.augment.views else "repeats": bool(views),
+        "decode": given.reading.decode != "host",
+        "cache": given.reading.cache == "device",
+        "rotate90": bool(given.augment.rotate90),
+    }
+    if patches:
+        functions = {field.name: getattr(given.functions, field.name) for field in fields(given.functions)}
+        options |= {name: function is not None for name, function in functions.items()}
+        options |= {name: getattr(given.augment, name) is not None for name in MIXING_STATE}
+        options |= {"collate": given.form.collate in ("yolo", "padded")}
+    if name := next((name for name, used in options.items() if used), None):
+        what = "patches" if patches else "a BucketSampler"
+        raise UsageError(name, f"cannot be combined with {what}", "leave it out")
+
+
+def check_crop(crop: Any) -> Crop | None:
+    """Return a crop of packer, or of somebody else's making with the same methods."""
+    if crop is None or (not isinstance(crop, type) and _is_crop(crop)):
+        return crop
+    size = crop if isinstance(crop, (int, tuple)) and not isinstance(crop, bool) else 224
+    step = f"write packer.RandomResizedCrop({size}) to train, packer.CenterCrop({size}) to evaluate"
+    raise UsageError("crop", f"must be a crop of packer, got {crop!r}", step)
+
+
+def _is_crop(crop: Any) -> bool:
+    return callable(getattr(crop, "output", None)) and callable(getattr(crop, "regions", None))
