@@ -17,7 +17,18 @@ from numpy.typing import NDArray
 from packer.format.pack import Pack
 from packer.model.annotation import FLAGS, NOT_OBJECTS, Int64
 from packer.model.annotation_columns import Ragged
-from packer.model.fields import BY_NAME, FLIPS, LISTS, Field, Lists, Members, Number, box_fields_of, object_of
+from packer.model.fields import (
+    BY_NAME,
+    FLIPS,
+    INSTANCES,
+    LISTS,
+    Field,
+    Lists,
+    Members,
+    Number,
+    box_fields_of,
+    object_of,
+)
 from packer.model.geometry import clip_polygon, corners_of
 from packer.samplers.order import Float64
 
@@ -74,6 +85,15 @@ class Column:
         if self.sizes is None:
             return Column(self.values[keep], counts)
         return Column(self.values[np.repeat(keep, self.sizes)], counts, self.sizes[keep])
+
+    def take(self, images: Int64) -> Column:
+        """Return what these images have, in this order."""
+        counts = self.counts[images]
+        places = _places(np.cumsum(self.counts)[images] - counts, counts)
+        if self.sizes is None:
+            return Column(self.values[places], counts)
+        sizes = self.sizes[places]
+        return Column(self.values[_places(np.cumsum(self.sizes)[places] - sizes, sizes)], counts, sizes)
 
     def split(self) -> list[Any]:
         """Return what each image has: views of one tensor, or lists of objects."""
@@ -133,13 +153,15 @@ class BatchAnnotations:
             columns[name] = replace(column, values=values)
         return replace(self, columns=columns)
 
-    def cut(self, output: tuple[int, int], min_area: float, hide: bool = True) -> BatchAnnotations:
+    def cut(
+        self, output: tuple[int, int], min_area: float, hide: bool = True, min_visible: float = 0.0
+    ) -> BatchAnnotations:
         """Return what is left in images of (height, width), after a crop has moved it.
 
-        Boxes and polygons are cut at the edges; a box of less than `min_area` pixels is dropped with all that belongs
-        to it, and so is one whose polygon was cut away, or whose oriented box is outside. Keypoints outside keep their
-        coordinates and, if `hide`, get visibility 0; on an edge they are inside. Landmarks and the corners of oriented
-        boxes stay as they are, also outside.
+        Boxes and polygons are cut at the edges; a box of less than `min_area` pixels, or less than a share of
+        `min_visible` of what it was, is dropped with all that belongs to it, and so is one whose polygon was cut away,
+        or whose oriented box is outside. Keypoints outside keep their coordinates and, if `hide`, get visibility 0; on
+        an edge they are inside. Landmarks and the corners of oriented boxes stay as they are, also outside.
         """
         column = self.columns.get("boxes")
         if column is None:
@@ -148,6 +170,9 @@ class BatchAnnotations:
         boxes = np.clip(column.values, np.float32(0), np.array([width, height, width, height], np.float32))
         across, down = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
         keep = (across > 0) & (down > 0) & (across * down >= min_area)
+        if min_visible:
+            left, top, right, bottom = column.values.astype(np.float64).T
+            keep &= across * down >= min_visible * (right - left) * (bottom - top)
         columns = {**self.columns, "boxes": Column(boxes, column.counts)}
         for name in OUTLINES & columns.keys():
             cut, gone = _cut_polygons(columns[name], width, height)
@@ -166,6 +191,33 @@ class BatchAnnotations:
             return self
         columns = {n: c if n in WHOLE else c.select(keep, boxes) for n, c in self.columns.items()}
         return replace(self, columns=columns)
+
+    def take(self, images: Int64) -> BatchAnnotations:
+        """Return the annotations of these images, in this order."""
+        columns = {name: column.take(images) for name, column in self.columns.items()}
+        whole = {
+            name: values[images] if isinstance(values, np.ndarray) else [values[i] for i in images.tolist()]
+            for name, values in self.images.items()
+        }
+        return BatchAnnotations(self.records[images], columns, whole, self.points)
+
+    def grouped(self, groups: Int64) -> BatchAnnotations:
+        """Return one image for those of each group: it has all their objects.
+
+        What belongs to a whole image is that of the first one.
+
+        Args:
+            groups: of each image, sorted, int64 (n,); none of them is left out.
+        """
+        firsts = np.flatnonzero(np.diff(groups, prepend=-1))
+        found = self.take(firsts)
+        for name, column in self.columns.items():
+            if name not in WHOLE:
+                found.columns[name] = Column(column.values, np.add.reduceat(column.counts, firsts), column.sizes)
+        if (masks := self.images.get(INSTANCES.target)) is not None:
+            bounds = zip(firsts.tolist(), [*firsts[1:].tolist(), len(masks)], strict=True)
+            found.images[INSTANCES.target] = [torch.cat(masks[first:last]) for first, last in bounds]
+        return found
 
     def treat_ignored(self, how: str) -> BatchAnnotations:
         """Return the annotations without ignored regions ("drop"), or with a column that says which are such."""
@@ -227,6 +279,13 @@ class BatchAnnotations:
             {name: _joined([part.images[name] for part in parts]) for name in first.images},
             first.points,
         )
+
+
+def _places(starts: Int64, counts: Int64) -> Int64:
+    """Return the numbers from each start on, so many as each has."""
+    before = np.cumsum(counts) - counts
+    places: Int64 = np.repeat(starts - before, counts) + np.arange(counts.sum())
+    return places
 
 
 def _joined(values: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ from packer.format.pack import Pack
 from packer.loading.crop import Crop
 from packer.loading.dataset import Classes, PackedDataset
 from packer.loading.on_device import Decoding
-from packer.loading.targets import ImageTransform, JointTransform
+from packer.loading.user_functions import ImageTransform, JointTransform
 from packer.samplers import Sampler
 
 
@@ -44,6 +44,7 @@ class Augment:
     rotate90: bool | float
     flip_index: Sequence[int] | None
     min_area: float
+    min_visible: float
     hide_outside: bool
     mixup: float | None
     cutmix: float | None

@@ -34,8 +34,9 @@ from packer.loading.page_cache import RamCache
 from packer.loading.patch_filler import PatchFiller
 from packer.loading.pipeline import Pipeline, Workload
 from packer.loading.stand_ins import Replacer
-from packer.loading.targets import TargetOptions, Targets, Transforms, check_choice
+from packer.loading.targets import TargetOptions, Targets, check_choice
 from packer.loading.to_device import Normalize, Transfer
+from packer.loading.user_functions import Transforms
 from packer.loading.views import CropView, check_views, view_transforms
 from packer.samplers import MixtureSampler, Sampler, SequentialSampler, ShuffleSampler
 from packer.samplers.order import Records, derive
@@ -89,8 +90,8 @@ def assemble(given: Arguments) -> LoaderParts:
     functions = Transforms(given.functions.transform, given.functions.target_transform, given.functions.transforms)
     widen = device.type == "cpu" or bool(functions) or bool(views)
     options = TargetOptions(
-        augment.min_area, form.label_offset or 0, augment.flip_index, augment.hide_outside, form.parts, widen,
-        reading.verify, filler.interpolation, form.ignored or "keep",
+        augment.min_area, augment.min_visible, form.label_offset or 0, augment.flip_index, augment.hide_outside,
+        form.parts, widen, reading.verify, filler.interpolation, form.ignored or "keep",
     )  # fmt: skip
     targets = Targets(pack, options)
     for name in ("flip", "vflip"):

@@ -21,18 +21,8 @@ from packer.loading.collate import Batch, LoadedSample, SampleOfObjects, contigu
 from packer.loading.fill import Gather, gather_of
 from packer.loading.loader_threads import on_one_core
 from packer.loading.memory import BatchMemory, is_in_worker, shared_pool
-from packer.loading.targets import (
-    ImageTransform,
-    JointTransform,
-    Target,
-    TargetOptions,
-    Targets,
-    Transforms,
-    as_list,
-    check_parts,
-    naming,
-    record_number,
-)
+from packer.loading.targets import Target, TargetOptions, Targets, check_parts, record_number
+from packer.loading.user_functions import ImageTransform, JointTransform, Transforms, as_list, naming
 from packer.model.annotation import Image
 from packer.model.annotation_columns import Ragged
 from packer.samplers.clock import is_dispatched

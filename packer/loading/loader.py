@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import torch
 from numpy.typing import ArrayLike
-from torch.utils.data import Dataset
 
 from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack
@@ -16,6 +15,7 @@ from packer.images.opencv import quiet_opencv
 from packer.loading.arguments import Arguments, Augment, Form, Functions, Order, Reading
 from packer.loading.assemble import assemble, check_same_decoder
 from packer.loading.augmentation import STATE, Augmentation
+from packer.loading.batch_numbers import Batches, BatchNumbers, as_made
 from packer.loading.crop import Crop, crop_of, crop_text
 from packer.loading.dataset import Classes, PackedDataset
 from packer.loading.epoch_stats import Stats
@@ -25,91 +25,15 @@ from packer.loading.on_device import Decoding
 from packer.loading.page_cache import WindowedBatches, check_cache
 from packer.loading.stand_ins import Replaced
 from packer.loading.steps import Steps
-from packer.loading.targets import ImageTransform, JointTransform
 from packer.loading.torch_arguments import refuse_unknown
+from packer.loading.user_functions import ImageTransform, JointTransform
 from packer.loading.views import CropView
 from packer.samplers import BlockShuffleSampler, Sampler
 from packer.samplers.clock import Iteration, next_iteration
 from packer.samplers.ranks import check_int
 
-T = TypeVar("T")
 NOT_OF_ORDER = (*STATE, *MIXING_STATE, "decoder", "steps")
 """What of a state the sampler does not know."""
-RunFrom = Callable[[int], Iterator[Any]]
-"""Starts an iteration at a batch."""
-
-
-# `dataset`, `batch_sampler` and `collate_fn` of a PackedLoader, for libraries that rebuild a DataLoader from them.
-#
-# accelerate's `skip_first_batches` makes a DataLoader whose batch sampler leaves out the first batches. The batch
-# sampler here yields the number of each batch, and the dataset takes that batch from the loader: skipped batches cost
-# nothing.
-
-
-class _BatchNumber(NamedTuple):
-    """A batch of one iteration."""
-
-    run: object
-    number: int
-    is_last: bool
-
-
-class BatchNumbers:
-    """`loader.batch_sampler`: the number of each batch.
-
-    Args:
-        sampler: the sampler of the loader; libraries set its epoch.
-        batch_size: samples of a batch on this rank.
-    """
-
-    def __init__(self, sampler: Sampler, batch_size: int) -> None:
-        self.sampler = sampler
-        self.batch_size = batch_size
-        self.drop_last = sampler.drop_last
-
-    def __len__(self) -> int:
-        return self.sampler.num_batches(self.batch_size)
-
-    def __iter__(self) -> Iterator[list[_BatchNumber]]:
-        run, count = object(), len(self)
-        return ([_BatchNumber(run, number, number + 1 == count)] for number in range(count))
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch."""
-        self.sampler.set_epoch(epoch)
-
-
-class Batches(Dataset[Any]):
-    """`loader.dataset`: as long as the pack; returns the batches that `BatchNumbers` names."""
-
-    def __init__(self, pack: Pack, run_from: RunFrom) -> None:
-        self.pack = pack
-        self._run_from = run_from
-        self._run: object = None
-        self._batches: Iterator[Any] = iter(())
-
-    def __len__(self) -> int:
-        return len(self.pack)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.__getitems__([index])
-
-    def __getitems__(self, numbers: Sequence[Any]) -> Any:
-        batch = numbers[0]
-        if not isinstance(batch, _BatchNumber):
-            problem = "returns whole batches of the loader, not samples"
-            raise UsageError("loader.dataset", problem, "use a PackedDataset of the pack")
-        if batch.run is not self._run:
-            self._run, self._batches = batch.run, self._run_from(batch.number)
-        made = next(self._batches)
-        if batch.is_last:
-            self._batches.close()  # type: ignore[attr-defined]
-        return made
-
-
-def as_made(batch: T) -> T:
-    """Return `batch` unchanged: it is collated already."""
-    return batch
 
 
 class PackedLoader:
@@ -150,6 +74,7 @@ class PackedLoader:
         flip_index: index of the mirror image of each landmark or keypoint, (1, 0, 2, 4, 3) for eyes, nose and mouth
             corners; default: that of the pack.
         min_area: drop boxes that a crop cuts to less than this area, in pixels.
+        min_visible: drop boxes of which a crop leaves less than this share, 0 to 1.
         hide_outside: keypoints outside the crop get visibility 0; False: they keep theirs.
         transform: called with each image tensor in the threads (for heavy Python, use PackedDataset in a DataLoader
             with worker processes); its results must be tensors of one shape. ``transform(image, generator)`` gets a
@@ -223,6 +148,7 @@ class PackedLoader:
         rotate90: bool | float = False,
         flip_index: Sequence[int] | None = None,
         min_area: float = 1.0,
+        min_visible: float = 0.0,
         hide_outside: bool = True,
         transform: ImageTransform | None = None,
         target_transform: Callable[[Any], Any] | None = None,
@@ -257,13 +183,12 @@ class PackedLoader:
         refuse_unknown(PackedLoader, unknown)
         pixels = (device, mean, std, dtype, memory_format, output)
         turns = (flip, vflip, rotate90)
+        objects = (min_area, min_visible, hide_outside)
         given = Arguments(
             data,
             batch_size,
             Order(shuffle, sampler, indices, classes, seed, drop_last, pad, samples_per_epoch),
-            Augment(
-                crop, views, repeats, *turns, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter, augment
-            ),
+            Augment(crop, views, repeats, *turns, flip_index, *objects, mixup, cutmix, color_jitter, augment),
             Functions(transform, target_transform, transforms),
             Form(collate, label_offset, ignored, parts, with_index, with_weights, *pixels),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),

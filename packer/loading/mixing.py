@@ -19,8 +19,9 @@ from packer.loading.fill import ImageFiller
 from packer.loading.patch_filler import Patches
 from packer.loading.pipeline import LoadedBatch
 from packer.loading.seeded_transform import SeededTransform, check_images, seeded_torch, torchvision_v2
-from packer.loading.targets import Targets, Transforms, check_choice
+from packer.loading.targets import Targets, check_choice
 from packer.loading.to_device import Normalize, map_tensors
+from packer.loading.user_functions import Transforms
 from packer.loading.views import ViewFiller, Views
 from packer.model.annotation import Int64
 from packer.samplers import Sampler, WeightedSampler

@@ -23,7 +23,8 @@ from packer.loading.loader_threads import LEFT_S, Results, ThreadPool, can_help
 from packer.loading.memory import BufferPool
 from packer.loading.page_cache import announced
 from packer.loading.stand_ins import Replacements, Replacer
-from packer.loading.targets import Targets, Transforms
+from packer.loading.targets import Targets
+from packer.loading.user_functions import Transforms
 from packer.model.annotation import Int64
 from packer.samplers.order import records_in
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.errors import UsageError, add_note, plural, printable
+from packer.errors import UsageError, plural, printable
 from packer.format.pack import Pack
 from packer.format.sidecars import Sidecar, sidecars_of
 from packer.images.opencv import Interpolation
@@ -26,9 +24,8 @@ from packer.loading.part_rows import PartReader
 from packer.model.annotation import OF_PIXELS, Int64
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS, INSTANCES
-from packer.samplers.order import VISIT, Records, derive
+from packer.samplers.order import Float64, Records
 from packer.samplers.ranks import as_number, check_int
-from packer.stores.waiting import check_ended
 
 Target = Any
 """int if the pack has only class labels of images, float32 (k,) if only tags or values, else dict[str, Tensor | list |
@@ -49,6 +46,7 @@ class TargetOptions:
 
     Args:
         min_area: drop boxes that a crop cuts to less than this area, in pixels.
+        min_visible: drop boxes of which a crop leaves less than this share of their area.
         label_offset: added to the class ids of boxes; 1 for models whose class 0 is the background.
         flip_index: index of the mirror image of each landmark or keypoint; default: that of the pack.
         hide_outside: keypoints outside a crop get visibility 0.
@@ -60,6 +58,7 @@ class TargetOptions:
     """
 
     min_area: float = 1.0
+    min_visible: float = 0.0
     label_offset: int = 0
     flip_index: Sequence[int] | None = None
     hide_outside: bool = True
@@ -86,7 +85,7 @@ class Targets(Sequence[Target]):
     def __init__(self, pack: Pack, options: TargetOptions = TargetOptions(), indices: Records | None = None) -> None:
         self._indices = indices
         self._pack = pack  # not the dataset: a reference cycle would keep the map
-        self._min_area = check_area(options.min_area)
+        self._min_area, self._min_visible = check_area(options.min_area), check_share(options.min_visible)
         self._hide_outside = options.hide_outside
         parts = check_parts(pack, options.parts)
         left_out = () if INSTANCES.target in parts else (INSTANCES.name,)
@@ -98,22 +97,23 @@ class Targets(Sequence[Target]):
         of_records = [name for name in parts if name != INSTANCES.target]
         sidecars = {name: pack.sidecar(name) for name in of_records if name not in specs}
         specs |= {name: one.spec for name, one in sidecars.items() if one.spec.kind in OF_PIXELS}
-        self._parts: list[Any] = [
+        self.parts: list[Any] = [
             read(specs[name], sidecar=sidecars.get(name)) if name in specs else sidecars[name] for name in of_records
         ]
-        self._has_instances = INSTANCES.name in self._fields
-        self.are_labels = tuple(self._fields) == ("label",) and not self._parts
+        """What reads each part but the masks of objects."""
+        self.has_instances = INSTANCES.name in self._fields
+        self.are_labels = tuple(self._fields) == ("label",) and not self.parts
         """Whether the targets are class ids: the pack has only labels of whole images."""
         self._vectors = {name: _numbers_each(pack, name) for name in VECTORS if name in self._fields}
-        self.are_masks = len(self._parts) == 1 and self._parts[0].spec.kind == "mask" and not self._fields
+        self.are_masks = len(self.parts) == 1 and self.parts[0].spec.kind == "mask" and not self._fields
         """Whether the targets are masks: the pack has no other labels."""
         self._widen = options.widen or not self.are_masks  # the device widens only these
-        are_vectors = len(self._fields) == len(self._vectors) == 1 and not self._parts
+        are_vectors = len(self._fields) == len(self._vectors) == 1 and not self.parts
         self.is_array = self.are_labels or are_vectors or self.are_masks
         """Whether `of` returns an array: class ids, tags, values, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
-        self.has_parts = bool(self._parts) or self._has_instances
-        pixels = any(part.spec.kind in OF_PIXELS for part in self._parts)
+        self.has_parts = bool(self.parts) or self.has_instances
+        pixels = any(part.spec.kind in OF_PIXELS for part in self.parts)
         self.have_places = pixels or not {"label", "extras", *VECTORS}.issuperset(self._fields)
         """Whether they name places in the image: boxes, points, masks."""
         if self._label_offset and not self.has_boxes:
@@ -128,9 +128,9 @@ class Targets(Sequence[Target]):
     @cached_property
     def vary(self) -> bool:
         """Whether targets have as many rows as the image has objects, or points, so that a batch cannot be stacked."""
-        if any(part.spec.kind == "json" for part in self._parts):
+        if any(part.spec.kind == "json" for part in self.parts):
             return True
-        if not STACKABLE.issuperset(self._fields) or (self._parts and self._pack.manifest.shape is None):
+        if not STACKABLE.issuperset(self._fields) or (self.parts and self._pack.manifest.shape is None):
             return True
         columns = self._pack.reader.shard_columns("landmarks") if "landmarks" in self._fields else ()
         return len({length for column in columns for length in np.unique(column.lengths).tolist()}) > 1
@@ -170,47 +170,61 @@ class Targets(Sequence[Target]):
             return self._pack.reader.values("label", records).astype(np.int64)
         if self.are_masks:
             if out is None:
-                ids: NDArray[Any] = self._ids(self._parts[0].read(records, params))
+                ids: NDArray[Any] = self._ids(self.parts[0].read(records, params))
                 return ids
-            self._parts[0].read(records, params, out)
+            self.parts[0].read(records, params, out)
             return out
-        vectors = {name: _vectors(self._pack, name, count, records) for name, count in self._vectors.items()}
         if self.is_array:
-            return next(iter(vectors.values()))
+            ((name, count),) = self._vectors.items()
+            return _vectors(self._pack, name, count, records)
+        found = self.annotations(records)
+        if params is not None and (maps := params.maps()) is not None:
+            found = self.moved(found, maps, params.reflected if params.flips else None)
+        if params is not None and params.regions is not None:
+            found = self.cut(found, params.output)
+        if self.has_instances:
+            masks = read_instances(self._pack, records, found, params)
+            found.images[INSTANCES.target] = list(map(torch.from_numpy, masks))
+        for part in self.parts:
+            found.images[part.name] = self.values_of(part, part.read(records, params))
+        return found
+
+    def annotations(self, records: Int64) -> BatchAnnotations:
+        """Return the annotations of whole images, without parts and masks of objects, which are still run lengths."""
         found = read_annotations(self._pack, records, self._read, self._points.get("keypoints", 0))
-        for name, values in vectors.items():
-            found.columns[name] = Column(values.ravel(), np.full(len(values), values.shape[1]))
+        for name, count in self._vectors.items():
+            values = _vectors(self._pack, name, count, records)
+            found.columns[name] = Column(values.ravel(), np.full(len(values), count))
         if self._ignored != "keep":
             found = found.treat_ignored(self._ignored)
         if self._label_offset:
             labels = found.columns["labels"]
             found.columns["labels"] = replace(labels, values=labels.values + self._label_offset)
-        if params is not None and (maps := params.maps()) is not None:
-            found = found.moved(maps)
-            if params.flips and self._flip_index is not None:
-                found = found.mirrored(params.reflected, self._flip_index)
-        if params is not None and params.regions is not None:
-            found = found.cut(params.output, self._min_area, self._hide_outside)
-        if self._has_instances:
-            masks = read_instances(self._pack, records, found, params)
-            found.images[INSTANCES.target] = list(map(torch.from_numpy, masks))
-        for part in self._parts:
-            found.images[part.name] = self._values(part, records, params)
         return found
+
+    def moved(self, found: BatchAnnotations, maps: Float64, reflected: NDArray[np.bool_] | None) -> BatchAnnotations:
+        """Return annotations moved by the maps of their images (n, 2, 3), of which some are mirror images."""
+        found = found.moved(maps)
+        if reflected is None or self._flip_index is None:
+            return found
+        return found.mirrored(reflected, self._flip_index)
+
+    def cut(self, found: BatchAnnotations, output: tuple[int, int]) -> BatchAnnotations:
+        """Return what is left of annotations in images of (height, width)."""
+        return found.cut(output, self._min_area, self._hide_outside, self._min_visible)
 
     @property
     def mask_dtype(self) -> Any:
         """The dtype of masks, if the targets are masks."""
-        return np.dtype(np.int64) if self._widen else self._parts[0].dtype
+        return np.dtype(np.int64) if self._widen else self.parts[0].dtype
 
     def read_parts(self, records: Int64) -> None:
         """Read the parts of some records. Raise DamagedPack if one cannot be read."""
-        for part in self._parts:
+        for part in self.parts:
             part.read(records)
 
-    def _values(self, part: Any, records: Int64, params: CropParams | None) -> Any:
-        """Return a part of each record as a target has it: pixels (channels, height, width), masks (height, width)."""
-        found = part.read(records, params)
+    def values_of(self, part: Any, found: Any) -> Any:
+        """Return a part as targets have it: pixels (channels, height, width), masks (height, width)."""
         if isinstance(part, Sidecar):
             return found
         if part.spec.kind == "mask":
@@ -270,6 +284,15 @@ def check_area(min_area: Any) -> float:
     if not area >= 0:
         raise UsageError("min_area", f"must be an area in pixels, 0 or more, got {min_area!r}", "leave it out for 1.0")
     return area
+
+
+def check_share(min_visible: Any) -> float:
+    """Return a share of an area. Raise UsageError if it is not a number from 0 to 1."""
+    share = as_number(min_visible)
+    if not 0 <= share <= 1:
+        problem = f"must be a share of a box's area, 0 to 1, got {min_visible!r}"
+        raise UsageError("min_visible", problem, "leave it out for 0.0")
+    return share
 
 
 def check_flip_index(flip_index: Sequence[int], points: dict[str, int]) -> Int64:
@@ -339,139 +362,3 @@ def record_number(index: Any, n: int, records: Records | None) -> int:
         raise IndexError(f"sample {i} of {n}")
     i = i + n if i < 0 else i
     return i if records is None else int(records[i])
-
-
-ImageTransform = Callable[..., Any]
-"""transform(image) or transform(image, generator)."""
-JointTransform = Callable[..., tuple[Any, Any]]
-"""transforms(image, target) or transforms(image, target, generator)."""
-
-TO_TENSOR = "write torch.from_numpy(image).permute(2, 0, 1) for an array (height, width, channels)"
-STREAM = 2 << 32
-"""Gives transforms other random numbers than crops and flips."""
-
-
-class Transforms:
-    """What the user does to each sample, after crop and flip.
-
-    A function that takes one argument more, or one that is called `generator`, gets a torch.Generator seeded by (seed,
-    epoch, record, visit): its results are the same for any number of threads, workers and ranks. What a function draws
-    elsewhere (torch.rand without a generator, `random`, numpy) depends on all of these.
-
-    Args:
-        transform: a function of each image.
-        target_transform: a function of each target.
-        transforms: a function of both, which returns both; instead of these two.
-
-    Raises:
-        UsageError: if `transforms` is given beside one of the others.
-    """
-
-    def __init__(
-        self,
-        transform: ImageTransform | None = None,
-        target_transform: Callable[[Any], Any] | None = None,
-        transforms: JointTransform | None = None,
-    ) -> None:
-        if transforms is not None and (transform is not None or target_transform is not None):
-            given = "transform" if transform is not None else "target_transform"
-            raise UsageError("transforms", f"cannot be combined with {given}", "do all of it in transforms")
-        for name, one in (("transform", transform), ("target_transform", target_transform), ("transforms", transforms)):
-            if one is not None and not callable(one):
-                raise UsageError(name, f"must be a function, got {one!r}")
-        self.transform, self.target_transform, self.transforms = transform, target_transform, transforms
-        self.of_images = transform is not None or transforms is not None
-        """Whether it changes images."""
-        self.of_targets = target_transform is not None or transforms is not None
-        self.random = takes_generator(transform, 1) or takes_generator(transforms, 2)
-        """Whether a function takes a generator."""
-
-    def __bool__(self) -> bool:
-        return self.of_images or self.of_targets
-
-    def __call__(self, image: torch.Tensor, target: Any, numbers: tuple[int, int, int]) -> tuple[Any, Any]:
-        """Return a transformed sample; `numbers` are seed, epoch and sample (`samplers.order.VISIT`)."""
-        more = (generator_of(*numbers),) if self.random else ()
-        if self.transforms is not None:
-            made: Any = self.transforms(image, target, *more)
-            if not isinstance(made, (tuple, list)) or len(made) != 2:
-                problem = f"must return an image and a target, got {type(made).__name__}"
-                raise UsageError("transforms", problem, "write return image, target")
-            return made[0], made[1]
-        if self.transform is not None:
-            image = self.transform(image, *more)
-        return image, target if self.target_transform is None else self.target_transform(target)
-
-    def batch(
-        self, images: Iterable[torch.Tensor], targets: Any, pack: Pack, samples: Int64, seed: tuple[int, int]
-    ) -> tuple[list[Any] | None, Any]:
-        """Return the transformed images and targets of some samples.
-
-        Args:
-            images: one for each sample.
-            targets: class ids (n,), or BatchAnnotations.
-            pack: the pack, for messages.
-            samples: their records and visits (`samplers.order.VISIT`).
-            seed: seed and epoch.
-
-        Returns:
-            A list of n images, or None if they are not changed; a list of n targets, or `targets` as they are.
-        """
-        each = targets if not self.of_targets else as_list(targets)
-        made: list[tuple[Any, Any]] = []
-        for number, (image, sample) in enumerate(zip(images, samples.tolist(), strict=True)):
-            check_ended()  # an iteration that is left waits for this thread
-            with naming(pack, sample % VISIT):
-                made.append(self(image, each[number] if self.of_targets else None, (*seed, sample)))
-                if not isinstance(made[-1][0], torch.Tensor):
-                    name = "transform" if self.transforms is None else "transforms"
-                    found = type(made[-1][0]).__name__
-                    raise UsageError(name, f"returns {found} for an image, which must be a tensor", TO_TENSOR)
-        return (
-            [image for image, _ in made] if self.of_images else None,
-            [target for _, target in made] if self.of_targets else targets,
-        )
-
-
-def as_list(targets: Any) -> list[Any]:
-    """Return targets as a list: class ids (n,), tags (n, k), or BatchAnnotations."""
-    if isinstance(targets, BatchAnnotations):
-        return targets.as_tensors().as_dicts()
-    if isinstance(targets, list):  # masks of different sizes
-        return list(map(torch.from_numpy, targets))
-    return targets.tolist() if targets.ndim == 1 else list(torch.from_numpy(targets))
-
-
-@contextmanager
-def naming(pack: Pack, record: int) -> Iterator[None]:
-    """Add the record to an error that a user's function raises."""
-    try:
-        yield
-    except Exception as error:
-        add_note(error, f"in a transform of record {pack.key(record)} of {pack.path}")
-        raise
-
-
-def takes_generator(function: Callable[..., Any] | None, before: int) -> bool:
-    """Return whether a function takes a generator after `before` other arguments.
-
-    It does if it needs one positional argument more, or if that one is called `generator`; a parameter with a default
-    and another name is something else.
-    """
-    if function is None:
-        return False
-    # a module is called as its `forward` is, and does not say so itself
-    called = function.forward if isinstance(function, torch.nn.Module) else function
-    try:
-        parameters = inspect.signature(called).parameters.values()
-    except (ValueError, TypeError):  # functions in C
-        return False
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) <= before:
-        return False
-    return positional[before].default is inspect.Parameter.empty or positional[before].name == "generator"
-
-
-def generator_of(seed: int, epoch: int, sample: int) -> torch.Generator:
-    """Return the generator of a sample."""
-    return torch.Generator("cpu").manual_seed(derive(seed ^ STREAM, epoch, sample))

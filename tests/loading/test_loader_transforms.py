@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, Resize, collate
 from packer.errors import UsageError
-from packer.loading.targets import takes_generator
+from packer.loading.user_functions import takes_generator
 from packer.samplers import ShuffleSampler
 
 
