@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from packer.errors import AnyPath, UsageError, plural
 from packer.format.pack import Pack, join_packs
+from packer.loading.affine import RandomAffine, check_affine
 from packer.loading.augmentation import Augmentation, check_chance
 from packer.loading.collate import COLLATIONS
 from packer.loading.crop import Crop
@@ -69,6 +70,7 @@ class Augment:
     flip: bool | float
     vflip: bool | float
     rotate90: bool | float
+    affine: RandomAffine | None
     flip_index: Sequence[int] | None
     min_area: float
     hide_outside: bool
@@ -272,13 +274,14 @@ def _filler(given: Arguments, pack: Pack, sampler: Sampler, views: dict[str, Cro
 
 
 def _augmentation(augment: Augment, crop: Crop | None, seed: int, view: CropView | None = None) -> Augmentation:
-    """Return a crop with the chance of each flip and turn, of a view where it has its own."""
+    """Return a crop with the chance of each flip and turn, and what moves images, of a view where it has its own."""
 
-    def chance(name: str) -> float:
+    def given(name: str) -> Any:
         own = getattr(view, name, None)
-        return check_chance(name, getattr(augment, name) if own is None else own)
+        return getattr(augment, name) if own is None else own
 
-    return Augmentation(crop, chance("flip"), seed, chance("vflip"), chance("rotate90"))
+    flip, vflip, rotate90 = (check_chance(name, given(name)) for name in ("flip", "vflip", "rotate90"))
+    return Augmentation(crop, flip, seed, vflip, rotate90, check_affine(given("affine")))
 
 
 def _floats(normalize: Normalize, filler: ImageFiller) -> Floats | None:
@@ -325,7 +328,7 @@ def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: b
         functions = {field.name: getattr(given.functions, field.name) for field in fields(given.functions)}
         options |= {name: function is not None for name, function in functions.items()}
         options |= {name: getattr(given.augment, name) is not None for name in MIXING_STATE}
-        options |= {"collate": given.form.collate in ("yolo", "padded")}
+        options |= {"collate": given.form.collate in ("yolo", "padded"), "affine": given.augment.affine is not None}
     if name := next((name for name, used in options.items() if used), None):
         what = "patches" if patches else "a BucketSampler"
         raise UsageError(name, f"cannot be combined with {what}", "leave it out")
@@ -369,6 +372,9 @@ def _with_mixture(given: Arguments) -> Arguments:
 
 def _elsewhere(reading: Reading, host: Pipeline, device: torch.device) -> BatchMaker:
     """Return what prepares the batches: the host, or the device."""
+    name = "decode" if reading.decode != "host" else "cache"
+    if (name == "decode" or reading.cache == "device") and host.filler.augmentation.affine is not None:
+        raise UsageError("affine", f"cannot be combined with {name}: only the host moves images", f"leave {name} out")
     if reading.decode != "host":
         changes = {"transform": host.transforms.transform, "transforms": host.transforms.transforms}
         excluded = {name: function is not None for name, function in changes.items()}

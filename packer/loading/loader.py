@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack
 from packer.images.opencv import quiet_opencv
+from packer.loading.affine import RandomAffine
 from packer.loading.assemble import (
     Arguments,
     Augment,
@@ -154,6 +155,8 @@ class PackedLoader:
         vflip: chance of a vertical flip, after that; True is 0.5.
         rotate90: chance of a turn by 90, 180 or 270 degrees, each as likely, after that; True is 0.75: all four
             orientations are as likely. Images must be square, or have a square crop; not with a BucketSampler.
+        affine: `RandomAffine`, after that: rotates, shifts, scales and shears images and all that is labelled in them,
+            on the host.
         flip_index: index of the mirror image of each landmark or keypoint, (1, 0, 2, 4, 3) for eyes, nose and mouth
             corners; default: that of the pack.
         min_area: drop boxes that a crop cuts to less than this area, in pixels.
@@ -228,6 +231,7 @@ class PackedLoader:
         flip: bool | float = False,
         vflip: bool | float = False,
         rotate90: bool | float = False,
+        affine: RandomAffine | None = None,
         flip_index: Sequence[int] | None = None,
         min_area: float = 1.0,
         hide_outside: bool = True,
@@ -263,7 +267,7 @@ class PackedLoader:
     ) -> None:
         refuse_unknown(PackedLoader, unknown)
         pixels = (device, mean, std, dtype, memory_format, output)
-        turns = (flip, vflip, rotate90)
+        turns = (flip, vflip, rotate90, affine)
         given = Arguments(
             data,
             batch_size,

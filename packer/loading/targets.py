@@ -185,17 +185,25 @@ class Targets(Sequence[Target]):
         if self._label_offset:
             labels = found.columns["labels"]
             found.columns["labels"] = replace(labels, values=labels.values + self._label_offset)
-        if params is not None and (maps := params.maps()) is not None:
-            found = found.moved(maps)
-            if params.flips and self._flip_index is not None:
-                found = found.mirrored(params.reflected, self._flip_index)
-        if params is not None and params.regions is not None:
-            found = found.cut(params.output, self._min_area, self._hide_outside)
+        if params is not None:
+            found = self._moved(found, params)
         if self._has_instances:
             masks = read_instances(self._pack, records, found, params)
             found.images[INSTANCES.target] = list(map(torch.from_numpy, masks))
         for part in self._parts:
             found.images[part.name] = self._values(part, records, params)
+        return found
+
+    def _moved(self, found: BatchAnnotations, params: CropParams) -> BatchAnnotations:
+        """Return annotations as they are in the images after `params`, cut by each step that may put them outside."""
+        if (maps := params.maps()) is not None:
+            found = found.moved(maps)
+            if params.flips and self._flip_index is not None:
+                found = found.mirrored(params.reflected, self._flip_index)
+        if params.regions is not None:
+            found = found.cut(params.output, self._min_area, self._hide_outside)
+        if params.affine is not None:
+            found = found.moved(params.affine).cut(params.output, self._min_area, self._hide_outside)
         return found
 
     @property
