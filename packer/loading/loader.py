@@ -267,14 +267,12 @@ class PackedLoader:
     ) -> None:
         refuse_unknown(PackedLoader, unknown)
         pixels = (device, mean, std, dtype, memory_format, output)
-        turns = (flip, vflip, rotate90, affine)
+        moves, colors = (flip, vflip, rotate90, affine), (mixup, cutmix, color_jitter, augment)
         given = Arguments(
             data,
             batch_size,
             Order(shuffle, sampler, indices, classes, seed, drop_last, pad, samples_per_epoch),
-            Augment(
-                crop, views, repeats, *turns, flip_index, min_area, hide_outside, mixup, cutmix, color_jitter, augment
-            ),
+            Augment(crop, views, repeats, *moves, flip_index, min_area, hide_outside, *colors),
             Functions(transform, target_transform, transforms),
             Form(collate, label_offset, ignored, parts, with_index, with_weights, *pixels),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),
