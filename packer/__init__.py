@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from packer.format.pack import Pack, join_packs, open_pack
     from packer.format.salvage import repair
     from packer.format.verify import verify
+    from packer.loading.affine import RandomAffine
     from packer.loading.collate import as_tv_tensors, collate, xywhr
     from packer.loading.crop import CenterCrop, CoverCrop, Letterbox, RandomResizedCrop, Resize
     from packer.loading.dataset import PackedDataset
@@ -49,6 +50,7 @@ _HOMES = {
     "PackWriter": "packer.repack.writer",
     "PackedLoader": "packer.loading.loader",
     "PackerError": "packer.errors",
+    "RandomAffine": "packer.loading.affine",
     "RandomResizedCrop": "packer.loading.crop",
     "Resize": "packer.loading.crop",
     "CropView": "packer.loading.views",
@@ -94,6 +96,7 @@ __all__ = [
     "PackedDataset",
     "PackedLoader",
     "PackerError",
+    "RandomAffine",
     "RandomResizedCrop",
     "Resize",
     "__version__",

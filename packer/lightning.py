@@ -38,7 +38,7 @@ Data = AnyPath | Pack | PackedDataset
 
 TRAINING_ONLY = {
     "shuffle", "sampler", "indices", "classes", "drop_last", "pad", "samples_per_epoch", "crop", "views", "repeats",
-    "flip", "vflip", "rotate90", "transform", "transforms", "mixup", "cutmix", "color_jitter", "augment",
+    "flip", "vflip", "rotate90", "affine", "transform", "transforms", "mixup", "cutmix", "color_jitter", "augment",
     "with_weights",
 }  # fmt: skip
 """Options of the training loader that the others do not take over."""

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from packer.errors import AnyPath
 from packer.format.pack import Pack
+from packer.loading.affine import RandomAffine
 from packer.loading.crop import Crop
 from packer.loading.dataset import Classes, PackedDataset
 from packer.loading.on_device import Decoding
@@ -42,6 +43,7 @@ class Augment:
     flip: bool | float
     vflip: bool | float
     rotate90: bool | float
+    affine: RandomAffine | None
     flip_index: Sequence[int] | None
     min_area: float
     min_visible: float

@@ -207,6 +207,9 @@ def _with_mixture(given: Arguments) -> Arguments:
 
 def _elsewhere(reading: Reading, host: Pipeline, device: torch.device) -> BatchMaker:
     """Return what prepares the batches: the host, or the device."""
+    name = "decode" if reading.decode != "host" else "cache"
+    if (name == "decode" or reading.cache == "device") and host.filler.augmentation.affine is not None:
+        raise UsageError("affine", f"cannot be combined with {name}: only the host moves images", f"leave {name} out")
     if reading.decode != "host":
         changes = {"transform": host.transforms.transform, "transforms": host.transforms.transforms}
         excluded = {name: function is not None for name, function in changes.items()}

@@ -1,4 +1,4 @@
-"""What a loader draws for each image: its crop, its flips and its turn, out of (seed, epoch, record, visit)."""
+"""What a loader draws for each image: its crop, flips, turn and affine map, out of (seed, epoch, record, visit)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from packer.loading.affine import AFFINE_STREAM, RandomAffine
 from packer.loading.crop import Crop, Regions, crop_text, with_whole_borders
 from packer.model.annotation import Int64
 from packer.samplers.order import Float64, records_in, uniform
@@ -18,8 +19,10 @@ from packer.samplers.ranks import as_number
 Flags = NDArray[np.bool_]
 """bool (n,): one for each image."""
 TURNS = ("vflip", "rotate90")
-"""What of a state is there only if it is used."""
-STATE = ("view_seed", "crop", "flip", *TURNS, "set_crop")
+"""Chances beside that of a flip."""
+UNUSED = {**dict.fromkeys(TURNS, 0.0), "affine": None}
+"""What of a state is there only if it is used, and what it is else."""
+STATE = ("view_seed", "crop", "flip", *UNUSED, "set_crop")
 """What of a loader's state is about crops and flips."""
 TURN_STREAM = 6 << 32
 """Gives vertical flips and turns other random numbers than crops and flips, which are then those without them."""
@@ -41,6 +44,8 @@ class CropParams:
     """Whether top and bottom are exchanged."""
     transposed: Flags | None = None
     """Whether rows then become columns, in a square."""
+    affine: Float64 | None = None
+    """The affine map of what there is then, (n, 2, 3), as `maps` has it."""
 
     def __getitem__(self, rows: slice) -> CropParams:
         """Return those of some of the images."""
@@ -48,7 +53,8 @@ class CropParams:
         flipped, upended, transposed = (
             None if each is None else each[rows] for each in (self.flipped, self.upended, self.transposed)
         )
-        return CropParams(regions, flipped, self.output, upended, transposed)
+        affine = None if self.affine is None else self.affine[rows]
+        return CropParams(regions, flipped, self.output, upended, transposed, affine)
 
     @property
     def flips(self) -> list[Flags]:
@@ -58,7 +64,7 @@ class CropParams:
     @property
     def is_whole(self) -> bool:
         """Whether all images stay as they are."""
-        return self.regions is None and not self.flips
+        return self.regions is None and self.affine is None and not self.flips
 
     @property
     def reflected(self) -> Flags:
@@ -67,9 +73,9 @@ class CropParams:
         return reflected
 
     def maps(self) -> Float64 | None:
-        """Return the affine map of each image, (n, 2, 3): x' = a x + b y + c, y' = d x + e y + f.
+        """Return the map of each image by crop, flips and turn, (n, 2, 3): x' = a x + b y + c, y' = d x + e y + f.
 
-        None if all are the identity.
+        None if all are the identity. `affine` is not in it: what the crop has cut off stays away.
         """
         if self.regions is None and not any(each.any() for each in self.flips):
             return None
@@ -117,18 +123,19 @@ def check_chance(name: str, given: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """The crop, the chances of a flip, a vertical one and a turn by a multiple of 90 degrees, and the seed of all."""
+    """The crop, the chances of flips and of a turn by 90 degrees, what moves images then, and the seed of all."""
 
     crop: Crop | None = None
     flip: float = 0.0
     seed: int = 0
     vflip: float = 0.0
     rotate90: float = 0.0
+    affine: RandomAffine | None = None
 
     def params(
         self, samples: Int64, epoch: int, output: tuple[int, int], sizes_of: Callable[[Int64], tuple[Float64, Float64]]
     ) -> CropParams:
-        """Return crop, flips and turn of each sample; `sizes_of` gives the widths and heights that a crop needs."""
+        """Return crop, flips, turn and map of each sample; `sizes_of` gives widths and heights, which a crop needs."""
         count = 0 if self.crop is None else self.crop.num_random
         needed = count or self.flip
         random = uniform(self.seed, epoch, samples, count + 1) if needed else np.zeros((len(samples), 1))
@@ -137,7 +144,12 @@ class Augmentation:
             sizes = sizes_of(records_in(samples))
             regions = with_whole_borders(self.crop.regions(*sizes, random[:, 1:]), sizes, output)
         params = CropParams(regions, random[:, 0] < self.flip if self.flip else None, output)
-        return self._turned(params, samples, epoch) if self.vflip or self.rotate90 else params
+        if self.vflip or self.rotate90:
+            params = self._turned(params, samples, epoch)
+        if self.affine is None:
+            return params
+        random = uniform(self.seed ^ AFFINE_STREAM, epoch, samples, self.affine.num_random)
+        return replace(params, affine=self.affine.maps(random, output))
 
     def _turned(self, params: CropParams, samples: Int64, epoch: int) -> CropParams:
         """Return crops and flips with the vertical flip and the turn of each sample after them."""
@@ -164,8 +176,10 @@ class Augmentation:
     @property
     def identity(self) -> dict[str, str | int | float | None]:
         """Return the fields for a state, which must be equal to resume it."""
-        turns = {name: float(getattr(self, name)) for name in TURNS if getattr(self, name)}
-        return {"view_seed": self.seed, "crop": crop_text(self.crop), "flip": float(self.flip), **turns}
+        used: dict[str, Any] = {name: float(getattr(self, name)) for name in TURNS if getattr(self, name)}
+        if self.affine is not None:
+            used["affine"] = repr(self.affine)
+        return {"view_seed": self.seed, "crop": crop_text(self.crop), "flip": float(self.flip), **used}
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Raise UsageError if a state has another augmentation. States of packer 0.1.0 hold only the seed."""
@@ -176,8 +190,8 @@ class Augmentation:
             raise UsageError("state", problem, "give its seed")
         if "crop" not in state and "flip" not in state:
             return
-        here, state = ({**dict.fromkeys(TURNS, 0.0), **each} for each in (here, state))
-        for name in ("crop", "flip", *TURNS):
+        here, state = ({**UNUSED, **each} for each in (here, state))
+        for name in ("crop", "flip", *UNUSED):
             if name not in state:
                 raise UsageError("state", f"has no {name}", "resume with the same settings, or start over")
             there = state[name]

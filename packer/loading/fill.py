@@ -19,6 +19,7 @@ from packer.format.mmap import Region
 from packer.format.pack import Pack
 from packer.images.decode import Decoder
 from packer.images.opencv import Interpolation
+from packer.loading.affine import check_fill, warp_rows
 from packer.loading.augmentation import Augmentation, CropParams
 from packer.loading.crop import CoverCrop, Letterbox, Regions
 from packer.loading.decoding import RowDecoder, Sizes, data_of, flip_rows, resize_parts, sizes_of
@@ -111,13 +112,13 @@ class ImageFiller:
 
     Args:
         pack: the pack.
-        augmentation: crop, flips and turn of each image.
+        augmentation: crop, flips, turn and map of each image.
         decoder: JPEG decoder.
         verify: verify the checksum of each record when this process first reads it.
 
     Raises:
         ValueError: if the images differ in shape and there is no crop.
-        UsageError: if images are to be turned that are not square.
+        UsageError: if images are to be turned that are not square, or cannot have the fill of their maps.
     """
 
     varies = False
@@ -143,6 +144,8 @@ class ImageFiller:
         if augmentation.rotate90 and height != width:
             problem = f"needs square images, but these are {width}x{height}"
             raise UsageError("rotate90", problem, f"crop a square, such as RandomResizedCrop({min(self.output)})")
+        if augmentation.affine is not None:
+            check_fill(augmentation.affine.fill, self.channels, np.iinfo(self.dtype).max)
 
     def with_augmentation(self, augmentation: Augmentation) -> ImageFiller:
         """Return a filler with other crops of the same pack."""
@@ -205,7 +208,7 @@ class ImageFiller:
         return torch.from_numpy(rows) if planar else torch.from_numpy(rows).permute(0, 3, 1, 2)
 
     def params(self, samples: Int64, epoch: int) -> CropParams:
-        """Return crop, flips and turn of each sample: they depend on (seed, epoch, record, visit) alone."""
+        """Return crop, flips, turn and map of each sample: they depend on (seed, epoch, record, visit) alone."""
         return self.augmentation.params(samples, epoch, self.output, partial(sizes_of, self.pack))
 
     def targets_of(self, targets: Any, records: Int64, params: Any, out: NDArray[Any] | None = None) -> Any:
@@ -222,13 +225,19 @@ class ImageFiller:
             self.pack.reader.check(records)
         if self.pack.manifest.encoding != "raw":
             self.row_decoder.decode(records, params, rows)
-            return
-        if params.regions is None:
-            out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
-            self._gather(self.pack.reader.places(records)[0], out)
         else:
-            self._cut(records, params.regions, rows)
-        flip_rows(rows, params)
+            if params.regions is None:
+                out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
+                self._gather(self.pack.reader.places(records)[0], out)
+            else:
+                self._cut(records, params.regions, rows)
+            flip_rows(rows, params)
+        self.warp(rows, params)
+
+    def warp(self, rows: BatchSlice, params: CropParams) -> None:
+        """Move the images in rows by their maps."""
+        if self.augmentation.affine is not None:
+            warp_rows(rows, params.affine, self.augmentation.affine.fill)
 
     @cached_property
     def row_decoder(self) -> RowDecoder:

@@ -7,6 +7,7 @@ from typing import Any
 
 from packer.errors import UsageError
 from packer.format.pack import Pack
+from packer.loading.affine import check_affine
 from packer.loading.arguments import Arguments, Augment
 from packer.loading.augmentation import Augmentation, check_chance
 from packer.loading.crop import Crop
@@ -48,13 +49,14 @@ def filler_of(given: Arguments, pack: Pack, sampler: Sampler, views: dict[str, C
 
 
 def _augmentation(augment: Augment, crop: Crop | None, seed: int, view: CropView | None = None) -> Augmentation:
-    """Return a crop with the chance of each flip and turn, of a view where it has its own."""
+    """Return a crop with the chance of each flip and turn, and what moves images, of a view where it has its own."""
 
-    def chance(name: str) -> float:
+    def given(name: str) -> Any:
         own = getattr(view, name, None)
-        return check_chance(name, getattr(augment, name) if own is None else own)
+        return getattr(augment, name) if own is None else own
 
-    return Augmentation(crop, chance("flip"), seed, chance("vflip"), chance("rotate90"))
+    flip, vflip, rotate90 = (check_chance(name, given(name)) for name in ("flip", "vflip", "rotate90"))
+    return Augmentation(crop, flip, seed, vflip, rotate90, check_affine(given("affine")))
 
 
 def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: bool) -> None:
@@ -69,7 +71,7 @@ def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: b
         functions = {field.name: getattr(given.functions, field.name) for field in fields(given.functions)}
         options |= {name: function is not None for name, function in functions.items()}
         options |= {name: getattr(given.augment, name) is not None for name in MIXING_STATE}
-        options |= {"collate": given.form.collate in ("yolo", "padded")}
+        options |= {"collate": given.form.collate in ("yolo", "padded"), "affine": given.augment.affine is not None}
     if name := next((name for name, used in options.items() if used), None):
         what = "patches" if patches else "a BucketSampler"
         raise UsageError(name, f"cannot be combined with {what}", "leave it out")

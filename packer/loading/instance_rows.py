@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from packer.format.pack import Pack
+from packer.loading.affine import warp_rows
 from packer.loading.annotations import BatchAnnotations, in_lists
 from packer.loading.augmentation import CropParams
 from packer.loading.decoding import sizes_of
@@ -21,7 +22,7 @@ def read_instances(pack: Pack, records: Int64, found: BatchAnnotations, params: 
         pack: the pack.
         records: the numbers of the images.
         found: their annotations, with the boxes that are left; the counts of the masks are taken out.
-        params: how their images are cut, flipped and turned; None: not at all.
+        params: how their images are cut, flipped, turned and moved; None: not at all.
 
     Raises:
         DamagedPack: if a mask is not one of its image.
@@ -46,6 +47,8 @@ def read_instances(pack: Pack, records: Int64, found: BatchAnnotations, params: 
     for i, (out, objects, shape, (rows, columns)) in enumerate(zip(masks, each, shapes, cuts, strict=True)):
         for mask, one in zip(out, objects, strict=False):  # an image with boxes may have no masks
             write(one, shape, rows, columns, mask if params is None else params.view_before_turns(i, mask))
+        if params is not None and params.affine is not None:
+            warp_rows(out, np.broadcast_to(params.affine[i], (len(out), 2, 3)), nearest=True)
     return masks
 
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from packer.errors import AnyPath, UsageError
 from packer.format.pack import Pack
 from packer.images.opencv import quiet_opencv
+from packer.loading.affine import RandomAffine
 from packer.loading.arguments import Arguments, Augment, Form, Functions, Order, Reading
 from packer.loading.assemble import assemble, check_same_decoder
 from packer.loading.augmentation import STATE, Augmentation
@@ -71,6 +72,8 @@ class PackedLoader:
         vflip: chance of a vertical flip, after that; True is 0.5.
         rotate90: chance of a turn by 90, 180 or 270 degrees, each as likely, after that; True is 0.75: all four
             orientations are as likely. Images must be square, or have a square crop; not with a BucketSampler.
+        affine: `RandomAffine`, after that: rotates, shifts, scales and shears images and all that is labelled in them,
+            on the host.
         flip_index: index of the mirror image of each landmark or keypoint, (1, 0, 2, 4, 3) for eyes, nose and mouth
             corners; default: that of the pack.
         min_area: drop boxes that a crop cuts to less than this area, in pixels.
@@ -146,6 +149,7 @@ class PackedLoader:
         flip: bool | float = False,
         vflip: bool | float = False,
         rotate90: bool | float = False,
+        affine: RandomAffine | None = None,
         flip_index: Sequence[int] | None = None,
         min_area: float = 1.0,
         min_visible: float = 0.0,
@@ -182,13 +186,13 @@ class PackedLoader:
     ) -> None:
         refuse_unknown(PackedLoader, unknown)
         pixels = (device, mean, std, dtype, memory_format, output)
-        turns = (flip, vflip, rotate90)
-        objects = (min_area, min_visible, hide_outside)
+        moves, objects = (flip, vflip, rotate90, affine), (min_area, min_visible, hide_outside)
+        mixed = (mixup, cutmix)
         given = Arguments(
             data,
             batch_size,
             Order(shuffle, sampler, indices, classes, seed, drop_last, pad, samples_per_epoch),
-            Augment(crop, views, repeats, *turns, flip_index, *objects, mixup, cutmix, color_jitter, augment),
+            Augment(crop, views, repeats, *moves, flip_index, *objects, *mixed, color_jitter, augment),
             Functions(transform, target_transform, transforms),
             Form(collate, label_offset, ignored, parts, with_index, with_weights, *pixels),
             Reading(threads, prefetch, decoder, decode, cache, cache_dir, cache_bytes, verify, on_error),

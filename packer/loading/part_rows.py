@@ -15,6 +15,7 @@ from packer.format.sidecars import Sidecar
 from packer.images.opencv import Interpolation
 from packer.images.parts import BY_KIND, decode_part
 from packer.images.resize import resize_map
+from packer.loading.affine import warp_row
 from packer.loading.augmentation import CropParams
 from packer.loading.decoding import flip_rows, resize_into, sizes_of
 from packer.loading.fill import Gather
@@ -54,7 +55,7 @@ class PartReader:
 
         Args:
             records: their numbers.
-            params: how their images are cut, flipped and turned; None: not at all.
+            params: how their images are cut, flipped, turned and moved; None: not at all.
             out: memory for masks, of any dtype that holds their values.
 
         Raises:
@@ -71,6 +72,8 @@ class PartReader:
     def _read(self, records: Int64, params: CropParams | None, out: NDArray[Any] | None) -> Any:
         if not self._of_pixels:
             return self._values(records)
+        if params is not None and params.affine is not None:
+            return self._moved(self._cut(records, params, None), params.affine, out)
         if params is not None and not params.is_whole:
             return self._cut(records, params, out)
         shape = self._pack.manifest.shape
@@ -180,6 +183,18 @@ class PartReader:
         columns[flipped] = columns[flipped, ::-1]
         for i, (row, mask, its_rows, its_columns) in enumerate(zip(out, whole, rows, columns, strict=True)):
             cut_mask(mask, its_rows, its_columns, params.view_before_turns(i, row), self.spec.border)
+        return out
+
+    def _moved(self, rows: NDArray[Any], maps: Float64, out: NDArray[Any] | None) -> NDArray[Any]:
+        """Return pixels moved by the maps of their images, in `out` if it is given.
+
+        Values of a map are single ones, as those of a mask are: four that are blended may be of two things, one far
+        away, or unknown. Further images are black where there is none, as they are beside a crop.
+        """
+        of_image = self.spec.kind == "image"
+        out = np.empty_like(rows) if out is None else out
+        for row, its_map, into in zip(rows, maps, out, strict=True):
+            warp_row(row, its_map, into, 0 if of_image else self.spec.border, nearest=not of_image)
         return out
 
     def _resize(self, value: Any, region: list[float], row: NDArray[Any]) -> None:

@@ -178,10 +178,8 @@ class Targets(Sequence[Target]):
             ((name, count),) = self._vectors.items()
             return _vectors(self._pack, name, count, records)
         found = self.annotations(records)
-        if params is not None and (maps := params.maps()) is not None:
-            found = self.moved(found, maps, params.reflected if params.flips else None)
-        if params is not None and params.regions is not None:
-            found = self.cut(found, params.output)
+        if params is not None:
+            found = self._placed(found, params)
         if self.has_instances:
             masks = read_instances(self._pack, records, found, params)
             found.images[INSTANCES.target] = list(map(torch.from_numpy, masks))
@@ -200,6 +198,16 @@ class Targets(Sequence[Target]):
         if self._label_offset:
             labels = found.columns["labels"]
             found.columns["labels"] = replace(labels, values=labels.values + self._label_offset)
+        return found
+
+    def _placed(self, found: BatchAnnotations, params: CropParams) -> BatchAnnotations:
+        """Return annotations as they are in the images after `params`, cut by each step that may put them outside."""
+        if (maps := params.maps()) is not None:
+            found = self.moved(found, maps, params.reflected if params.flips else None)
+        if params.regions is not None:
+            found = self.cut(found, params.output)
+        if params.affine is not None:
+            found = self.cut(found.moved(params.affine), params.output)
         return found
 
     def moved(self, found: BatchAnnotations, maps: Float64, reflected: NDArray[np.bool_] | None) -> BatchAnnotations:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.images.opencv import Interpolation
-from packer.loading.augmentation import TURNS, Augmentation, CropParams
+from packer.loading.affine import RandomAffine
+from packer.loading.augmentation import UNUSED, Augmentation, CropParams
 from packer.loading.crop import Crop, Regions, crop_text
 from packer.loading.decoding import flip_rows, in_whole_pixels, resize_parts, room_of, sizes_of
 from packer.loading.fill import Floats, ImageFiller
@@ -42,6 +43,7 @@ class CropView:
         vflip: chance of a vertical flip; True is 0.5. Default: that of the loader.
         rotate90: chance of a turn by 90, 180 or 270 degrees; True is 0.75. Default: that of the loader.
         augment: transform of torchvision for each image. Default: that of the loader.
+        affine: `RandomAffine`. Default: that of the loader; RandomAffine(0) moves nothing.
     """
 
     crop: Crop
@@ -51,6 +53,7 @@ class CropView:
     vflip: bool | float | None = None
     rotate90: bool | float | None = None
     augment: Any = None
+    affine: RandomAffine | None = None
 
 
 class Views(dict[str, Any]):
@@ -162,7 +165,7 @@ class ViewAugmentation:
         """Return the fields for a state, which must be equal to resume it."""
         views = [
             f"{name or 'repeats'}: {count} x {crop_text(one.crop)}, flip {one.flip}"
-            + "".join(f", {turn} {chance}" for turn in TURNS if (chance := getattr(one, turn)))
+            + "".join(f", {more} {used}" for more in UNUSED if (used := getattr(one, more)))
             for name, (count, one) in self.views.items()
         ]
         return {"view_seed": self.seed, "crop": "; ".join(views), "flip": 0.0}
@@ -293,6 +296,7 @@ class ViewFiller(ImageFiller):
                 halved = reduced[0] / by, reduced[1] / by
                 resize_parts(chosen, parts / by[:, None], halved, list(out), one.interpolation)
                 flip_rows(out, crops)
+                one.warp(out, crops)
 
     def _images(self, records: Int64, params: ViewParams, sizes: tuple[Float64, Float64]) -> tuple[list[Image], Int64]:
         """Return whole images, and the factor by which each is smaller: no crop needs more."""

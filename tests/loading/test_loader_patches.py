@@ -13,7 +13,7 @@ from broken_packs import broken
 from drawn_masks import pairs, write_files
 from loader_packs import alike
 
-from packer import BuildOptions, PackedLoader, RandomResizedCrop, Resize, build_pack, open_pack
+from packer import BuildOptions, PackedLoader, RandomAffine, RandomResizedCrop, Resize, build_pack, open_pack
 from packer.errors import UsageError
 from packer.samplers import BucketSampler, PatchBuckets, SequentialSampler
 
@@ -144,3 +144,5 @@ def test_what_cannot_be_meant_is_refused(pack, name):
 def test_patches_are_not_turned(pack):
     with pytest.raises(UsageError, match="rotate90: cannot be combined with patches"):
         made(pack("raw"), rotate90=True)
+    with pytest.raises(UsageError, match="affine: cannot be combined with patches"):
+        made(pack("raw"), affine=RandomAffine(10))

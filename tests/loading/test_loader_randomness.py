@@ -1,4 +1,4 @@
-"""A sample's crop, flips and turn depend on (seed, epoch, record) alone: not on threads, batches, order or ranks.
+"""A sample's crop, flips, turn and map depend on (seed, epoch, record) alone: not on threads, batches, order or ranks.
 
 A record that comes again in an epoch, of a sampler that repeats or of a padded rank, has others each time.
 """
@@ -17,7 +17,7 @@ import torch
 from loader_packs import RECORDS, alike
 from torch.utils.data import DataLoader
 
-from packer import PackedDataset, PackedLoader, RandomResizedCrop, collate, join_packs
+from packer import PackedDataset, PackedLoader, RandomAffine, RandomResizedCrop, collate, join_packs
 from packer.samplers import (
     BalancedSampler,
     BlockShuffleSampler,
@@ -29,7 +29,7 @@ from packer.samplers import (
 from packer.samplers.order import VISIT, records_in
 
 CROP = RandomResizedCrop(8)
-AUGMENT = {"crop": CROP, "flip": True, "vflip": True, "rotate90": True}
+AUGMENT = {"crop": CROP, "flip": True, "vflip": True, "rotate90": True, "affine": RandomAffine(30, (0.1, 0.1))}
 
 
 pytestmark = pytest.mark.usefixtures("blocks")
