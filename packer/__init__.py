@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from packer.loading.crop import CenterCrop, CoverCrop, Letterbox, RandomResizedCrop, Resize
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
+    from packer.loading.mosaic import Mosaic
     from packer.loading.to_device import CudaPrefetcher
     from packer.loading.views import CropView
     from packer.packing.build import BuildSummary, build, build_pack, build_packs, build_part, build_parts
@@ -45,6 +46,7 @@ _HOMES = {
     "CoverCrop": "packer.loading.crop",
     "CudaPrefetcher": "packer.loading.to_device",
     "Letterbox": "packer.loading.crop",
+    "Mosaic": "packer.loading.mosaic",
     "Pack": "packer.format.pack",
     "PackedDataset": "packer.loading.dataset",
     "PackWriter": "packer.repack.writer",
@@ -91,6 +93,7 @@ __all__ = [
     "CropView",
     "CudaPrefetcher",
     "Letterbox",
+    "Mosaic",
     "Pack",
     "PackWriter",
     "PackedDataset",

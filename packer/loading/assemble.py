@@ -19,7 +19,7 @@ from packer.loading.arguments import Arguments, Augment, Reading
 from packer.loading.collate import COLLATIONS
 from packer.loading.dataset import Classes, PackedDataset, choose_records, pack_at
 from packer.loading.fill import Floats, ImageFiller
-from packer.loading.fillers import check_crop, filler_of
+from packer.loading.fillers import check_crop, check_labels, filler_of
 from packer.loading.mixing import (
     BatchForm,
     BatchPostprocessor,
@@ -31,7 +31,6 @@ from packer.loading.mixing import (
 )
 from packer.loading.on_device import BatchMaker, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
-from packer.loading.patch_filler import PatchFiller
 from packer.loading.pipeline import Pipeline, Workload
 from packer.loading.stand_ins import Replacer
 from packer.loading.targets import TargetOptions, Targets, check_choice
@@ -99,9 +98,7 @@ def assemble(given: Arguments) -> LoaderParts:
             targets.warn_of_flips(name)
     collation = check_collate(form.collate, targets)
     check_choice("on_error", reading.on_error, ("raise", "replace"))
-    if isinstance(filler, PatchFiller) and targets.are_masks:
-        problem = "has masks alone, which PatchBuckets cannot put into one tensor"
-        raise UsageError("parts", problem, "write parts=()")
+    check_labels(filler, targets)
     replacer = Replacer(filler, targets, sampler, seed) if reading.on_error == "replace" else None
     normalize = Normalize(form.mean, form.std, form.dtype, form.memory_format or torch.channels_last)
     check_normalize(normalize, filler)

@@ -361,7 +361,7 @@ def _centred(sides: Float64, parts: Float64) -> Float64:
     return np.where(left < 0, np.ceil(left / 2), np.rint(left / 2))
 
 
-CROPS = {kind.__name__: kind for kind in (RandomResizedCrop, CenterCrop, Resize, CoverCrop, Letterbox)}
+CROPS: dict[str, Any] = {kind.__name__: kind for kind in (RandomResizedCrop, CenterCrop, Resize, CoverCrop, Letterbox)}
 
 
 def crop_text(crop: Crop | None) -> str | None:

@@ -14,7 +14,11 @@ from packer.loading.crop import Crop
 from packer.loading.dataset import check_decoder
 from packer.loading.fill import BucketFiller, ImageFiller
 from packer.loading.mixing import MIXING_STATE
+from packer.loading.mosaic import Mosaic
+from packer.loading.mosaic_filler import MosaicFiller
 from packer.loading.patch_filler import PatchFiller
+from packer.loading.stand_ins import EpochOrder
+from packer.loading.targets import Targets
 from packer.loading.views import CropView, ViewFiller
 from packer.samplers import BucketSampler, Sampler
 from packer.samplers.patches import PatchBuckets
@@ -37,15 +41,46 @@ def filler_of(given: Arguments, pack: Pack, sampler: Sampler, views: dict[str, C
     augment, decoder, verify = given.augment, check_decoder(given.reading.decoder or "auto"), given.reading.verify
     if isinstance(sampler, BucketSampler):
         _check_with_buckets(given, views, isinstance(sampler.buckets, PatchBuckets))
+    if isinstance(augment.crop, Mosaic):
+        check_on_host(given)
     if not views:
         augmentation = _augmentation(augment, check_crop(augment.crop), seed)
         if isinstance(sampler, BucketSampler):
             kind: Any = PatchFiller if isinstance(sampler.buckets, PatchBuckets) else BucketFiller
             filler: ImageFiller = kind(pack, augmentation, sampler.buckets, decoder, verify)
             return filler
-        return ImageFiller(pack, augmentation, decoder, verify)
+        return _one_crop(pack, augmentation, sampler, decoder, verify)
     each = {name: (view.count, _augmentation(augment, view.crop, seed, view)) for name, view in views.items()}
     return ViewFiller(pack, each, seed, decoder, verify)
+
+
+def _one_crop(pack: Pack, augmentation: Augmentation, sampler: Sampler, decoder: str, verify: bool) -> ImageFiller:
+    if isinstance(augmentation.crop, Mosaic):
+        return MosaicFiller(pack, augmentation, EpochOrder(sampler), decoder, verify)
+    return ImageFiller(pack, augmentation, decoder, verify)
+
+
+def with_crop(filler: ImageFiller, crop: Crop | None, sampler: Sampler) -> ImageFiller:
+    """Return what fills rows with other crops of the same images, in the order of `sampler`.
+
+    Raises:
+        UsageError: if it cannot.
+        ValueError: if there is no crop, and the images differ in size.
+    """
+    augmentation = filler.augmentation.with_crop(crop)
+    if isinstance(filler, MosaicFiller) or (isinstance(crop, Mosaic) and type(filler) is ImageFiller):
+        return _one_crop(filler.pack, augmentation, sampler, filler.decoder, filler.verify)
+    return filler.with_augmentation(augmentation)
+
+
+def check_labels(filler: ImageFiller, targets: Targets) -> None:
+    """Raise UsageError if images cannot be filled so with these labels."""
+    if isinstance(filler, PatchFiller) and targets.are_masks:
+        problem = "has masks alone, which PatchBuckets cannot put into one tensor"
+        raise UsageError("parts", problem, "write parts=()")
+    if isinstance(filler, MosaicFiller) and not (targets.has_boxes or targets.have_masks):
+        problem = "is a Mosaic, which needs boxes or masks, but the pack has labels of whole images"
+        raise UsageError("crop", problem, "write packer.RandomResizedCrop(224)")
 
 
 def _augmentation(augment: Augment, crop: Crop | None, seed: int, view: CropView | None = None) -> Augmentation:
@@ -57,6 +92,13 @@ def _augmentation(augment: Augment, crop: Crop | None, seed: int, view: CropView
 
     flip, vflip, rotate90 = (check_chance(name, given(name)) for name in ("flip", "vflip", "rotate90"))
     return Augmentation(crop, flip, seed, vflip, rotate90, check_affine(given("affine")))
+
+
+def check_on_host(given: Arguments) -> None:
+    """Raise UsageError for what is not combined with mosaics."""
+    elsewhere = {"decode": given.reading.decode != "host", "cache": given.reading.cache == "device"}
+    if name := next((name for name, used in elsewhere.items() if used), None):
+        raise UsageError(name, "cannot be combined with Mosaic, which is made on the host", "leave it out")
 
 
 def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: bool) -> None:

@@ -20,8 +20,9 @@ from packer.loading.batch_numbers import Batches, BatchNumbers, as_made
 from packer.loading.crop import Crop, crop_of, crop_text
 from packer.loading.dataset import Classes, PackedDataset
 from packer.loading.epoch_stats import Stats
-from packer.loading.fillers import check_crop
+from packer.loading.fillers import check_crop, check_labels, with_crop
 from packer.loading.mixing import MIXING_STATE
+from packer.loading.mosaic import Mosaic
 from packer.loading.on_device import Decoding
 from packer.loading.page_cache import WindowedBatches, check_cache
 from packer.loading.stand_ins import Replaced
@@ -255,8 +256,10 @@ class PackedLoader:
             UsageError: if it is not a crop, or not square where images are turned, or the loader has views.
             ValueError: if it is None and the images differ in size.
         """
-        augmentation = self._augmentation.with_crop(check_crop(crop))
-        filler = self._host.filler.with_augmentation(augmentation)
+        filler = with_crop(self._host.filler, check_crop(crop), self.sampler)
+        if isinstance(crop, Mosaic) and self._batches is not self._host:
+            raise UsageError("set_crop", "cannot be a Mosaic, which is made on the host", "make another loader")
+        check_labels(filler, self._host.targets)
         self._augmentation, self._host = filler.augmentation, self._host.with_filler(filler)
         self._batches = self._batches.with_host(self._host)
 

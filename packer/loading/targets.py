@@ -113,8 +113,9 @@ class Targets(Sequence[Target]):
         """Whether `of` returns an array: class ids, tags, values, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
         self.has_parts = bool(self.parts) or self.has_instances
-        pixels = any(part.spec.kind in OF_PIXELS for part in self.parts)
-        self.have_places = pixels or not {"label", "extras", *VECTORS}.issuperset(self._fields)
+        self.have_masks = any(part.spec.kind in OF_PIXELS for part in self.parts)
+        """Whether parts of them are pixels."""
+        self.have_places = self.have_masks or not {"label", "extras", *VECTORS}.issuperset(self._fields)
         """Whether they name places in the image: boxes, points, masks."""
         if self._label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
@@ -169,11 +170,7 @@ class Targets(Sequence[Target]):
         if self.are_labels:
             return self._pack.reader.values("label", records).astype(np.int64)
         if self.are_masks:
-            if out is None:
-                ids: NDArray[Any] = self._ids(self.parts[0].read(records, params))
-                return ids
-            self.parts[0].read(records, params, out)
-            return out
+            return self.as_masks(self.parts[0].read(records, params, out), out)
         if self.is_array:
             ((name, count),) = self._vectors.items()
             return _vectors(self._pack, name, count, records)
@@ -217,9 +214,19 @@ class Targets(Sequence[Target]):
             return found
         return found.mirrored(reflected, self._flip_index)
 
-    def cut(self, found: BatchAnnotations, output: tuple[int, int]) -> BatchAnnotations:
-        """Return what is left of annotations in images of (height, width)."""
-        return found.cut(output, self._min_area, self._hide_outside, self._min_visible)
+    def cut(self, found: BatchAnnotations, output: tuple[int, int], dropping: bool = True) -> BatchAnnotations:
+        """Return what is left of annotations in images of (height, width), `dropping` boxes that are too small."""
+        min_area, min_visible = (self._min_area, self._min_visible) if dropping else (0.0, 0.0)
+        return found.cut(output, min_area, self._hide_outside, min_visible)
+
+    def as_masks(self, found: Any, out: NDArray[Any] | None) -> NDArray[Any]:
+        """Return masks that are all that there is as losses take them: in `out` if it is given."""
+        if out is None:
+            ids: NDArray[Any] = self._ids(found)
+            return ids
+        if found is not out:
+            out[:] = found
+        return out
 
     @property
     def mask_dtype(self) -> Any:
