@@ -48,8 +48,9 @@ class Augment:
     min_area: float
     min_visible: float
     hide_outside: bool
-    mixup: float | None
+    mixup: float | Sequence[float] | None
     cutmix: float | None
+    copy_paste: float
     color_jitter: Sequence[float] | None
     augment: Any
 

@@ -19,7 +19,7 @@ from packer.loading.arguments import Arguments, Augment, Reading
 from packer.loading.collate import COLLATIONS
 from packer.loading.dataset import Classes, PackedDataset, choose_records, pack_at
 from packer.loading.fill import Floats, ImageFiller
-from packer.loading.fillers import check_crop, check_labels, filler_of
+from packer.loading.fillers import check_crop, check_labels, filler_of, paired
 from packer.loading.mixing import (
     BatchForm,
     BatchPostprocessor,
@@ -31,6 +31,7 @@ from packer.loading.mixing import (
 )
 from packer.loading.on_device import BatchMaker, DeviceCache, batches_of
 from packer.loading.page_cache import RamCache
+from packer.loading.pair_filler import PairFiller
 from packer.loading.pipeline import Pipeline, Workload
 from packer.loading.stand_ins import Replacer
 from packer.loading.targets import TargetOptions, Targets, check_choice
@@ -99,10 +100,13 @@ def assemble(given: Arguments) -> LoaderParts:
     collation = check_collate(form.collate, targets)
     check_choice("on_error", reading.on_error, ("raise", "replace"))
     check_labels(filler, targets)
+    filler = paired(filler, augment, targets, sampler, seed)
     replacer = Replacer(filler, targets, sampler, seed) if reading.on_error == "replace" else None
     normalize = Normalize(form.mean, form.std, form.dtype, form.memory_format or torch.channels_last)
     check_normalize(normalize, filler)
-    mixing = Mixing(augment.mixup, augment.cutmix, augment.color_jitter, len(pack.classes), seed)
+    pairing = filler.pairing if isinstance(filler, PairFiller) else None
+    alpha: Any = None if isinstance(augment.mixup, tuple | list) else augment.mixup
+    mixing = Mixing(alpha, augment.cutmix, augment.color_jitter, len(pack.classes), seed)
     augments = view_transforms(views, augment.augment, augment.color_jitter, seed)
     floats_made = check_augments(augments, normalize, filler, targets, functions)
     check_mixing(mixing, normalize, filler, targets, functions, floats_made)
@@ -130,7 +134,7 @@ def assemble(given: Arguments) -> LoaderParts:
         ram=RamCache(pack) if reading.cache == "ram" else None,
         device=device,
         transfer=Transfer(device, reading.prefetch, Normalize() if jittered or floats else normalize),
-        hand_over=BatchPostprocessor(mixing, normalize, formed, jitters, augments),
+        hand_over=BatchPostprocessor(mixing, normalize, formed, jitters, augments, pairing),
     )
 
 

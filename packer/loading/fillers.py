@@ -16,6 +16,7 @@ from packer.loading.fill import BucketFiller, ImageFiller
 from packer.loading.mixing import MIXING_STATE
 from packer.loading.mosaic import Mosaic
 from packer.loading.mosaic_filler import MosaicFiller
+from packer.loading.pair_filler import PairFiller, check_pairing
 from packer.loading.patch_filler import PatchFiller
 from packer.loading.stand_ins import EpochOrder
 from packer.loading.targets import Targets
@@ -41,8 +42,9 @@ def filler_of(given: Arguments, pack: Pack, sampler: Sampler, views: dict[str, C
     augment, decoder, verify = given.augment, check_decoder(given.reading.decoder or "auto"), given.reading.verify
     if isinstance(sampler, BucketSampler):
         _check_with_buckets(given, views, isinstance(sampler.buckets, PatchBuckets))
-    if isinstance(augment.crop, Mosaic):
-        check_on_host(given)
+    for name, used in (("Mosaic", isinstance(augment.crop, Mosaic)), *_paired(augment).items()):
+        if used:
+            _check_on_host(given, name, views, isinstance(sampler, BucketSampler))
     if not views:
         augmentation = _augmentation(augment, check_crop(augment.crop), seed)
         if isinstance(sampler, BucketSampler):
@@ -67,6 +69,8 @@ def with_crop(filler: ImageFiller, crop: Crop | None, sampler: Sampler) -> Image
         UsageError: if it cannot.
         ValueError: if there is no crop, and the images differ in size.
     """
+    if isinstance(filler, PairFiller):
+        return filler.with_one(with_crop(filler.one, crop, sampler))
     augmentation = filler.augmentation.with_crop(crop)
     if isinstance(filler, MosaicFiller) or (isinstance(crop, Mosaic) and type(filler) is ImageFiller):
         return _one_crop(filler.pack, augmentation, sampler, filler.decoder, filler.verify)
@@ -78,7 +82,8 @@ def check_labels(filler: ImageFiller, targets: Targets) -> None:
     if isinstance(filler, PatchFiller) and targets.are_masks:
         problem = "has masks alone, which PatchBuckets cannot put into one tensor"
         raise UsageError("parts", problem, "write parts=()")
-    if isinstance(filler, MosaicFiller) and not (targets.has_boxes or targets.have_masks):
+    filler = filler.one if isinstance(filler, PairFiller) else filler
+    if isinstance(filler, MosaicFiller) and not (targets.has_boxes or targets.of_pixels):
         problem = "is a Mosaic, which needs boxes or masks, but the pack has labels of whole images"
         raise UsageError("crop", problem, "write packer.RandomResizedCrop(224)")
 
@@ -94,11 +99,32 @@ def _augmentation(augment: Augment, crop: Crop | None, seed: int, view: CropView
     return Augmentation(crop, flip, seed, vflip, rotate90, check_affine(given("affine")))
 
 
-def check_on_host(given: Arguments) -> None:
-    """Raise UsageError for what is not combined with mosaics."""
-    elsewhere = {"decode": given.reading.decode != "host", "cache": given.reading.cache == "device"}
-    if name := next((name for name, used in elsewhere.items() if used), None):
-        raise UsageError(name, "cannot be combined with Mosaic, which is made on the host", "leave it out")
+def _paired(augment: Augment) -> dict[str, bool]:
+    """Return by name what makes one image of two, and whether it is used."""
+    return {"mixup": isinstance(augment.mixup, tuple | list), "copy_paste": augment.copy_paste != 0}
+
+
+def _check_on_host(given: Arguments, name: str, views: dict[str, CropView], buckets: bool) -> None:
+    """Raise UsageError for what is not combined with images made of several."""
+    options = {
+        "views" if given.augment.views else "repeats": bool(views),
+        "sampler": buckets,
+        "decode": given.reading.decode != "host",
+        "cache": given.reading.cache == "device",
+    }
+    if option := next((option for option, used in options.items() if used), None):
+        raise UsageError(option, f"cannot be combined with {name}, which makes one image of several", "leave it out")
+
+
+def paired(filler: ImageFiller, augment: Augment, targets: Targets, sampler: Sampler, seed: int) -> ImageFiller:
+    """Return what fills rows with pairs of images, if there are to be any, else `filler`.
+
+    Raises:
+        UsageError: if there cannot be.
+    """
+    mixup = augment.mixup if isinstance(augment.mixup, tuple | list) else None
+    pairing = check_pairing(mixup, augment.copy_paste, targets)
+    return filler if pairing is None else PairFiller(filler, pairing, targets, EpochOrder(sampler), seed)
 
 
 def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: bool) -> None:

@@ -85,8 +85,11 @@ class PackedLoader:
             torch.Generator seeded as crops are; numbers drawn elsewhere are not reproducible.
         target_transform: called with each target in the threads.
         transforms: instead of these two: ``transforms(image, target)``, or with a generator; returns both.
-        mixup: alpha of torchvision's MixUp, for class labels: targets become float32 (n, classes).
+        mixup: alpha of torchvision's MixUp, for class labels: targets become float32 (n, classes). For boxes (alpha,
+            chance), such as (32.0, 0.15): an image is blended with another of the epoch, and gets its objects, too.
         cutmix: alpha of torchvision's CutMix; with both, each batch gets one of them.
+        copy_paste: chance that an image gets objects of another of the epoch, which must have polygons or masks: each
+            by a chance of one half, unless it covers 0.3 or more of a box.
         color_jitter: brightness, contrast, saturation and hue of torchvision's ColorJitter, the same for a whole batch.
         augment: transform of torchvision.transforms.v2, as ``v2.Compose([v2.RandAugment(), v2.RandomErasing(0.25)])``,
             for each image by itself, on the device, before it is normalized. Its random numbers depend on (seed, epoch,
@@ -158,8 +161,9 @@ class PackedLoader:
         transform: ImageTransform | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         transforms: JointTransform | None = None,
-        mixup: float | None = None,
+        mixup: float | Sequence[float] | None = None,
         cutmix: float | None = None,
+        copy_paste: float = 0.0,
         color_jitter: Sequence[float] | None = None,
         augment: Any = None,
         collate: str = "list",
@@ -188,7 +192,7 @@ class PackedLoader:
         refuse_unknown(PackedLoader, unknown)
         pixels = (device, mean, std, dtype, memory_format, output)
         moves, objects = (flip, vflip, rotate90, affine), (min_area, min_visible, hide_outside)
-        mixed = (mixup, cutmix)
+        mixed = (mixup, cutmix, copy_paste)
         given = Arguments(
             data,
             batch_size,
@@ -204,9 +208,7 @@ class PackedLoader:
         self._augmentation = self._first = made.host.filler.augmentation
         self._host, self._batches, self._ram = made.host, made.batches, made.ram
         self._transfer, self._hand_over = made.transfer, made.hand_over
-        self._settings = {**given.flat(), "data": data if isinstance(data, PackedDataset) else self.pack}
-        self._settings.update(sampler=self.sampler, shuffle=False, indices=None, classes=None, drop_last=False)
-        self._settings.update(pad=True, samples_per_epoch=None, cache_dir=None, cache_bytes=None)
+        self._settings = _settings_of(given, self.pack, self.sampler)
         self._begun: tuple[Iteration, int, Augmentation] | None = None
         """The iteration started last, its samples per batch of all ranks, and its augmentation."""
         self._steps: Steps | int = 0
@@ -407,6 +409,14 @@ class PackedLoader:
         """Return times and counts of the current or last epoch (`Stats.summary`), and `decoder`: what decodes JPEGs."""
         decoder = self._batches.decoded_by
         return {**self._stats.summary(), **({"decoder": decoder} if decoder else {})}
+
+
+def _settings_of(given: Arguments, pack: Pack, sampler: Sampler) -> dict[str, Any]:
+    """Return the arguments of a copy, whose order is in the sampler."""
+    data = given.data if isinstance(given.data, PackedDataset) else pack
+    own = {"shuffle": False, "indices": None, "classes": None, "drop_last": False, "pad": True}
+    nothing = dict.fromkeys(("samples_per_epoch", "cache_dir", "cache_bytes"))
+    return {**given.flat(), **own, **nothing, "data": data, "sampler": sampler}
 
 
 def _rebuild_loader(settings: dict[str, Any], crop: Crop | None, at: tuple[int, int, int], steps: int) -> PackedLoader:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from packer.errors import NotInstalled, UsageError
 from packer.loading.annotations import BatchAnnotations
 from packer.loading.fill import ImageFiller
+from packer.loading.pair_filler import Pairing
 from packer.loading.patch_filler import Patches
 from packer.loading.pipeline import LoadedBatch
 from packer.loading.seeded_transform import SeededTransform, check_images, seeded_torch, torchvision_v2
@@ -28,7 +29,7 @@ from packer.samplers import Sampler, WeightedSampler
 from packer.samplers.order import derive, records_in
 from packer.samplers.ranks import as_number
 
-MIXING_STATE = ("mixup", "cutmix", "color_jitter", "augment")
+MIXING_STATE = ("mixup", "cutmix", "copy_paste", "color_jitter", "augment")
 """What of a loader's state is about mixing."""
 AS_FLOATS = "returns floats, which mean, std and dtype would normalize as bytes"
 FLOATS = "leave these out, or ToDtype out of augment"
@@ -191,12 +192,14 @@ class BatchPostprocessor:
         form: what the batch becomes.
         jitters: what changes the colors of each view, by name; {}: `mixing` does, or nothing.
         augments: transforms of each image, by view; "" without views.
+        pairing: how often two images became one on the host; None: never.
     """
 
     def __init__(
         self, mixing: Mixing, normalize: Normalize, form: BatchForm, jitters: Mapping[str, Mixing],
-        augments: Mapping[str, SeededTransform],
+        augments: Mapping[str, SeededTransform], pairing: Pairing | None = None,
     ) -> None:  # fmt: skip
+        self._pairing = pairing
         self._mixing, self._jitters, self._augments = mixing, jitters, augments
         self._normalize = normalize
         self._form = form
@@ -208,7 +211,8 @@ class BatchPostprocessor:
         colors = {name: one.identity["color_jitter"] for name, one in self._jitters.items() if one.jitters}
         views = {name: str(one) for name, one in self._augments.items()}
         augments = {"augment": views.get("", views)} if views else {}
-        return {**self._mixing.identity, **({"color_jitter": colors} if colors else {}), **augments}
+        pairs = {} if self._pairing is None else self._pairing.identity
+        return {**self._mixing.identity, **pairs, **({"color_jitter": colors} if colors else {}), **augments}
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Raise UsageError if the batches of a state were mixed, or changed in color, in another way."""
@@ -314,7 +318,8 @@ def check_mixing(
         return
     name = mixing.mixes[0]
     if not targets.are_labels:
-        raise UsageError(name, "needs class labels of images, but the pack has other labels", "leave it out")
+        step = f"write {name}=(32.0, 0.15)" if name == "mixup" and targets.has_boxes else "leave it out"
+        raise UsageError(name, "needs class labels of images, but the pack has other labels", step)
     if functions.of_targets:
         raise UsageError(name, "needs the pack's own class labels", "leave out target_transform")
     fractions = normalize.mean is not None or (normalize.dtype is not None and normalize.dtype.is_floating_point)

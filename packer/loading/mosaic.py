@@ -34,8 +34,7 @@ class Mosaic:
     The image of the record and others of the same epoch, drawn at random, are resized to a long side of `size` and put
     around a random point of a canvas of twice that side. A batch has the middle of the canvas. With
     ``affine=RandomAffine(0, translate=(0.1, 0.1), scale=(0.5, 1.5))``, canvases are moved and scaled first, then cut.
-    Boxes, polygons, keypoints and masks of all images move along. What belongs to a whole image (its label, tags,
-    landmarks, extras) is that of the record.
+    Objects and masks of all images move along. What belongs to a whole image, such as its label, is that of the record.
 
     Args:
         size: side of the output, in pixels.
@@ -109,7 +108,7 @@ class Mosaic:
             return self._around_the_first(resized)
         span = 2 * self.size + 2 * self.low  # of the middle of the canvas
         points: Int64 = np.floor(random * span).astype(np.int64)[:, None]
-        before = np.array([(1, 1), (0, 1), (1, 0), (0, 0)], np.int64)  # above the point on the left and right, then below
+        before = np.array([(1, 1), (0, 1), (1, 0), (0, 0)], np.int64)  # above the point, then below it
         corners: Int64 = points - before * resized
         return corners
 

@@ -118,7 +118,7 @@ class MosaicFiller(ImageFiller):
         self, base: CropParams, rows: Int64, records: Int64, sizes: Float64, on_canvas: Float64, limits: Float64
     ) -> MosaicParams:
         """Return the parameters of rows whose images are at these places of their canvas."""
-        count, canvas = int(rows[-1]) + 1, self._canvas
+        count, canvas = int(rows.max(initial=-1)) + 1, self._canvas
         turns = replace(base, affine=None)
         identity = np.broadcast_to(upright_maps(np.ones((1, 2)), np.zeros((1, 2))), (count, 2, 3))
         turned = turns.maps() if turns.flips else None

@@ -112,10 +112,10 @@ class Targets(Sequence[Target]):
         self.is_array = self.are_labels or are_vectors or self.are_masks
         """Whether `of` returns an array: class ids, tags, values, or masks."""
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
+        self.has_outlines = self.has_instances or "polygons" in self._fields
+        """Whether it is known which pixels objects have."""
         self.has_parts = bool(self.parts) or self.has_instances
-        self.have_masks = any(part.spec.kind in OF_PIXELS for part in self.parts)
-        """Whether parts of them are pixels."""
-        self.have_places = self.have_masks or not {"label", "extras", *VECTORS}.issuperset(self._fields)
+        self.have_places = bool(self.of_pixels) or not {"label", "extras", *VECTORS}.issuperset(self._fields)
         """Whether they name places in the image: boxes, points, masks."""
         if self._label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
@@ -227,6 +227,11 @@ class Targets(Sequence[Target]):
         if found is not out:
             out[:] = found
         return out
+
+    @property
+    def of_pixels(self) -> list[str]:
+        """The names of parts that are pixels of the image."""
+        return [part.name for part in self.parts if part.spec.kind in OF_PIXELS]
 
     @property
     def mask_dtype(self) -> Any:
