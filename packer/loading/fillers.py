@@ -122,8 +122,7 @@ def paired(filler: ImageFiller, augment: Augment, targets: Targets, sampler: Sam
     Raises:
         UsageError: if there cannot be.
     """
-    mixup = augment.mixup if isinstance(augment.mixup, tuple | list) else None
-    pairing = check_pairing(mixup, augment.copy_paste, targets)
+    pairing = check_pairing(augment.mixup, augment.copy_paste, targets)
     return filler if pairing is None else PairFiller(filler, pairing, targets, EpochOrder(sampler), seed)
 
 

@@ -318,8 +318,7 @@ def check_mixing(
         return
     name = mixing.mixes[0]
     if not targets.are_labels:
-        step = f"write {name}=(32.0, 0.15)" if name == "mixup" and targets.has_boxes else "leave it out"
-        raise UsageError(name, "needs class labels of images, but the pack has other labels", step)
+        raise UsageError(name, "needs class labels of images, but the pack has other labels", "leave it out")
     if functions.of_targets:
         raise UsageError(name, "needs the pack's own class labels", "leave out target_transform")
     fractions = normalize.mean is not None or (normalize.dtype is not None and normalize.dtype.is_floating_point)

@@ -78,6 +78,9 @@ def check_pairing(mixup: Any, copy_paste: Any, targets: Targets) -> Pairing | No
             raise UsageError("mixup", problem, "write mixup=(32.0, 0.15), or leave it out")
         if not targets.has_boxes:
             raise UsageError("mixup", "is (alpha, chance), but the pack has no boxes", "write alpha alone: mixup=0.2")
+    elif mixup is not None and targets.has_boxes:
+        problem = f"is {mixup!r}, but the pack has boxes, which need alpha and a chance"
+        raise UsageError("mixup", problem, "write mixup=(32.0, 0.15)")
     if chance and not (targets.has_boxes and targets.has_outlines):
         problem = "needs boxes with polygons or masks, but the pack has none"
         raise UsageError("copy_paste", problem, "leave it out")
@@ -277,7 +280,7 @@ def outlines_of(annotations: BatchAnnotations, output: tuple[int, int]) -> NDArr
     column = annotations.columns["polygons"]
     assert column.sizes is not None
     drawn = np.zeros((len(column.sizes), *output), np.uint8)
-    for mask, corners in zip(drawn, np.split(column.values, np.cumsum(column.sizes)[:-1]), strict=True):
+    for mask, corners in zip(drawn, np.split(column.values, np.cumsum(column.sizes)), strict=False):
         if len(corners):  # corners are at the edges of pixels, OpenCV's at their centers
             fixed = np.rint((corners[:, :2] - 0.5) * (1 << _SHIFT)).astype(np.int32)
             cv2.fillPoly(mask, [fixed], 1, cv2.LINE_8, _SHIFT)

@@ -78,9 +78,11 @@ def fresh(path: Path) -> list[tuple[torch.Tensor, Any]]:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two batches, or parts of them, are equal in type, nesting and numbers."""
+    """Whether two batches, or parts of them, are equal in type, nesting and numbers; NaN is equal to NaN."""
     if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+        if not isinstance(b, torch.Tensor) or a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return torch.equal(a, b) or (a.is_floating_point() and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True))
     if isinstance(a, dict):
         return isinstance(b, dict) and a.keys() == b.keys() and all(alike(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
