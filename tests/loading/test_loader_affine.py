@@ -266,6 +266,8 @@ def test_maps_are_about_the_center():
     assert np.allclose(moved([(20, 10), (20, 15), (25, 10)], leaning[0]), [(20, 10), (15, 15), (25, 10)])
     down = RandomAffine(0, shear=(0, 0, 45, 45)).maps(half, (20, 40))
     assert np.allclose(moved([(20, 10), (20, 15), (25, 10)], down[0]), [(20, 10), (20, 15), (25, 5)])
+    first_across = RandomAffine(0, shear=(45, 45, 45, 45)).maps(half, (20, 40))
+    assert np.allclose(moved([(20, 15), (25, 10)], first_across[0]), [(15, 20), (25, 5)])
     shifted = RandomAffine(0, (0.1, 0.5)).maps(np.full((1, 6), 0.999), (20, 40))
     assert np.allclose(shifted, [[[1, 0, 4], [0, 1, 10]]])
 
