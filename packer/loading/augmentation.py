@@ -41,6 +41,8 @@ class CropParams:
     """Whether top and bottom are exchanged."""
     transposed: Flags | None = None
     """Whether rows then become columns, in a square."""
+    border: int = 0
+    """The value of pixels outside the image."""
 
     def __getitem__(self, rows: slice) -> CropParams:
         """Return those of some of the images."""
@@ -48,7 +50,7 @@ class CropParams:
         flipped, upended, transposed = (
             None if each is None else each[rows] for each in (self.flipped, self.upended, self.transposed)
         )
-        return CropParams(regions, flipped, self.output, upended, transposed)
+        return CropParams(regions, flipped, self.output, upended, transposed, self.border)
 
     @property
     def flips(self) -> list[Flags]:
@@ -136,7 +138,8 @@ class Augmentation:
         if self.crop is not None:
             sizes = sizes_of(records_in(samples))
             regions = with_whole_borders(self.crop.regions(*sizes, random[:, 1:]), sizes, output)
-        params = CropParams(regions, random[:, 0] < self.flip if self.flip else None, output)
+        flipped = random[:, 0] < self.flip if self.flip else None
+        params = CropParams(regions, flipped, output, border=self.border)
         return self._turned(params, samples, epoch) if self.vflip or self.rotate90 else params
 
     def _turned(self, params: CropParams, samples: Int64, epoch: int) -> CropParams:
@@ -156,6 +159,11 @@ class Augmentation:
             upended=upended ^ (quarters >= 2),
             transposed=quarters % 2 == 1,
         )
+
+    @property
+    def border(self) -> int:
+        """The value of pixels outside the image."""
+        return getattr(self.crop, "fill", 0)  # a user's crop may have none
 
     def with_crop(self, crop: Crop | None) -> Augmentation:
         """Return one with another crop."""

@@ -290,7 +290,7 @@ class ViewFiller(ImageFiller):
                 chosen = [_halved(*each) for each in zip(pyramids, halvings.tolist(), strict=True)]
                 by = 1 << halvings
                 halved = reduced[0] / by, reduced[1] / by
-                resize_parts(chosen, parts / by[:, None], halved, list(out), one.interpolation)
+                resize_parts(chosen, parts / by[:, None], halved, list(out), one.interpolation, crops.border)
                 flip_rows(out, crops)
 
     def _images(self, records: Int64, params: ViewParams, sizes: tuple[Float64, Float64]) -> tuple[list[Image], Int64]:
