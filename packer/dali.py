@@ -170,7 +170,12 @@ class _DaliBatches:
                 )  # fmt: skip
             if self._anywhere:
                 images = fn.slice(
-                    images, start=parts[2], shape=filler.output[::-1], axis_names="WH", out_of_bounds_policy="pad"
+                    images,
+                    start=parts[2],
+                    shape=filler.output[::-1],
+                    axis_names="WH",
+                    out_of_bounds_policy="pad",
+                    fill_values=filler.augmentation.border,
                 )
             pipe.set_outputs(self._normalized(images, mirror))
         pipe.build()

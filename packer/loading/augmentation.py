@@ -46,6 +46,8 @@ class CropParams:
     """Whether rows then become columns, in a square."""
     affine: Float64 | None = None
     """The affine map of what there is then, (n, 2, 3), as `maps` has it."""
+    border: int = 0
+    """The value of pixels outside the image."""
 
     def __getitem__(self, rows: slice) -> CropParams:
         """Return those of some of the images."""
@@ -54,7 +56,7 @@ class CropParams:
             None if each is None else each[rows] for each in (self.flipped, self.upended, self.transposed)
         )
         affine = None if self.affine is None else self.affine[rows]
-        return CropParams(regions, flipped, self.output, upended, transposed, affine)
+        return CropParams(regions, flipped, self.output, upended, transposed, affine, self.border)
 
     @property
     def flips(self) -> list[Flags]:
@@ -143,7 +145,8 @@ class Augmentation:
         if self.crop is not None:
             sizes = sizes_of(records_in(samples))
             regions = with_whole_borders(self.crop.regions(*sizes, random[:, 1:]), sizes, output)
-        params = CropParams(regions, random[:, 0] < self.flip if self.flip else None, output)
+        flipped = random[:, 0] < self.flip if self.flip else None
+        params = CropParams(regions, flipped, output, border=self.border)
         if self.vflip or self.rotate90:
             params = self._turned(params, samples, epoch)
         if self.affine is None:
@@ -168,6 +171,11 @@ class Augmentation:
             upended=upended ^ (quarters >= 2),
             transposed=quarters % 2 == 1,
         )
+
+    @property
+    def border(self) -> int:
+        """The value of pixels outside the image."""
+        return getattr(self.crop, "fill", 0)  # a user's crop may have none
 
     def with_crop(self, crop: Crop | None) -> Augmentation:
         """Return one with another crop."""

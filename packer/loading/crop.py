@@ -20,8 +20,8 @@ from packer.images.opencv import INTERPOLATIONS, Interpolation
 from packer.samplers.order import Float64
 
 Regions = NDArray[np.float64]
-"""float64 (n, 4): x, y, width, height in pixels of each source image. What is outside the image becomes a black border,
-into which nothing of the image blends: see `with_whole_borders`."""
+"""float64 (n, 4): x, y, width, height in pixels of each source image. What is outside the image becomes a border, into
+which nothing of the image blends: see `with_whole_borders`."""
 
 _TRIES = 10
 _NUDGE = 1 / 1024
@@ -29,7 +29,10 @@ _NUDGE = 1 / 1024
 
 
 class Crop(Protocol):
-    """A crop or resize to one size; may have an attribute `interpolation`, "area" by default."""
+    """A crop or resize to one size.
+
+    It may have the attributes `interpolation`, "area" by default, and `fill`, the value of borders, 0 by default.
+    """
 
     num_random: int
     """Random numbers that each image needs."""
@@ -272,13 +275,15 @@ class CoverCrop:
 
 @dataclass(frozen=True)
 class Letterbox:
-    """The whole image, resized to fit into `size`, centered on black.
+    """The whole image, resized to fit into `size`, centered between borders.
 
     Sizes and borders are those of Ultralytics' LetterBox, and of a build with the fit pad.
 
     Args:
         size: a side or (height, width), in pixels; None: the shape of each batch of a `BucketSampler`.
         interpolation: as for `RandomResizedCrop`.
+        fill: the value of the border, 0 (black) to 255, or to 65535 for 16-bit images; Ultralytics' is 114. In masks
+            it is the value that a loss ignores, or 0.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -286,6 +291,7 @@ class Letterbox:
 
     size: int | tuple[int, int] | None = None
     interpolation: Interpolation = "area"
+    fill: int = 0
 
     num_random = 0
 
@@ -293,6 +299,14 @@ class Letterbox:
         if self.size is not None:
             _set_size(self)
         _check_interpolation(self.interpolation)
+        if isinstance(self.fill, bool) or not hasattr(self.fill, "__index__") or not 0 <= self.fill < 1 << 16:
+            raise ValueError(f"fill must be a whole number from 0 to 255, or to 65535 for 16 bits, got {self.fill!r}")
+        object.__setattr__(self, "fill", operator.index(self.fill))
+
+    def __repr__(self) -> str:
+        # a border of 0 is not named: the text is that of states from before there were others
+        fill = f", fill={self.fill}" if self.fill else ""
+        return f"Letterbox(size={self.size!r}, interpolation={self.interpolation!r}{fill})"
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
         """Return `size` as (height, width), for any `shape`."""

@@ -55,8 +55,9 @@ def in_whole_pixels(parts: Regions, sizes: Sizes) -> NDArray[np.bool_]:
 
 
 def resize_parts(
-    images: Iterable[Image], parts: Regions, sizes: Sizes, rows: Sequence[Image], interpolation: Interpolation
-) -> None:
+    images: Iterable[Image], parts: Regions, sizes: Sizes, rows: Sequence[Image], interpolation: Interpolation,
+    border: int,
+) -> None:  # fmt: skip
     """Resize a part of each image, in pixels of that image, into its row; `sizes` are those of the images."""
     height, width = rows[0].shape[:2]
     flags = one_call(parts[:, 2] / width, parts[:, 3] / height, interpolation)
@@ -71,14 +72,14 @@ def resize_parts(
         if flag >= 0:
             cv2.resize(image[top:bottom, left:right], (width, height), row, 0, 0, flag)
         else:
-            resize_into(image, part.tolist(), row, interpolation, side)
+            resize_into(image, part.tolist(), row, interpolation, side, border)
 
 
 def resize_into(
     image: Image, part: list[float], row: Image, interpolation: Interpolation = "area",
-    sides: Sequence[float] | None = None,
+    sides: Sequence[float] | None = None, border: int = 0,
 ) -> None:  # fmt: skip
-    """Resize the part (x, y, width, height) of an image into `row`; outside the image it is black.
+    """Resize the part (x, y, width, height) of an image into `row`.
 
     The image is resized alone, into whole pixels of the row: nothing blends into a border.
 
@@ -88,13 +89,14 @@ def resize_into(
         row: receives the pixels.
         interpolation: the filter.
         sides: the exact (width, height) of an image that was decoded smaller, which rounds them up.
+        border: the value of pixels outside the image.
     """
     width, height = sides or image.shape[1::-1]
     x, y, across, down = part
     if x >= 0 and y >= 0 and x + across <= width and y + down <= height:
         resample(image, row.shape[1::-1], interpolation, (x, y, across, down), out=row)
         return
-    row[:] = 0
+    row[:] = border
     left, right, x, across = _inside(x, across, width, row.shape[1])
     top, bottom, y, down = _inside(y, down, height, row.shape[0])
     if left < right and top < bottom:
@@ -166,14 +168,14 @@ class RowDecoder:
         plain, regions = self._plain(records), params.regions
         done = self._decode_natively(records, np.flatnonzero(plain), params, rows)
         for i in np.flatnonzero(~plain).tolist():
-            self._decode_any(int(records[i]), None if regions is None else regions[i].tolist(), rows[i])
+            self._decode_any(int(records[i]), None if regions is None else regions[i].tolist(), rows[i], params.border)
         places = np.flatnonzero(plain & ~done)
         if len(places):
             its_rows = list(rows) if len(places) == len(rows) else [rows[i] for i in places.tolist()]
             if regions is None:
                 self._decode_whole(records[places], its_rows)
             else:
-                self._decode_parts(records[places], regions[places], its_rows)
+                self._decode_parts(records[places], regions[places], its_rows, params.border)
         flip_rows(rows, params, done)
         if self._sound is not None:
             self._sound.set(records)
@@ -268,13 +270,13 @@ class RowDecoder:
             raise self.pack.reader.damage_error(record, f"cannot be decoded: {error.problem}") from None
         return image
 
-    def _decode_parts(self, records: Int64, regions: Regions, rows: list[Image]) -> None:
+    def _decode_parts(self, records: Int64, regions: Regions, rows: list[Image], border: int) -> None:
         """Decode plain JPEGs at 1/1 to 1/8, and resize parts of them into their rows."""
         widths, heights = sizes_of(self.pack, records)
         factors = factors_of(room_of(regions, rows[0].shape[:2], self._interpolation), (widths, heights))
         sizes_then = widths / factors, heights / factors
         images = self._reduced(records, factors)
-        resize_parts(images, regions / factors[:, None], sizes_then, rows, self._interpolation)
+        resize_parts(images, regions / factors[:, None], sizes_then, rows, self._interpolation, border)
 
     def _reduced(self, records: Int64, factors: Int64) -> Iterator[Image]:
         """Decode plain JPEGs at 1/1 to 1/8."""
@@ -323,7 +325,7 @@ class RowDecoder:
             self._header(record, bytes(data))
         return np.empty((height, width, self._channels), np.uint8)
 
-    def _decode_any(self, record: int, part: list[float] | None, row: Image) -> None:
+    def _decode_any(self, record: int, part: list[float] | None, row: Image, border: int) -> None:
         """Decode an image by what its header says, and resize a part of it into the row."""
         # of joined packs, some may have raw images
         height, width, _ = self.pack.reader.shape_of(record)
@@ -335,7 +337,7 @@ class RowDecoder:
         else:
             factor = reduced_by((height, width), image)
             sides = width / factor, height / factor
-            resize_into(image, [edge / factor for edge in part], row, self._interpolation, sides)
+            resize_into(image, [edge / factor for edge in part], row, self._interpolation, sides, border)
 
     def _decoded(self, record: int, at_least: tuple[int, int] | None) -> Image:
         data = bytes(data_of(self.pack, np.array([record]))[0])

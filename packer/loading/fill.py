@@ -21,7 +21,7 @@ from packer.images.decode import Decoder
 from packer.images.opencv import Interpolation
 from packer.loading.affine import check_fill, warp_rows
 from packer.loading.augmentation import Augmentation, CropParams
-from packer.loading.crop import CoverCrop, Letterbox, Regions
+from packer.loading.crop import CoverCrop, Letterbox
 from packer.loading.decoding import RowDecoder, Sizes, data_of, flip_rows, resize_parts, sizes_of
 from packer.model.annotation import Image, Int64
 from packer.samplers.bucket_shapes import ShapeBuckets
@@ -118,7 +118,7 @@ class ImageFiller:
 
     Raises:
         ValueError: if the images differ in shape and there is no crop.
-        UsageError: if images are to be turned that are not square, or cannot have the fill of their maps.
+        UsageError: if images are to be turned that are not square, or a border is filled with more than fits.
     """
 
     varies = False
@@ -146,6 +146,8 @@ class ImageFiller:
             raise UsageError("rotate90", problem, f"crop a square, such as RandomResizedCrop({min(self.output)})")
         if augmentation.affine is not None:
             check_fill(augmentation.affine.fill, self.channels, np.iinfo(self.dtype).max)
+        if (border := augmentation.border) > np.iinfo(self.dtype if border > 255 else np.uint8).max:
+            raise UsageError("crop", f"has fill={border}, but the images have 8 bits", "fill with 0 to 255")
 
     def with_augmentation(self, augmentation: Augmentation) -> ImageFiller:
         """Return a filler with other crops of the same pack."""
@@ -230,7 +232,7 @@ class ImageFiller:
                 out = torch.from_numpy(rows.reshape(len(rows), -1).view(np.uint8))
                 self._gather(self.pack.reader.places(records)[0], out)
             else:
-                self._cut(records, params.regions, rows)
+                self._cut(records, params, rows)
             flip_rows(rows, params)
         self.warp(rows, params)
 
@@ -253,10 +255,11 @@ class ImageFiller:
     def _gather(self) -> Gather:
         return gather_of(self.pack)
 
-    def _cut(self, records: Int64, regions: Regions, rows: BatchSlice) -> None:
+    def _cut(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
         """Resize parts of raw images, reading only those parts from the map."""
-        sizes = sizes_of(self.pack, records)
-        resize_parts(self.mapped(records, sizes), regions, sizes, list(rows), self.interpolation)
+        sizes, regions = sizes_of(self.pack, records), params.regions
+        assert regions is not None
+        resize_parts(self.mapped(records, sizes), regions, sizes, list(rows), self.interpolation, params.border)
 
     def mapped(self, records: Int64, sizes: Sizes) -> Iterator[Image]:
         """Return raw images as views of the map; `sizes` are theirs."""

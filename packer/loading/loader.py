@@ -336,9 +336,9 @@ class PackedLoader:
                     batches.close()
 
     def _end(self, global_batch: int) -> int:
-        """Return the last position of an epoch."""
-        batches = len(self) + (not self.sampler.pad)  # of another rank
-        return min(batches * global_batch, self.sampler.num_samples)
+        """Return the last position of an epoch, of all ranks."""
+        samples = self.sampler.num_samples
+        return min(len(self) * global_batch, samples) if self.sampler.pad else samples
 
     def _now(self) -> tuple[Iteration, int, Augmentation]:
         """Return what a state describes: an iteration, its samples per batch of all ranks, its augmentation."""

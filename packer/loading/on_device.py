@@ -244,7 +244,7 @@ class DeviceCache:
             params, records = filler.params(samples, epoch), records_in(samples)
             images = self._gathered(records)
             if params.regions is not None:
-                images = crop_and_resize(images, params.regions, filler.output, filler.interpolation)
+                images = crop_and_resize(images, params.regions, filler.output, filler.interpolation, params.border)
             images = oriented(images, params)
             stats.images += len(records)
             stats.batches += 1
@@ -272,9 +272,13 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def crop_and_resize(
-    images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation
-) -> torch.Tensor:
-    """Resize the region (x, y, width, height) of each image to (height, width) `output`; uint8, channels last."""
+    images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation,
+    border: int,
+) -> torch.Tensor:  # fmt: skip
+    """Resize the region (x, y, width, height) of each image to (height, width) `output`; uint8, channels last.
+
+    Pixels outside the image are `border`.
+    """
     corners = torch.from_numpy(np.ascontiguousarray(regions, np.float32)).to(images.device, non_blocking=True)
     n, channels, height, width = images.shape
     steps = corners[:, 2:] / corners.new_tensor([output[1], output[0]])
@@ -286,9 +290,11 @@ def crop_and_resize(
         _weights(corners[:, axis], corners[:, axis + 2], sides, interpolation, averaged)
         for axis, sides in enumerate(((width, output[1]), (height, output[0])))
     )
-    rows = torch.bmm(down, images.permute(0, 2, 3, 1).reshape(n, height, width * channels).float())
+    # beyond the image all weights are 0: so values are counted from that of the border
+    pixels = images.permute(0, 2, 3, 1).reshape(n, height, width * channels).float()
+    rows = torch.bmm(down, pixels - border if border else pixels)
     columns = rows.view(n, output[0], width, channels).transpose(1, 2).reshape(n, width, output[0] * channels)
-    values = torch.bmm(across, columns).round_().clamp_(0, 255).to(torch.uint8)
+    values = torch.bmm(across, columns).add_(border).round_().clamp_(0, 255).to(torch.uint8)
     # (n, width, height, channels) until here
     made = values.view(n, output[1], output[0], channels).permute(0, 3, 2, 1)
     return made.contiguous(memory_format=torch.channels_last)
@@ -300,7 +306,7 @@ def _weights(
 ) -> torch.Tensor:  # fmt: skip
     """Return (n, outputs, pixels): the weight of each source pixel in each output pixel, along one axis.
 
-    Output pixels outside the image are black: no source pixel has weight in them. Nothing blends into the others.
+    In output pixels outside the image, no source pixel has weight. Nothing blends into the others.
 
     Args:
         start: where each region starts.
@@ -467,16 +473,16 @@ class DeviceDecode:
         else:
             values = torch.empty(shape, device=self.device, memory_format=torch.channels_last)
             for row, image in enumerate(decoded):
-                values[row] = self._resized(image, params.regions[row : row + 1], params.output)
+                values[row] = self._resized(image, params.regions[row : row + 1], params.output, params.border)
             images = values.round_().clamp_(0, 255).to(torch.uint8)
         return oriented(images, params)
 
-    def _resized(self, image: torch.Tensor, region: Regions, output: tuple[int, int]) -> torch.Tensor:
-        """Return the region of an image, black beyond it, at (height, width)."""
+    def _resized(self, image: torch.Tensor, region: Regions, output: tuple[int, int], border: int) -> torch.Tensor:
+        """Return the region of an image at (height, width); pixels beyond the image are `border`."""
         interpolation = self.filler.interpolation
         sides = np.array(image.shape[:0:-1], np.float64)
         if not in_whole_pixels(region, (sides[:1], sides[1:])).all():
-            return crop_and_resize(image[None], region, output, interpolation)[0]
+            return crop_and_resize(image[None], region, output, interpolation, border)[0]
         x, y, width, height = region[0].astype(int).tolist()
         part = image[:, y : y + height, x : x + width].float()
         if part.shape[1:] == output:

@@ -175,7 +175,7 @@ class PartReader:
                 into = row
                 if self.spec.kind == "map":
                     into = params.view_before_turns(i, row)[:, :: -1 if flipped[i] else 1]
-                self._resize(value, region, into)
+                self._resize(value, region, into, params.border)
             if self.spec.kind == "image":
                 flip_rows(out, params)
             return out
@@ -197,10 +197,10 @@ class PartReader:
             warp_row(row, its_map, into, 0 if of_image else self.spec.border, nearest=not of_image)
         return out
 
-    def _resize(self, value: Any, region: list[float], row: NDArray[Any]) -> None:
+    def _resize(self, value: Any, region: list[float], row: NDArray[Any], border: int) -> None:
         """Write the part (x, y, width, height) of a map or an image to its row."""
         if self.spec.kind == "image":
-            resize_into(value, region, row, self._interpolation)
+            resize_into(value, region, row, self._interpolation, border=min(border, np.iinfo(self.dtype).max))
             return
         x, y, across, down = region
         size = row.shape[1], row.shape[0]

@@ -294,7 +294,7 @@ class ViewFiller(ImageFiller):
                 chosen = [_halved(*each) for each in zip(pyramids, halvings.tolist(), strict=True)]
                 by = 1 << halvings
                 halved = reduced[0] / by, reduced[1] / by
-                resize_parts(chosen, parts / by[:, None], halved, list(out), one.interpolation)
+                resize_parts(chosen, parts / by[:, None], halved, list(out), one.interpolation, crops.border)
                 flip_rows(out, crops)
                 one.warp(out, crops)
 

@@ -50,7 +50,7 @@ class BucketSampler(Sampler):
 
     Every record comes once per epoch. The last batch of each shape is smaller where the records do not fill it, unless
     `fill_last` or `drop_last` are given; `ShapeBuckets.report` counts them. If the ranks do not divide such a batch, a
-    few records are repeated in it.
+    few records are repeated in it, unless `pad` is False.
 
     For a PackedLoader, which makes images of the shape of each batch. It is for batches of one size, and does not give
     samples one by one unless `fill_last` or `drop_last` make all batches equally large.
@@ -63,6 +63,8 @@ class BucketSampler(Sampler):
         shuffle: a new order each epoch. If False, shape by shape, the records of each in order, to evaluate.
         drop_last: leave out records of each shape that do not fill a batch: others each epoch.
         fill_last: fill the last batch of each shape with records of it that come again, with another crop and flip.
+        pad: False, to evaluate: each record comes exactly once on all ranks together. Smaller batches then come last,
+            and a rank has none of those with too few records for it.
 
     Raises:
         UsageError: if an argument is out of range; when an iteration begins, if batch_size times the number of ranks
@@ -73,17 +75,18 @@ class BucketSampler(Sampler):
 
     def __init__(  # noqa: PLR0913 - all but the first three have a default, and each stands alone
         self, data: Any, buckets: Buckets, global_batch: int, seed: int = 0, *, shuffle: bool = True,
-        drop_last: bool = False, fill_last: bool = False, indices: ArrayLike | None = None, rank: int | None = None,
-        world_size: int | None = None,
+        drop_last: bool = False, fill_last: bool = False, indices: ArrayLike | None = None, pad: bool = True,
+        rank: int | None = None, world_size: int | None = None,
     ) -> None:  # fmt: skip
         if not hasattr(buckets, "capacities"):
             step = "write ShapeBuckets.near(512 * 512), or ShapeBuckets.rect(640)"
             raise UsageError("buckets", f"must be buckets, got {type(buckets).__name__}", step)
-        if drop_last and fill_last:
-            raise UsageError("fill_last", "cannot be combined with drop_last", "leave out one of them")
+        for name, given in (("drop_last", drop_last), ("pad=False", not pad)):
+            if fill_last and given:
+                raise UsageError("fill_last", f"cannot be combined with {name}", "leave out one of them")
         self.buckets, self.shuffle, self.fill_last = buckets, bool(shuffle), bool(fill_last)
         self._given_batch = check_int("global_batch", global_batch, 1)
-        super().__init__(data, seed, indices=indices, drop_last=drop_last, rank=rank, world_size=world_size)
+        super().__init__(data, seed, indices=indices, drop_last=drop_last, pad=pad, rank=rank, world_size=world_size)
         self._bucket = buckets.of(*sizes_of_records(data, self.records))
         """Number of the bucket of each sampled record."""
         self._counts = buckets.count(self._bucket)
@@ -129,14 +132,27 @@ class BucketSampler(Sampler):
             order = permutation(count, derive(self.seed, epoch, _BATCHES)) if self.shuffle else np.arange(count)
             bucket = np.repeat(np.arange(len(self._batches)), self._batches)[order]
             before = (np.cumsum(self._batches) - self._batches)[bucket]
-            self._planned = epoch, _Batches(bucket, (order - before) * self._capacities[bucket])
+            plan = _Batches(bucket, (order - before) * self._capacities[bucket])
+            if not self.pad:
+                # each rank has a beginning of the batches, so that steps are positions on all of them
+                sizes = self._sizes_of(plan)
+                late = np.argsort(np.where(sizes == self._capacities[bucket], 0, self._size - sizes), kind="stable")
+                plan = _Batches(plan.bucket[late], plan.first[late])
+            self._planned = epoch, plan
         return self._planned[1]
+
+    def _sizes_of(self, plan: _Batches) -> Int64:
+        most: Int64 = self._capacities[plan.bucket]
+        return most if self.fill_last else np.minimum(self._counts[plan.bucket] - plan.first, most)
 
     def sizes(self, epoch: int | None = None) -> Int64:
         """Return how many records each batch of `epoch` (default: that of `set_epoch`) has on all ranks together."""
-        plan = self._plan(self.epoch if epoch is None else check_int("epoch", epoch, 0))
-        most: Int64 = self._capacities[plan.bucket]
-        return most if self.fill_last else np.minimum(self._counts[plan.bucket] - plan.first, most)
+        return self._sizes_of(self._plan(self.epoch if epoch is None else check_int("epoch", epoch, 0)))
+
+    def _shared(self, sizes: Int64, ranks: Ranks) -> Int64:
+        """Return how many records of batches of these sizes a rank has."""
+        shared: Int64 = -(-(sizes if self.pad else sizes - ranks.first) // ranks.world_size)
+        return np.maximum(shared, 0)
 
     def _of_bucket(self, bucket: int) -> Records:
         """Return the sampled records of a bucket, found when they are first needed."""
@@ -171,11 +187,19 @@ class BucketSampler(Sampler):
     @property
     def padded(self) -> int:
         """Samples that are repeated so that each rank has equally many of a batch, of all ranks together."""
-        return int((-self.sizes() % self.world_size).sum())
+        return int((-self.sizes() % self.world_size).sum()) if self.pad else 0
 
     def __len__(self) -> int:
         """Samples of this rank in a whole epoch."""
-        return int((-(-self.sizes() // self._ranks().world_size)).sum())
+        return int(self._shared(self.sizes(), self._ranks()).sum())
+
+    def num_batches(self, batch_size: int) -> int:
+        """Return the batches of this rank's epoch; `batch_size` is compared when an iteration begins.
+
+        With pad=False, ranks differ where batches have fewer records than ranks.
+        """
+        batches = super().num_batches(batch_size)
+        return batches if self.pad else int(np.count_nonzero(self._shared(self.sizes(), self._ranks())))
 
     def __iter__(self) -> Iterator[int]:
         """Return this rank's record numbers of the next epoch, if all batches are equally large."""
@@ -216,5 +240,5 @@ class BucketSampler(Sampler):
         shares = super()._shares(epoch, start, end, size, ranks)
         if self.is_even:
             return shares
-        sizes = -(-self.sizes(epoch)[start // size :] // ranks.world_size)
-        return (share[:count] for share, count in zip(shares, sizes.tolist(), strict=False))
+        counts = self._shared(self.sizes(epoch)[start // size :], ranks)
+        return (share[:count] for share, count in zip(shares, counts[counts > 0].tolist(), strict=False))

@@ -184,6 +184,11 @@ def join_rings(rings: Sequence[Sequence[Point]]) -> tuple[Point, ...]:
     return (first, *others, *rest)
 
 
+def join_parts(rings: Sequence[Ring]) -> tuple[Point, ...]:
+    """Return one polygon of the parts of an object, which are a union: none of them is a hole in another."""
+    return join_rings([ring if len(rings) == 1 or signed_area(ring) >= 0 else ring[::-1] for ring in rings])
+
+
 Box = tuple[float, float, float, float]
 Keypoint = tuple[float, float, float]
 Flat: TypeAlias = "array[float]"
@@ -373,9 +378,7 @@ def _joined(rings: Sequence[Flat]) -> Flat:
         return rings[0] if rings else array("d")
     for ring in rings:
         _check_range(ring)  # before their areas overflow
-    # parts are a union: turned alike, none of them is a hole in another
-    several = (list(zip(ring[::2], ring[1::2], strict=True)) for ring in rings)
-    return _flat(join_rings([ring if signed_area(ring) >= 0 else ring[::-1] for ring in several]))
+    return _flat(join_parts([list(zip(ring[::2], ring[1::2], strict=True)) for ring in rings]))
 
 
 def _flat(points: Iterable[Point]) -> Flat:

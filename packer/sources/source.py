@@ -162,7 +162,7 @@ class BaseSource:
     """The files of the tree that are read: ``--labels auto`` counts the others. None: it is not known."""
     parts: Mapping[str, PartSpec] = MappingProxyType({})
     """The parts that its images have besides their pixels, by name."""
-    found: dict[bytes, str] | None = None
+    found: dict[bytes, Any] | None = None
     """What `annotate` of a copy (`for_images`) puts here is added to that of this source. None: nothing."""
     of_split: InSplit | None = None
     """Says which images are of ``--split``, such as a `FolderSplit`. None: all."""

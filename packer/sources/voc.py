@@ -14,9 +14,10 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from packer.errors import BadLabel, NoImage, UsageError, as_options, option, plural, printable
-from packer.model.annotation import Json, RawAnnotation
+from packer.model.annotation import Json, Point, RawAnnotation
 from packer.sources.box_corners import Box, turned_boxes
 from packer.sources.by_stem import ByStemSource, choice_by_stem, match_by_stem
+from packer.sources.coco_objects import join_parts
 from packer.sources.folder import MASK_FOLDERS
 from packer.sources.paths import (
     IMAGE_EXTENSIONS,
@@ -88,7 +89,8 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
 
     VOC pixels are counted from 1 and its edges are inclusive: the box (xmin, ymin, xmax, ymax) covers
     (xmin - 1, ymin - 1, xmax, ymax) in the frame of `packer.model.annotation`. The original numbers are kept in the box
-    field ``voc_bndbox``.
+    field ``voc_bndbox``. Points of polygons, which are of Roboflow and not of VOC, are counted from 1 too, as by the
+    library supervision.
 
     Raises:
         BadLabel: It is invalid; the error names the file and the object's number.
@@ -98,6 +100,7 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
     boxes: list[Box] = []
     names: list[str] = []
     degrees: list[float] = []
+    polygons: list[tuple[Point, ...]] = []
     fields: dict[str, list[Json]] = {name: [] for name in (*FLAGS, "pose", "voc_bndbox")}
     try:
         size = _size(root)
@@ -111,6 +114,7 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
             fields["pose"].append(_text(thing, "pose") or None)
             written = _edges(thing)
             degrees.append(_rotation(thing))
+            polygons.append(_outline(thing))
         except ValueError as error:
             raise BadLabel(path, f"object {count}: {error}", FIX) from None
         fields["voc_bndbox"].append(written)
@@ -120,6 +124,7 @@ def read_annotation(root: Element, path: bytes) -> RawAnnotation:
         origin=as_text(path),
         boxes=of_boxes,
         obb=obb,
+        polygons=tuple(polygons) if any(polygons) else None,
         box_labels=tuple(names),
         box_texts=tuple(", ".join(map(str, edges)) for edges in fields["voc_bndbox"]),
         box_fields={name: tuple(values) for name, values in fields.items()},
@@ -156,6 +161,26 @@ def _rotation(thing: Element) -> float:
     return 0.0
 
 
+def _is_outline(polygon: Element) -> bool:
+    """Return whether a polygon has at least three points, as Roboflow writes them."""
+    return polygon.find("x3") is not None
+
+
+def _outline(thing: Element) -> tuple[Point, ...]:
+    """Return the polygon of an object, whose parts are joined; () if it has none."""
+    rings = [_ring(polygon) for polygon in thing.iterfind("polygon") if _is_outline(polygon)]
+    return join_parts(rings) if rings else ()
+
+
+def _ring(polygon: Element) -> list[Point]:
+    texts = {child.tag: (child.text or "").strip() for child in polygon}
+    names = [(f"x{number}", f"y{number}") for number in range(1, len(polygon) // 2 + 1)]
+    if len(polygon) % 2 or texts.keys() != {name for pair in names for name in pair}:
+        raise ValueError("its <polygon> is not of <x1>, <y1>, <x2>, <y2> and so on")
+    xs, ys = ([_exact(name, texts[name]) - 1 for name in axis] for axis in zip(*names, strict=True))
+    return list(zip(map(float, xs), map(float, ys), strict=True))
+
+
 def _size(root: Element) -> tuple[int, int] | None:
     size = _only(root, "size")
     if size is None:
@@ -173,7 +198,10 @@ def _whole(parent: Element, tag: str) -> int:
 
 
 def _number(parent: Element, tag: str) -> float:
-    text = _text(parent, tag, required=True)
+    return _exact(tag, _text(parent, tag, required=True))
+
+
+def _exact(tag: str, text: str) -> float:
     try:
         return exact_number(text.encode("utf-8", "surrogatepass"))
     except ValueError as error:
@@ -229,8 +257,8 @@ class VocSource(ByStemSource):
         else:
             self._folders = split_folders(tree, options.split)
         self.label_files.update(path for path in tree.files if _is_sets(folder_of(path)))
-        self.found: dict[bytes, str] = {}
-        """Image -> the file name in its XML, if it differs."""
+        self.found: dict[bytes, tuple[str, int]] = {}
+        """Image -> the file name in its XML, "" if it is the same, and how many of its polygons are left out."""
 
     @staticmethod
     def recognize(tree: Tree) -> list[Choice]:
@@ -273,9 +301,11 @@ class VocSource(ByStemSource):
         root = parse_xml(read_file(self._tree, path, MOST_XML_BYTES), path)
         annotation = read_annotation(root, path)
         name, stem = as_text(image.rpartition(b"/")[2]), as_text(stem_of(image))
-        for claim in claimed_names(root):
-            if claim not in (name, stem) and claim.rpartition(".")[0] != stem:
-                self.found[image] = claim
+        claims = claimed_names(root)
+        others = [claim for claim in claims if claim not in (name, stem) and claim.rpartition(".")[0] != stem]
+        left_out = sum(not _is_outline(polygon) for polygon in root.iterfind("object/polygon"))
+        if others or left_out:
+            self.found[image] = others[-1] if others else "", left_out
         return annotation
 
     def for_images(self, images: Sequence[bytes]) -> Self | None:
@@ -286,7 +316,7 @@ class VocSource(ByStemSource):
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield annotation files that fit no image, and names in the split without an XML file."""
-        self._note_renamed()
+        self._note_found()
         for path in self._matches.unclaimed:
             stem = stem_of(path)
             # a name in the split without an image is reported with its line, below
@@ -298,14 +328,18 @@ class VocSource(ByStemSource):
                 if stem not in self._stems:
                     yield NoImage(where, f"no image {printable(stem)}", "add the image, or remove the line")
 
-    def _note_renamed(self) -> None:
-        if self.found:
-            image = min(self.found)
-            claims = plural(len(self.found), "XML file claims", "XML files claim")
-            example = f"{printable(self._matches.label_of[image])} claims {quoted_value(self.found[image])}"
+    def _note_found(self) -> None:
+        renamed = {image: claim for image, (claim, _) in self.found.items() if claim}
+        if renamed:
+            image = min(renamed)
+            claims = plural(len(renamed), "XML file claims", "XML files claim")
+            example = f"{printable(self._matches.label_of[image])} claims {quoted_value(renamed[image])}"
             self.notes.append(
                 f"{claims} a <filename> or <path> that differs from the image's, e.g. {example}; matched by stem"
             )
+        if crumbs := sum(left_out for _, left_out in self.found.values()):
+            what = plural(crumbs, "polygon was", "polygons were")
+            self.notes.append(f"{what} left out, without three points <x1>, <y1> to <x3>, <y3>; the boxes are packed")
 
 
 def _xml_files(tree: Tree) -> list[bytes]:

@@ -13,7 +13,7 @@ import torch
 from drawn import draw_shots, pixels
 from PIL import Image
 
-from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack, open_pack
+from packer import BuildOptions, CenterCrop, Letterbox, PackedLoader, RandomResizedCrop, Resize, build_pack, open_pack
 from packer.errors import DamagedPack
 from packer.loading.crop import INTERPOLATIONS
 from packer.loading.to_device import map_tensors
@@ -25,8 +25,9 @@ CROPS = (
     *(RandomResizedCrop(64, interpolation=name) for name in INTERPOLATIONS if name != "nearest"),
     RandomResizedCrop(160), CenterCrop(96), CenterCrop(300), CenterCrop(64, resize=80), Resize((90, 100)),
     CenterCrop(90, resize=70), CenterCrop((71, 91), resize=80), CenterCrop((300, 251), 120, "area"),
+    Letterbox((150, 120), "bilinear", fill=114),
 )  # fmt: skip
-"""Smaller with each filter, larger, as it is, with a border, of a part, of all, of a part and its border."""
+"""Smaller with each filter, larger, as it is, with a border, of a part, of all, of both, with a gray border."""
 MOST = {
     "photos": (0.2, 1), "gray": (0.2, 1), "copy": (1.2, 7), "boxes": (2, 14), "normalized": (0.01, 0.04),
     "noise": (0, 0), "gray noise": (0, 0), "whole": (0, 0),

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
+import cv2
 import numpy as np
 import pytest
 from given_labels import (
@@ -87,6 +88,29 @@ def test_oriented_boxes_of_supervision(tmp_path: Path) -> None:
     for i, things in each(pack, drawn):
         wanted = np.array([thing.corners for thing in things]).reshape(-1, 4, 2)
         np.testing.assert_allclose(pack.annotation(i).obb, wanted, atol=MILLI, rtol=0)
+
+
+def test_polygons_of_supervision(tmp_path: Path) -> None:
+    """As it reads them itself from VOC, and as packer reads its COCO file of the same masks."""
+    dataset, drawn, out = of_supervision(tmp_path, "polygons", step=1)
+    formats = library("supervision.dataset.formats.pascal_voc")
+    for path, things in zip(dataset.annotations, drawn.values(), strict=True):
+        masks = [cv2.fillPoly(np.zeros((HEIGHT, WIDTH), np.uint8), [np.array(t.ring, np.int32)], 1) for t in things]
+        dataset.annotations[path].mask = np.array(masks, bool) if masks else None
+    options = {"approximation_percentage": 0.0}
+    out.mkdir()
+    dataset.as_pascal_voc(str(out / "JPEGImages"), str(out / "Annotations"), **options)
+    pack = packed(out)
+    other = tmp_path / "other" / "coco"
+    dataset.as_coco(str(other / "images"), str(other / "annotations.json"), **options)
+    coco = packed(other)
+    for i, _ in each(pack, drawn):
+        root = ElementTree.parse(out / "Annotations" / f"{Path(pack.paths[i]).stem}.xml").getroot()
+        wanted = [formats.parse_polygon_points(polygon) - 1 for polygon in root.iterfind("object/polygon")]
+        found, others = pack.annotation(i).polygons or (), coco.annotation(i).polygons or ()
+        assert len(wanted) == len(root.findall("object")) and list(map(len, wanted)) == list(map(len, found))
+        for one, same, points in zip(found, others, wanted, strict=True):
+            assert np.array_equal(one, points) and np.array_equal(one, same)
 
 
 # -- globox

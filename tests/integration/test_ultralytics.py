@@ -510,6 +510,26 @@ def test_padding_is_their_letterbox(target: tuple[int, int]) -> None:
             assert (found == expected).all(), (w, h)
 
 
+@pytest.mark.parametrize("target", [(160, 160), (96, 70)])
+def test_a_loader_gives_their_letterbox(target: tuple[int, int], tmp_path: Path) -> None:
+    """Likewise, from images of differing size in a batch; none shrinks."""
+    numbers = np.random.default_rng(2)
+    for i in range(24):
+        width, height = numbers.integers(1, (target[1] + 1, target[0] + 1))
+        image = numbers.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        (tmp_path / "set").mkdir(exist_ok=True)
+        cv2.imwrite(str(tmp_path / "set" / f"{i:02}.png"), image)
+    build_pack(BuildOptions(str(tmp_path / "set"), str(tmp_path / "p"), encode="copy", labels=("none",), workers=1))
+    pack, letterbox = open_pack(tmp_path / "p"), LetterBox(target)
+    loader = packer.PackedLoader(pack, 8, crop=packer.Letterbox(target, fill=114), with_index=True)
+    seen = 0
+    for images, _, records in loader:
+        for image, record in zip(images, records.tolist(), strict=True):
+            assert np.array_equal(image.permute(1, 2, 0).numpy(), letterbox(image=pack.image(record)))
+            seen += 1
+    assert seen == 24
+
+
 def test_shrunk_photos_are_close_to_their_letterbox(real_data: Path, tmp_path: Path) -> None:
     """On average within 6 of 255 levels in photos that shrink to 160 px (theirs aliases), and equal at 640 px."""
     source = real_data / "yolo_coco128" / "images" / "train2017"

@@ -204,6 +204,32 @@ def test_ranks_and_resume_give_the_same_batches(detection):
         other.load_state_dict(state)
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
+def test_ranks_evaluate_each_record_once(detection, world_size):
+    def made(rank):
+        sampler = BucketSampler(
+            open_pack(detection), BUCKETS, 6, shuffle=False, pad=False, rank=rank, world_size=world_size
+        )
+        return PackedLoader(detection, 6 // world_size, sampler=sampler, with_index=True)
+
+    loaders = [made(rank) for rank in range(world_size)]
+    ranks = [list(loader) for loader in loaders]
+    assert list(map(len, loaders)) == list(map(len, ranks))
+    assert sorted(torch.cat([batch[2] for batches in ranks for batch in batches]).tolist()) == list(range(COUNT))
+    for steps in zip(*ranks, strict=False):
+        assert len({images.shape[1:] for images, *_ in steps}) == 1
+    for loader, batches in zip(loaders, ranks, strict=True):
+        assert loader.state_dict()["position"] == loader.sampler.num_samples
+        again = made(loader.sampler.rank)
+        for done in range(len(batches) + 1):
+            part = made(loader.sampler.rank)
+            list(islice(part, done))
+            again.load_state_dict(part.state_dict())
+            if part.state_dict()["position"] < part.sampler.num_samples:  # else it is the next epoch
+                assert alike(list(again), batches[done:])
+    assert loaders[-1].state_dict() == loaders[0].state_dict()
+
+
 def test_what_fills_a_batch_has_another_crop(detection):
     buckets = ShapeBuckets([(16, 16)])
     sampler = BucketSampler(open_pack(detection), buckets, COUNT + 9, fill_last=True)

@@ -148,6 +148,44 @@ def test_ranks_share_each_batch(count: int, batch: int, world_size: int, how: st
     assert ranks[0].padded == repeated and len(ranks[0]) == sum(map(len, each[0]))
 
 
+@pytest.mark.parametrize(("count", "batch"), CASES)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_without_padding_each_record_comes_once(count: int, batch: int, world_size: int, shuffle: bool) -> None:
+    if batch % world_size:
+        return
+    options: dict[str, Any] = {"pad": False, "shuffle": shuffle, "world_size": world_size}
+    ranks = [sampler(count, batch, 5, rank=rank, **options) for rank in range(world_size)]
+    alone = list(sampler(count, batch, 5, pad=False, shuffle=shuffle).rank_samples(batch, 2))
+    padded = list(sampler(count, batch, 5, shuffle=shuffle).rank_samples(batch, 2))
+    assert sorted(map(sorted, alone)) == sorted(map(sorted, padded))  # the same batches, smaller ones later
+    assert list(map(len, alone)) == sorted(map(len, alone), reverse=True)
+    each = [list(one.rank_samples(batch // world_size, 2)) for one in ranks]
+    for rank, (one, batches) in enumerate(zip(ranks, each, strict=True)):
+        wanted = [samples[rank::world_size].tolist() for samples in alone]
+        assert [samples.tolist() for samples in batches] == [its for its in wanted if its]
+        assert not any(wanted[len(batches) :])  # what is empty is at the end
+        assert one.num_batches(batch // world_size) == len(batches) and len(one) == sum(map(len, batches))
+        assert one.padded == 0
+    assert sorted(np.concatenate([samples for batches in each for samples in batches])) == list(range(count))
+    for number in range(len(alone) + 1):
+        state = sampler(count, batch, 5, shuffle=shuffle, pad=False).state_at(2, number * batch, batch)
+        for one, batches in zip(ranks, each, strict=True):
+            rest = list(one.rank_samples(batch // world_size, *one.check_state(state, batch)))
+            assert [samples.tolist() for samples in rest] == [samples.tolist() for samples in batches[number:]]
+
+
+def test_patches_without_padding_come_once() -> None:
+    given, buckets = sizes(97, 4), PatchBuckets(16, (16, 64, 300))
+    ranks = [BucketSampler(given, buckets, 4, 1, pad=False, rank=rank, world_size=4) for rank in range(4)]
+    each = [list(one.rank_batches(1, 0)) for one in ranks]
+    assert sorted(np.concatenate([batch for batches in each for batch in batches])) == list(range(97))
+    assert [one.num_batches(1) for one in ranks] == list(map(len, each))
+    for step in range(len(each[0])):  # ranks of a step have one length
+        together = np.concatenate([batches[step] for batches in each if step < len(batches)])
+        assert len(set(buckets.of(*given[together].T).tolist())) == 1
+
+
 def test_an_epoch_resumes_on_other_ranks() -> None:
     whole = [records_in(samples).tolist() for samples in sampler(101, 12, 7).rank_samples(12, 4)]
     for number in range(len(whole) + 1):
@@ -240,6 +278,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "buckets": (lambda: BucketSampler(sizes(9), [(64, 64)], 4), "buckets: must be buckets, got list"),
     "batch": (lambda: sampler(9, 0), "global_batch: must be an integer at least 1, got 0"),
     "both": (lambda: sampler(9, 4, drop_last=True, fill_last=True), "fill_last: cannot be combined with drop_last"),
+    "fill_last and pad": (lambda: sampler(9, 4, fill_last=True, pad=False), "fill_last: cannot .* with pad=False"),
+    "drop_last and pad": (lambda: sampler(9, 4, drop_last=True, pad=False), "pad: is False, for every sample to come"),
     "ranks": (lambda: sampler(9, 4, rank=0, world_size=3), "global_batch: is 4, which 3 ranks do not divide"),
     "batch_size": (
         lambda: sampler(9, 4, rank=0, world_size=2).rank_batches(4),

@@ -7,12 +7,15 @@ import sys
 import time
 
 import pytest
+from drawn import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer import BuildOptions, Pack, build_pack
 from packer.errors import BadLabel, NoImage, NoLabel, UsageError
 from packer.sources import open_source
 from packer.sources.by_stem import match_by_stem
+from packer.sources.coco_objects import signed_area
 from packer.sources.source import SourceOptions
 from packer.sources.voc import parse_xml, read_annotation
 
@@ -52,6 +55,26 @@ def test_no_objects_and_no_size():
     assert read("<annotation/>").image_size is None
 
 
+def polygon(*points: tuple[object, object]) -> str:
+    numbered = enumerate(points, 1)
+    return f"<polygon>{''.join(f'<x{i}>{x}</x{i}><y{i}>{y}</y{i}>' for i, (x, y) in numbered)}</polygon>"
+
+
+def test_polygons_of_roboflow():
+    ring = polygon((1, 2), (30.5, "2"), (30, 40))
+    turned = "<polygon><y2>2</y2><x3>30</x3><x1> 1 </x1><y3>40</y3><x2>30.5</x2><y1>2</y1></polygon>"
+    a = read(voc(thing(more=ring), thing("dog"), thing(more=turned)))
+    assert a.boxes == ((0.0, 1.0, 30.0, 40.0),) * 3  # of the box, not of the polygon
+    assert a.polygons == (((0.0, 1.0), (29.5, 1.0), (29.0, 39.0)), (), ((0.0, 1.0), (29.5, 1.0), (29.0, 39.0)))
+    assert read(voc(thing())).polygons is None
+
+
+def test_several_polygons_of_an_object_are_joined():
+    square, other = [(1, 1), (11, 1), (11, 11), (1, 11)], [(21, 1), (21, 11), (31, 11), (31, 1)]  # turns otherwise
+    (found,) = read(voc(thing(more=polygon(*square) + polygon(*other)))).polygons
+    assert {*found} == {(x - 1.0, y - 1.0) for x, y in square + other} and signed_area(found) == 2 * 200
+
+
 names = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8).filter(lambda s: s.strip())
 values = st.integers(-50, 5000) | st.floats(-50, 5000).map(lambda v: round(v, 3))
 
@@ -88,6 +111,13 @@ def test_what_is_drawn_is_read(objects):
     (voc(thing(box=(1, 2, "１２", 4))), "not a number"),
     (voc(thing(box=(1, 2, "9" * 5000, 4))), "not a number"),
     (voc(thing(box=(1, 2, "", 4))), "its <xmax> is empty"),
+    (voc(thing(), thing(more=polygon((1, 1), (2, "z"), (3, 3)))), 'object 2: <y2> "z" is not a number'),
+    (voc(thing(more=polygon((1, 1), (2, ""), (3, 3)))), 'object 1: <y2> "" is not a number'),
+    (voc(thing(more=polygon((1, 1), (2, "2e9"), (3, 3)))), 'object 1: <y2> "2e9" is not a number'),
+    (voc(thing(more=polygon((1, 1), (2, 2), (3, 3)).replace("<y2>2</y2>", ""))), "its <polygon> is not of <x1>, <y1>"),
+    (voc(thing(more=polygon((1, 1), (2, 2), (3, 3)).replace("2>", "4>"))), "its <polygon> is not of <x1>, <y1>"),
+    (voc(thing(more=polygon((1, 1), (2, 2), (3, 3)).replace("2>", "1>"))), "its <polygon> is not of <x1>, <y1>"),
+    (voc(thing(more=polygon((1, 1), (2, 2), (3, 3)).replace("y3", "z"))), "its <polygon> is not of <x1>, <y1>"),
     (voc(thing(more="<difficult>yes</difficult>")), '<difficult> "yes" is not a whole number'),
     (voc(head="<size/><size/>"), "it has 2 <size>"),
     (voc(head="<size><width>-3</width></size>"), '<width> "-3" is not a whole number'),
@@ -221,6 +251,39 @@ def test_claimed_file_names_are_reported_and_never_opened(make_tree, claim):
     ]
     assert len(source.notes) == 1
     assert source.notes[0].startswith("1 XML file claims a <filename>") and "1.xml" in source.notes[0]
+
+
+def test_polygons_that_are_left_out_are_counted(make_tree):
+    pt = "<polygon><pt><x>1</x><y>2</y></pt></polygon>"
+    tree = make_tree({
+        "1.jpg": "", "1.xml": voc(thing(more=polygon((1, 2), (3, 4))), thing(more="<polygon/>"), thing(more=pt)),
+        "2.jpg": "", "2.xml": voc(thing(more=polygon((1, 2), (3, 4), (5, 9))), head="<filename>x.jpg</filename>"),
+        "3.jpg": "", "3.xml": voc(thing(more=polygon() + polygon((1, 2), (3, 4), (5, 9)))),
+    })  # fmt: skip
+    source = open_source("voc", tree, SourceOptions())
+    found = [source.annotate(image) for image in tree.images]
+    assert [len(one.boxes) for one in found] == [3, 1, 1] and found[0].polygons is None
+    assert found[1].polygons == found[2].polygons == (((0.0, 1.0), (2.0, 3.0), (4.0, 8.0)),)
+    assert list(source.unmatched_labels()) == []
+    assert source.notes[1:] == [
+        "4 polygons were left out, without three points <x1>, <y1> to <x3>, <y3>; the boxes are packed"
+    ]
+    assert source.notes[0].startswith("1 XML file claims a <filename>")
+
+
+def test_polygons_are_packed(tmp_path):
+    for number in range(3):
+        draw(tmp_path / "set" / f"{number}.png", number)
+        outlined = thing(box=(3, 3, 29, 19), more=polygon((3, 3), (30, 3), (30, 20), (3, 20)))
+        objects = [outlined * (number > 0), thing("dog", (1, 2, 30, 25), "<polygon/>")]
+        (tmp_path / "set" / f"{number}.xml").write_text(voc(*objects))
+    build_pack(BuildOptions(str(tmp_path / "set"), str(tmp_path / "p"), workers=2))
+    pack = Pack(tmp_path / "p")
+    assert [[len(one) for one in pack.annotation(i).polygons or ()] for i in range(3)] == [[], [4, 0], [4, 0]]
+    assert pack.annotation(1).polygons[0].tolist() == [[2, 2], [29, 2], [29, 19], [2, 19]]
+    assert any(note.startswith("3 polygons were left out") for note in pack.manifest.notes)
+    build_pack(BuildOptions(str(tmp_path / "set"), str(tmp_path / "m"), workers=2, instance_masks=True))
+    assert [mask.sum() for mask in Pack(tmp_path / "m").instance_masks(2)] == [27 * 17, 0]
 
 
 def test_splits(make_tree):
