@@ -25,6 +25,8 @@ from packer.samplers.order import Float64
 
 AT_ONCE = 16
 """Masks that are widened together, while they are in the cache of a core."""
+ON_EDGE = 1e-6
+"""Pixels: a center that is so little before the edge of a pixel is on it, but for rounding (crops round so, too)."""
 
 
 class PartReader:
@@ -223,7 +225,7 @@ def places(start: Float64, extent: Float64, pixels: int) -> Int64:
     if not whole.all():
         within = ~whole
         exact = start[within, None] + (2 * np.arange(pixels) + 1) * extent[within, None] / (2 * pixels)
-        found[within] = np.floor(exact).astype(np.int64)
+        found[within] = np.floor(exact + ON_EDGE).astype(np.int64)
     return found
 
 
