@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from packer.images.opencv import Interpolation
 from packer.loading.affine import AFFINE_STREAM, RandomAffine
-from packer.loading.crop import Crop, Regions, crop_text, with_whole_borders
+from packer.loading.crop import Crop, Regions, crop_text, interpolation_of, with_whole_borders
 from packer.model.annotation import Int64
 from packer.samplers.order import Float64, records_in, uniform
 from packer.samplers.ranks import as_number
@@ -46,6 +47,8 @@ class CropParams:
     """Whether rows then become columns, in a square."""
     affine: Float64 | None = None
     """The affine map of what there is then, (n, 2, 3), as `maps` has it."""
+    interpolation: Interpolation = "area"
+    """The filter of the crop."""
 
     def __getitem__(self, rows: slice) -> CropParams:
         """Return those of some of the images."""
@@ -54,7 +57,7 @@ class CropParams:
             None if each is None else each[rows] for each in (self.flipped, self.upended, self.transposed)
         )
         affine = None if self.affine is None else self.affine[rows]
-        return CropParams(regions, flipped, self.output, upended, transposed, affine)
+        return CropParams(regions, flipped, self.output, upended, transposed, affine, self.interpolation)
 
     @property
     def flips(self) -> list[Flags]:
@@ -143,7 +146,8 @@ class Augmentation:
         if self.crop is not None:
             sizes = sizes_of(records_in(samples))
             regions = with_whole_borders(self.crop.regions(*sizes, random[:, 1:]), sizes, output)
-        params = CropParams(regions, random[:, 0] < self.flip if self.flip else None, output)
+        flipped = random[:, 0] < self.flip if self.flip else None
+        params = CropParams(regions, flipped, output, interpolation=interpolation_of(self.crop))
         if self.vflip or self.rotate90:
             params = self._turned(params, samples, epoch)
         if self.affine is None:

@@ -36,17 +36,12 @@ class PartReader:
         pack: the pack.
         spec: the part.
         verify: verify the checksum of each when this process first reads it.
-        interpolation: the filter of crops of images.
         sidecar: what is read if the part was attached to the pack, with pixels.
     """
 
-    def __init__(
-        self, pack: Pack, spec: PartSpec, verify: bool = True, interpolation: Interpolation = "area",
-        sidecar: Sidecar | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, pack: Pack, spec: PartSpec, verify: bool = True, sidecar: Sidecar | None = None) -> None:
         self._pack, self.spec, self.name, self._verify, self._sidecar = pack, spec, spec.name, verify, sidecar
         self._of_pixels = BY_KIND[spec.kind].of_pixels
-        self._interpolation = interpolation
         self.dtype = np.dtype(spec.dtype or np.uint8)
 
     def read(self, records: Int64, params: CropParams | None = None, out: NDArray[Any] | None = None) -> Any:
@@ -177,7 +172,7 @@ class PartReader:
                 into = row
                 if self.spec.kind == "map":
                     into = params.view_before_turns(i, row)[:, :: -1 if flipped[i] else 1]
-                self._resize(value, region, into)
+                self._resize(value, region, into, params.interpolation)
             if self.spec.kind == "image":
                 flip_rows(out, params)
             return out
@@ -199,10 +194,10 @@ class PartReader:
             warp_row(row, its_map, into, 0 if of_image else self.spec.border, nearest=not of_image)
         return out
 
-    def _resize(self, value: Any, region: list[float], row: NDArray[Any]) -> None:
+    def _resize(self, value: Any, region: list[float], row: NDArray[Any], interpolation: Interpolation) -> None:
         """Write the part (x, y, width, height) of a map or an image to its row."""
         if self.spec.kind == "image":
-            resize_into(value, region, row, self._interpolation)
+            resize_into(value, region, row, interpolation)
             return
         x, y, across, down = region
         size = row.shape[1], row.shape[0]

@@ -155,7 +155,9 @@ def draw_case(number: int) -> Case:
     crop = _crop(pick, squares) if mode in ("crop", "repeats") or random.random() < 0.05 else None
     drop_last = maybe(0.3, True) and mode not in ("buckets", "patches")  # which may leave nothing of a few images
     if mode == "buckets":
-        crop = pick(None, CoverCrop(random=True, interpolation=pick("fast", "area")), Letterbox(interpolation="bilinear"))
+        crop = pick(
+            None, CoverCrop(random=True, interpolation=pick("fast", "area")), Letterbox(interpolation="bilinear")
+        )
     sizes = "square" if mode == "whole" and random.random() < 0.9 else pick("square", "ragged")
     options = {
         "flip": pick(False, True, 1.0), "vflip": maybe(0.4, pick(True, 0.8)),

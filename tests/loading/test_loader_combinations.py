@@ -117,7 +117,11 @@ def plain_of(case: Case, items: Any) -> PlainLoader:
         views = {"": View(case.crop, case.repeats, **chances)}
     else:
         views = {
-            name: View(one.crop, one.count, **{n: c if getattr(one, n) is None else getattr(one, n) for n, c in chances.items()})
+            name: View(
+                one.crop,
+                one.count,
+                **{n: c if getattr(one, n) is None else getattr(one, n) for n, c in chances.items()},
+            )
             for name, one in case.views.items()
         }
     seed = 3 if case.seed is None else case.seed
@@ -149,7 +153,9 @@ def check_promises(case: Case, samples: Any, count: int) -> None:
     """No sample comes twice, and the visits of a record count up from 0."""
     records, visits = samples % VISIT, samples // VISIT
     assert len(np.unique(samples)) == len(samples)
-    for record in np.unique(records) if case.sampler != "mixture" or case.buckets is not None else ():  # whose visits are rounds of its pack
+    for record in (
+        np.unique(records) if case.sampler != "mixture" or case.buckets is not None else ()
+    ):  # whose visits are rounds of its pack
         assert sorted(visits[records == record]) == list(range(np.sum(records == record)))
     if case.buckets is not None:
         once = not case.fill_last
@@ -178,7 +184,10 @@ def share_of(case: Case, batches: list[Any], rank: int, world_size: int) -> list
 def expected_batch(case: Case, plain: PlainLoader, samples: Any, epoch: int, importance: Any) -> list[Any]:
     """A batch as the loader hands it out, with the largest difference of its pixels."""
     images, targets = plain.batch(samples, epoch)
-    exact = {name: case.buckets is None and (v.crop is None or v.crop.interpolation == "nearest") for name, v in plain.views.items()}
+    exact = {
+        name: case.buckets is None and (v.crop is None or v.crop.interpolation == "nearest")
+        for name, v in plain.views.items()
+    }
     records = samples % VISIT
     if case.noise:
         noise = [torch.Generator().manual_seed(derive(plain.seed ^ (2 << 32), epoch, int(s))) for s in samples]
@@ -242,7 +251,10 @@ def collated(case: Case, targets: list[Any], size: tuple[int, int]) -> Any:
     if how == "dict":
         return {name: stacked([target[name] for target in targets]) for name in targets[0]}
     fractions = [
-        [((a + c) / 2 / width, (b + d) / 2 / height, (c - a) / width, (d - b) / height) for a, b, c, d in target["boxes"]]
+        [
+            ((a + c) / 2 / width, (b + d) / 2 / height, (c - a) / width, (d - b) / height)
+            for a, b, c, d in target["boxes"]
+        ]
         for target in targets
     ]
     if how == "yolo":
