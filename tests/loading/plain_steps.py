@@ -1,7 +1,7 @@
 """What `PackedLoader` does to a sample, written anew and plainly: a list of steps, each a function of the sample.
 
-Pixels are sums of shares in float64, points are moved one by one. Nothing here is
-taken from packer. Another augmentation is another function that returns a step.
+Pixels are sums of shares in float64, points are moved one by one. Nothing here is taken from packer. Another
+augmentation is another function that returns a step.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from affine_reference import bilinear, nearest
 
 Item = dict[str, Any]
 """A sample on its way: image and right (height, width, channels), depth and mask (height, width), a list of each for
@@ -18,6 +19,8 @@ boxes, labels, polygons, keypoints, masks; landmarks; what no step changes."""
 Step = Callable[[Item], Item]
 BORDERS = {"image": 0, "right": 0, "depth": math.nan, "mask": 255, "masks": 0}
 """What has pixels, and what stands beside it."""
+ANY = math.inf
+"""A pixel that lies between two others: either may be taken."""
 OF_BOXES = ("boxes", "labels", "polygons", "keypoints", "masks", "iscrowd", "ignored")
 
 
@@ -78,6 +81,8 @@ def cut(values: Any, region: list[float], output: tuple[int, int], how: str, bor
         how = "linear" if max(w / output[1], h / output[0]) <= 1.15 else "area"
     down, across = shares(y, h, height, output[0], how, alone), shares(x, w, width, output[1], how, alone)
     made = np.einsum("ij,jk...,lk->il...", down, values.astype(float), across)
+    if how == "nearest":
+        made[np.isnan(made)] = ANY
     seen = down.any(axis=1)[:, None] & across.any(axis=1)
     return np.where(seen.reshape(*seen.shape, *[1] * (values.ndim - 2)), made, border)
 
@@ -111,8 +116,8 @@ def moved(item: Item, point: Callable[[float, float], tuple[float, float]]) -> I
     if "landmarks" in item:
         made["landmarks"] = [point(x, y) for x, y in item["landmarks"]]
     if "boxes" in item:
-        corners = [(point(x1, y1), point(x2, y2)) for x1, y1, x2, y2 in item["boxes"]]
-        made["boxes"] = [(min(a, c), min(b, d), max(a, c), max(b, d)) for (a, b), (c, d) in corners]
+        corners = [[point(x, y) for x in (x1, x2) for y in (y1, y2)] for x1, y1, x2, y2 in item["boxes"]]
+        made["boxes"] = [(*np.min(four, axis=0), *np.max(four, axis=0)) for four in corners]
     return made
 
 
@@ -144,7 +149,31 @@ def quarter(item: Item) -> Item:
     return turned(item, np.rot90, lambda x, y: (y, item["image"].shape[1] - x))
 
 
-def cut_off(size: tuple[int, int], min_area: float, hide_outside: bool) -> Step:
+def warped(its_map: Any, fill: float) -> Step:
+    """A rotation and whatever else an affine map does; ids are single ones, and so are the values of maps."""
+
+    def step(item: Item) -> Item:
+        made = moved(item, lambda x, y: tuple(its_map @ (x, y, 1)))
+        for name in BORDERS.keys() & item.keys():
+            if name in ("image", "right"):
+                with np.errstate(invalid="ignore"):
+                    found = bilinear(item[name].astype(float), its_map, fill if name == "image" else 0)
+                made[name] = np.where(np.isfinite(found), found, ANY)
+            elif name == "masks":
+                made[name] = [single(one, its_map, 0) for one in item[name]]
+            else:
+                made[name] = single(item[name], its_map, BORDERS[name])
+        return made
+
+    return step
+
+
+def single(values: Any, its_map: Any, border: float) -> Any:
+    found, certain = nearest(values.astype(float), its_map, border)
+    return np.where(certain, found, ANY)
+
+
+def cut_off(size: tuple[int, int], min_area: float, min_visible: float, hide_outside: bool) -> Step:
     """Cut boxes and polygons at the edges; drop the objects of which too little is left; hide keypoints outside."""
     height, width = size
 
@@ -153,14 +182,15 @@ def cut_off(size: tuple[int, int], min_area: float, hide_outside: bool) -> Step:
         if "boxes" not in item:
             return made
         limits = (width, height, width, height)
-        made["boxes"] = [[min(max(v, 0), top) for v, top in zip(box, limits)] for box in item["boxes"]]
+        made["boxes"] = [[min(max(v, 0), top) for v, top in zip(box, limits, strict=True)] for box in item["boxes"]]
         whole = item.get("polygons", [()] * len(item["boxes"]))
         left = [inside(polygon, width, height) for polygon in whole]
         if "polygons" in item:
             made["polygons"] = left
-        for (x1, y1, x2, y2), before, after in zip(made["boxes"], whole, left):
+        for box, (x1, y1, x2, y2), before, after in zip(item["boxes"], made["boxes"], whole, left, strict=True):
             gone = len(before) > 0 and (not after or area(after) < 0.01 <= area(before))
-            keep.append(x2 > x1 and y2 > y1 and (x2 - x1) * (y2 - y1) >= min_area and not gone)
+            least = max(min_area, min_visible * (box[2] - box[0]) * (box[3] - box[1]))
+            keep.append(x2 > x1 and y2 > y1 and (x2 - x1) * (y2 - y1) >= least and not gone)
         made["keypoints"] = [
             [
                 (x, y, v if not hide_outside or (-1e-3 <= x <= width + 1e-3 and -1e-3 <= y <= height + 1e-3) else 0)
@@ -169,7 +199,7 @@ def cut_off(size: tuple[int, int], min_area: float, hide_outside: bool) -> Step:
             for one in item["keypoints"]
         ]
         for name in {*OF_BOXES} & made.keys():
-            made[name] = [one for one, kept in zip(made[name], keep) if kept]
+            made[name] = [one for one, kept in zip(made[name], keep, strict=True) if kept]
         return made
 
     return step
@@ -183,7 +213,7 @@ def inside(polygon: list[Any], width: float, height: float) -> list[Any]:
         for i, point in enumerate(polygon):
             if (depth[i - 1] >= 0) != (depth[i] >= 0):
                 share = depth[i - 1] / (depth[i - 1] - depth[i])
-                left.append([a + (b - a) * share for a, b in zip(polygon[i - 1], point)])
+                left.append([a + (b - a) * share for a, b in zip(polygon[i - 1], point, strict=True)])
             if depth[i] >= 0:
                 left.append(point)
         polygon = left
@@ -191,5 +221,5 @@ def inside(polygon: list[Any], width: float, height: float) -> list[Any]:
 
 
 def area(polygon: list[Any]) -> float:
-    pairs = zip(polygon, [*polygon[1:], *polygon[:1]])
+    pairs = zip(polygon, [*polygon[1:], *polygon[:1]], strict=True)
     return abs(sum(a[0] * b[1] - a[1] * b[0] for a, b in pairs)) / 2
