@@ -91,7 +91,7 @@ def assemble(given: Arguments) -> LoaderParts:
     widen = device.type == "cpu" or bool(functions) or bool(views)
     options = TargetOptions(
         augment.min_area, augment.min_visible, form.label_offset or 0, augment.flip_index, augment.hide_outside,
-        form.parts, widen, reading.verify, filler.interpolation, form.ignored or "keep",
+        form.parts, widen, reading.verify, form.ignored or "keep",
     )  # fmt: skip
     targets = Targets(pack, options)
     for name in ("flip", "vflip"):
@@ -133,7 +133,7 @@ def assemble(given: Arguments) -> LoaderParts:
         batches=_elsewhere(reading, host, device),
         ram=RamCache(pack) if reading.cache == "ram" else None,
         device=device,
-        transfer=Transfer(device, reading.prefetch, Normalize() if jittered or floats else normalize),
+        transfer=Transfer(device, reading.prefetch, Normalize() if jittered or floats else normalize, leading=True),
         hand_over=BatchPostprocessor(mixing, normalize, formed, jitters, augments, pairing),
     )
 

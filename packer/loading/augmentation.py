@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from packer.images.opencv import Interpolation
 from packer.loading.affine import AFFINE_STREAM, RandomAffine
-from packer.loading.crop import Crop, Regions, crop_text, with_whole_borders
+from packer.loading.crop import Crop, Regions, crop_text, interpolation_of, with_whole_borders
 from packer.model.annotation import Int64
 from packer.samplers.order import Float64, records_in, uniform
 from packer.samplers.ranks import as_number
@@ -48,6 +49,8 @@ class CropParams:
     """The affine map of what there is then, (n, 2, 3), as `maps` has it."""
     border: int = 0
     """The value of pixels outside the image."""
+    interpolation: Interpolation = "area"
+    """The filter of the crop."""
 
     def __getitem__(self, rows: slice) -> CropParams:
         """Return those of some of the images."""
@@ -56,7 +59,8 @@ class CropParams:
             None if each is None else each[rows] for each in (self.flipped, self.upended, self.transposed)
         )
         affine = None if self.affine is None else self.affine[rows]
-        return CropParams(regions, flipped, self.output, upended, transposed, affine, self.border)
+        more = self.border, self.interpolation
+        return CropParams(regions, flipped, self.output, upended, transposed, affine, *more)
 
     @property
     def flips(self) -> list[Flags]:
@@ -146,7 +150,7 @@ class Augmentation:
             sizes = sizes_of(records_in(samples))
             regions = with_whole_borders(self.crop.regions(*sizes, random[:, 1:]), sizes, output)
         flipped = random[:, 0] < self.flip if self.flip else None
-        params = CropParams(regions, flipped, output, border=self.border)
+        params = CropParams(regions, flipped, output, border=self.border, interpolation=interpolation_of(self.crop))
         if self.vflip or self.rotate90:
             params = self._turned(params, samples, epoch)
         if self.affine is None:

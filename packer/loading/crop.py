@@ -323,6 +323,12 @@ class Letterbox:
         return np.stack([-left * across, -top * down, width * across, height * down], axis=1)
 
 
+def interpolation_of(crop: Crop | None) -> Interpolation:
+    """Return the filter of a crop; a user's may have none."""
+    found: Interpolation = getattr(crop, "interpolation", "area")
+    return found
+
+
 def _given_size(crop: CoverCrop | Letterbox) -> tuple[int, int]:
     """Return the size of a crop as (height, width)."""
     if crop.size is None:

@@ -18,10 +18,9 @@ from packer.errors import UsageError
 from packer.format.mmap import Region
 from packer.format.pack import Pack
 from packer.images.decode import Decoder
-from packer.images.opencv import Interpolation
 from packer.loading.affine import check_fill, warp_rows
 from packer.loading.augmentation import Augmentation, CropParams
-from packer.loading.crop import CoverCrop, Letterbox
+from packer.loading.crop import CoverCrop, Letterbox, interpolation_of
 from packer.loading.decoding import RowDecoder, Sizes, data_of, flip_rows, resize_parts, sizes_of
 from packer.model.annotation import Image, Int64
 from packer.samplers.bucket_shapes import ShapeBuckets
@@ -130,8 +129,7 @@ class ImageFiller:
         self.pack, self.augmentation = pack, augmentation
         self.decoder = cast(Decoder, decoder)
         self.verify = verify
-        # a user's crop may have no interpolation
-        self.interpolation: Interpolation = getattr(augmentation.crop, "interpolation", "area")
+        self.interpolation = interpolation_of(augmentation.crop)
         shape = pack.manifest.shape
         self.channels = self._channels()
         if augmentation.crop is not None:

@@ -141,9 +141,8 @@ class MosaicFiller(ImageFiller):
         tiles = params.tiles
 
         def read(tile: int) -> Image:
-            left, top, right, bottom = tiles.places[tile].tolist()
-            image = np.empty((1, bottom - top, right - left, self.channels), self.dtype)
-            cut = CropParams(tiles.regions[tile : tile + 1], None, image.shape[1:3])
+            cut = self._cut_of(tiles, tile)
+            image = np.empty((1, *cut.output, self.channels), self.dtype)
             self._fill(tiles.records[tile : tile + 1], cut, image)
             drawn: Image = image[0]
             return drawn
@@ -151,6 +150,12 @@ class MosaicFiller(ImageFiller):
         with self.pack.reader.held(np.unique(tiles.records)):
             self._draw(params, rows, read, self._mosaic.fill, nearest=False)
         flip_rows(rows, params.turns)
+
+    def _cut_of(self, tiles: Tiles, tile: int) -> CropParams:
+        """Return the crop that makes what is shown of an image."""
+        left, top, right, bottom = tiles.places[tile].tolist()
+        region, output = tiles.regions[tile : tile + 1], (bottom - top, right - left)
+        return CropParams(region, None, output, interpolation=self.interpolation)
 
     def _draw(
         self, params: MosaicParams, rows: Any, read: Callable[[int], NDArray[Any]], fill: float, nearest: bool
@@ -195,10 +200,8 @@ class MosaicFiller(ImageFiller):
         tiles, kind = params.tiles, part.spec.kind
 
         def read(tile: int) -> NDArray[Any]:
-            left, top, right, bottom = tiles.places[tile].tolist()
-            cut = CropParams(tiles.regions[tile : tile + 1], None, (bottom - top, right - left))
-            read: NDArray[Any] = part.read(tiles.records[tile : tile + 1], cut)[0]
-            return read
+            value: NDArray[Any] = part.read(tiles.records[tile : tile + 1], self._cut_of(tiles, tile))[0]
+            return value
 
         tail = () if kind == "mask" else read(0).shape[2:]
         rows = np.empty((len(params.direct), *self.output, *tail), part.dtype)
@@ -222,7 +225,7 @@ class MosaicFiller(ImageFiller):
                 if tiles.shown[tile]:
                     masks[earlier][:, top:bottom, left:right] = 0
             if count:
-                cut = CropParams(tiles.regions[tile : tile + 1], None, (bottom - top, right - left))
+                cut = self._cut_of(tiles, tile)
                 one = np.array([tile])
                 (shown,) = read_instances(self.pack, tiles.records[one], found.take(one), cut)
                 drawn[:, top:bottom, left:right] = shown

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from packer.format.pack import Pack
 from packer.format.sidecars import Sidecar
-from packer.images.opencv import Interpolation
 from packer.images.parts import BY_KIND, decode_part
 from packer.images.resize import resize_map
 from packer.loading.affine import warp_row
@@ -25,6 +24,8 @@ from packer.samplers.order import Float64
 
 AT_ONCE = 16
 """Masks that are widened together, while they are in the cache of a core."""
+ON_EDGE = 1e-6
+"""Pixels: a center that is so little before the edge of a pixel is on it, but for rounding (crops round so, too)."""
 
 
 class PartReader:
@@ -34,17 +35,12 @@ class PartReader:
         pack: the pack.
         spec: the part.
         verify: verify the checksum of each when this process first reads it.
-        interpolation: the filter of crops of images.
         sidecar: what is read if the part was attached to the pack, with pixels.
     """
 
-    def __init__(
-        self, pack: Pack, spec: PartSpec, verify: bool = True, interpolation: Interpolation = "area",
-        sidecar: Sidecar | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, pack: Pack, spec: PartSpec, verify: bool = True, sidecar: Sidecar | None = None) -> None:
         self._pack, self.spec, self.name, self._verify, self._sidecar = pack, spec, spec.name, verify, sidecar
         self._of_pixels = BY_KIND[spec.kind].of_pixels
-        self._interpolation = interpolation
         self.dtype = np.dtype(spec.dtype or np.uint8)
 
     def read(self, records: Int64, params: CropParams | None = None, out: NDArray[Any] | None = None) -> Any:
@@ -175,7 +171,7 @@ class PartReader:
                 into = row
                 if self.spec.kind == "map":
                     into = params.view_before_turns(i, row)[:, :: -1 if flipped[i] else 1]
-                self._resize(value, region, into, params.border)
+                self._resize(value, region, into, params)
             if self.spec.kind == "image":
                 flip_rows(out, params)
             return out
@@ -197,10 +193,11 @@ class PartReader:
             warp_row(row, its_map, into, 0 if of_image else self.spec.border, nearest=not of_image)
         return out
 
-    def _resize(self, value: Any, region: list[float], row: NDArray[Any], border: int) -> None:
+    def _resize(self, value: Any, region: list[float], row: NDArray[Any], params: CropParams) -> None:
         """Write the part (x, y, width, height) of a map or an image to its row."""
         if self.spec.kind == "image":
-            resize_into(value, region, row, self._interpolation, border=min(border, np.iinfo(self.dtype).max))
+            border = min(params.border, np.iinfo(self.dtype).max)
+            resize_into(value, region, row, params.interpolation, border=border)
             return
         x, y, across, down = region
         size = row.shape[1], row.shape[0]
@@ -223,7 +220,7 @@ def places(start: Float64, extent: Float64, pixels: int) -> Int64:
     if not whole.all():
         within = ~whole
         exact = start[within, None] + (2 * np.arange(pixels) + 1) * extent[within, None] / (2 * pixels)
-        found[within] = np.floor(exact).astype(np.int64)
+        found[within] = np.floor(exact + ON_EDGE).astype(np.int64)
     return found
 
 

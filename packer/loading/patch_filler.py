@@ -131,12 +131,12 @@ class PatchFiller(ImageFiller):
         """Return the size in patches, and the flips, of each sample."""
         widths, heights = sizes_of(self.pack, records_in(samples))
         sides = np.stack(self._buckets.grids(widths, heights, self._length), axis=1) * self._buckets.patch
-        drawn = super().params(samples, epoch)
+        drawn, filter = super().params(samples, epoch), self.interpolation
         regions = np.stack([np.zeros_like(widths), np.zeros_like(widths), widths, heights], axis=1)
         return PatchParams(
             [
-                replace(drawn[row : row + 1], regions=regions[row : row + 1], output=(high, wide))
-                for row, (high, wide) in enumerate(sides.tolist())
+                replace(drawn[row : row + 1], regions=regions[row : row + 1], output=side, interpolation=filter)
+                for row, side in enumerate(map(tuple, sides.tolist()))
             ]
         )
 

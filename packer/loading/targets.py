@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from packer.errors import UsageError, plural, printable
 from packer.format.pack import Pack
 from packer.format.sidecars import Sidecar, sidecars_of
-from packer.images.opencv import Interpolation
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.augmentation import CropParams
 from packer.loading.instance_rows import read_instances
@@ -65,8 +64,6 @@ class TargetOptions:
     parts: Sequence[str] | None = None
     widen: bool = True
     verify: bool = True
-    interpolation: Interpolation = "area"
-    """The filter of crops of parts that are images."""
     ignored: str = "keep"
 
 
@@ -93,7 +90,7 @@ class Targets(Sequence[Target]):
         self._read = [name for name in self._fields if name not in VECTORS]
         self._label_offset = check_int("label_offset", options.label_offset, 0)
         specs = {spec.name: spec for spec in pack.manifest.part_specs}
-        read = partial(PartReader, pack, verify=options.verify, interpolation=options.interpolation)
+        read = partial(PartReader, pack, verify=options.verify)
         of_records = [name for name in parts if name != INSTANCES.target]
         sidecars = {name: pack.sidecar(name) for name in of_records if name not in specs}
         specs |= {name: one.spec for name, one in sidecars.items() if one.spec.kind in OF_PIXELS}

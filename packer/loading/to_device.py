@@ -152,14 +152,21 @@ class CudaPrefetcher:
 
 
 class Transfer:
-    """Copies batches to a device on one side stream, with `depth` batches in flight."""
+    """Copies batches to a device on one side stream, with `depth` batches in flight.
 
-    def __init__(self, device: torch.device | str, depth: int, normalize: Normalize) -> None:
+    Args:
+        device: the device.
+        depth: number of batches in flight.
+        normalize: what is done to images there.
+        leading: batches are tuples that begin with the images: an image among the targets is never taken for them.
+    """
+
+    def __init__(self, device: torch.device | str, depth: int, normalize: Normalize, leading: bool = False) -> None:
         if depth < 1:
             raise ValueError(f"depth must be at least 1 batch, got {depth}")
         self.device = torch.device(device)
         self.depth = depth
-        self.normalize = normalize
+        self.normalize, self._leading = normalize, leading
         self._stream: Any = None
         if self.device.type == "cuda":
             try:
@@ -187,12 +194,15 @@ class Transfer:
 
     def _to_device(self, batch: Any) -> Any:
         walk = _BatchWalk(self._tensor_to_device)
-        there = walk.walk(batch)
+        there = walk.walk(batch[:1] if self._leading else batch)
         if not walk.images_seen and not self.normalize.nothing:
             raise ValueError(
                 "mean, std and dtype are for uint8 images (n, channels, height, width), but a batch has none: "
                 "leave them out, or let the loader give such images"
             )
+        if self._leading:
+            walk.images_seen = True
+            there += walk.walk(batch[1:])
         return there
 
     def _tensor_to_device(self, tensor: torch.Tensor, images: bool) -> torch.Tensor:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format.pack import Pack
-from packer.images.opencv import Interpolation
 from packer.loading.affine import RandomAffine
 from packer.loading.augmentation import UNUSED, Augmentation, CropParams
 from packer.loading.crop import Crop, Regions, crop_text
@@ -223,7 +222,6 @@ class ViewFiller(ImageFiller):
             self.outputs[name] = made[0].output
         self._first = next(iter(self._fillers.values()))[0]
         self.pack, self.decoder, self.verify = pack, self._first.decoder, verify
-        self.interpolation: Interpolation = self._first.interpolation
         self.channels, self.output = self._first.channels, self._first.output
         self.augmentation: Any = ViewAugmentation(firsts, seed)
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 import packer
 from packer import BuildOptions, PackedDataset, PackedLoader, build_pack
 from packer.errors import UsageError
+from packer.images.resize import TargetSize
 from packer.loading.part_rows import cut_mask, places
 from packer.loading.targets import TargetOptions, Targets
 
@@ -56,6 +57,16 @@ def test_crops_are_exact(kind: str, threads: int, packs: dict[str, Path]) -> Non
                 seen += bool(params.flipped[i])
             assert images.shape[-2:] == masks.shape[-2:]
     assert 0 < seen < 3 * len(pack)
+
+
+@pytest.mark.parametrize("size", [(24, 24), (11, 18), (11, 33)], ids=str)
+def test_a_letterbox_has_the_mask_of_a_build(size: tuple[int, int], packs: dict[str, Path]) -> None:
+    """Also where the center of a pixel is on the edge between two of the mask."""
+    pack = packer.open_pack(packs[RAGGED])
+    for _, masks, records in PackedLoader(pack, 4, crop=packer.Letterbox(size), with_index=True):
+        for mask, record in zip(masks.numpy(), records.tolist(), strict=True):
+            wanted = TargetSize(size[1], size[0], "pad").apply_to_mask(pack.mask(record), 255)
+            assert np.array_equal(mask, wanted)
 
 
 @pytest.mark.parametrize("kind", [RAW, JPEG])

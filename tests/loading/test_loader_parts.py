@@ -73,6 +73,29 @@ def test_a_second_image_goes_with_the_first(pack: Pack) -> None:
     assert seen == COUNT
 
 
+def test_a_second_image_has_the_filter_of_each_view(pack: Pack) -> None:
+    filters = ("nearest", "area", "bilinear")
+    views = {name: (2, RandomResizedCrop(18, interpolation=name)) for name in filters}
+    for images, targets in batches(pack, crop=None, views=views, collate="dict", parts=("right",)):
+        for name in views:
+            assert torch.equal(images[name], targets[name]["right"]), name
+
+
+def test_a_second_image_has_the_filter_of_a_crop_that_is_set(pack: Pack) -> None:
+    loader = batches(pack, crop=RandomResizedCrop(18, interpolation="area"), collate="dict", parts=("right",))
+    loader.set_crop(RandomResizedCrop(18, interpolation="nearest"))
+    for images, targets in loader:
+        assert torch.equal(images, targets["right"])
+
+
+def test_a_second_image_is_never_normalized_in_place_of_the_first(pack: Pack) -> None:
+    options = {"collate": "dict", "parts": ("right",), "mean": (0.5,) * 3, "std": (0.2,) * 3}
+    for _, targets in batches(pack, **options):
+        assert targets["right"].dtype == torch.uint8
+    with pytest.raises(ValueError, match="are for uint8 images"):
+        next(iter(batches(pack, transform=torch.Tensor.float, **options)))
+
+
 def test_maps_are_cut_by_the_draw_of_the_image(pack: Pack) -> None:
     loader = batches(pack, collate="dict", parts=("red", "deep"), shuffle=True)
     filler, flips = loader._host.filler, 0
