@@ -137,7 +137,7 @@ def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: b
     if patches:
         functions = {field.name: getattr(given.functions, field.name) for field in fields(given.functions)}
         options |= {name: function is not None for name, function in functions.items()}
-        options |= {name: getattr(given.augment, name) is not None for name in MIXING_STATE}
+        options |= {name: bool(getattr(given.augment, name)) for name in MIXING_STATE}
         options |= {"collate": given.form.collate in ("yolo", "padded"), "affine": given.augment.affine is not None}
     if name := next((name for name, used in options.items() if used), None):
         what = "patches" if patches else "a BucketSampler"
