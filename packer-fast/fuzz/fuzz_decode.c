@@ -87,7 +87,7 @@ static int32_t decode(const input_t *input, int which, const uint8_t *index, siz
         .verify = verify,
         .headroom = input->headroom,
     };
-    if (packer_fast_decode_batch(&batch) < 0 || errors[0] < 0 || errors[0] > 4 || errors[1] != PF_OK)
+    if (packer_fast_decode_crops(&batch, 1) < 0 || errors[0] < 0 || errors[0] > 4 || errors[1] != PF_OK)
         abort();
     /* a file without tables of its own is decoded with those of the standard, but not behind another one */
     if (errors[2] != errors[0] && errors[2] != PF_DAMAGED)
