@@ -1,7 +1,8 @@
 /* libFuzzer target: (size of the index, region, options) from the first bytes, then the index, then the JPEG.
  *
  * By one of the options, an input is decoded whole; or as a region and once more: with the given index, with its own,
- * with its own of which a bit is changed, or with `verify`. Neither an index nor `verify` may change the pixels. */
+ * with its own of which a bit is changed, or with `verify`. Neither an index nor `verify` may change the pixels. Then it
+ * is one of two crops. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +88,7 @@ static int32_t decode(const input_t *input, int which, const uint8_t *index, siz
         .verify = verify,
         .headroom = input->headroom,
     };
-    if (packer_fast_decode_batch(&batch) < 0 || errors[0] < 0 || errors[0] > 4 || errors[1] != PF_OK)
+    if (packer_fast_decode_crops(&batch, 1) < 0 || errors[0] < 0 || errors[0] > 4 || errors[1] != PF_OK)
         abort();
     /* a file without tables of its own is decoded with those of the standard, but not behind another one */
     if (errors[2] != errors[0] && errors[2] != PF_DAMAGED)
@@ -120,6 +121,40 @@ static void check_own_index(const input_t *input, int32_t plain, const uint8_t *
         abort();
 }
 
+/* Decodes the region and the whole image as two crops of it, the second mirrored. */
+static void check_crops(const input_t *input, const uint8_t *index, size_t index_bytes) {
+    const size_t row_bytes = (size_t)input->height * input->width * input->channels;
+    const uint64_t image = (uint64_t)(uintptr_t)input->jpeg, bytes = input->jpeg_bytes;
+    const uint64_t its_index = (uint64_t)(uintptr_t)index, its_bytes = index_bytes;
+    const int32_t whole[] = {0, 0, input->sides[0], input->sides[1]};
+    const uint8_t flips[] = {0, 1};
+    uint8_t *made[] = {malloc(row_bytes), malloc(row_bytes)};
+    const uint64_t rows[] = {(uint64_t)(uintptr_t)made[0], (uint64_t)(uintptr_t)made[1]};
+    int32_t error = -1;
+    pf_batch crops[2];
+    for (int c = 0; c < 2; c++) {
+        crops[c] = (pf_batch){.count = 1,
+                              .jpegs = &image,
+                              .jpeg_bytes = &bytes,
+                              .sizes = input->sides,
+                              .regions = c ? whole : input->region,
+                              .rows = rows + c,
+                              .flips = flips + c,
+                              .indexes = &its_index,
+                              .indexes_bytes = &its_bytes,
+                              .errors = &error,
+                              .height = input->height,
+                              .width = input->width,
+                              .channels = input->channels,
+                              .filter = input->filter,
+                              .headroom = input->headroom};
+    }
+    if (packer_fast_decode_crops(crops, 2) < 0 || error < 0 || error > 4)
+        abort();
+    free(made[0]);
+    free(made[1]);
+}
+
 static void check_whole(input_t *input) {
     memcpy(input->region, (int32_t[]){0, 0, input->sides[0], input->sides[1]}, 16);
     input->width = (uint8_t)input->sides[0];
@@ -148,6 +183,7 @@ static void check_region(input_t *input, const uint8_t *data, const uint8_t *ind
     } else {
         check_own_index(input, plain, data + 13, mode == 3);
     }
+    check_crops(input, mode == 1 ? index : NULL, mode == 1 ? index_bytes : 0);
     for (int i = 0; i < 2; i++)
         free(input->rows[i]);
 }

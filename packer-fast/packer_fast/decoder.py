@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal
@@ -91,7 +92,48 @@ def decode_batch(
     Raises:
         ValueError: An array has another shape, type or layout.
     """
-    count = len(batch.jpegs)
+    return decode_crops([batch], [rows], filters=[filter], verify=verify, headroom=headroom)
+
+
+def decode_crops(
+    crops: Sequence[Batch],
+    rows: Sequence[NDArray[np.uint8]],
+    *,
+    filters: Sequence[Filter],
+    verify: bool = False,
+    headroom: int = 2,
+) -> _Int32:
+    """Decode several regions of each JPEG, which is decoded once, as small as all of its regions allow.
+
+    Args:
+        crops: Batches of the same JPEGs; regions and flips may differ.
+        rows: Those of each, as for `decode_batch`, of the same number of channels.
+        filters: Of each.
+        verify: As for `decode_batch`.
+        headroom: The same.
+
+    Returns:
+        int32 (n,): `Error` of each image; the rows of one that has an error are undefined in all crops.
+
+    Raises:
+        ValueError: An array has another shape, type or layout, or the crops are not of the same images.
+    """
+    errors = np.full(len(crops[0].jpegs), Error.NO_MEMORY, np.int32)
+    how = int(verify), headroom
+    given = [_struct(*each, errors, *how) for each in zip(crops, rows, filters, strict=True)]
+    structs = (BatchStruct * len(crops))(*(struct for struct, _ in given))
+    if len(errors) and load().packer_fast_decode_crops(structs, len(crops)) < 0:
+        shapes = ", ".join(str(each.shape) for each in rows)
+        rule = "rows must have 1 or 3 channels, the same in all crops, and headroom must be >= 0"
+        raise ValueError(f"{rule}, got {shapes}, {headroom}")
+    return errors
+
+
+def _struct(
+    batch: Batch, rows: NDArray[np.uint8], filter: Filter, errors: _Int32, verify: int, headroom: int
+) -> tuple[BatchStruct, _Addresses]:
+    """Return what the library reads, and the array of it that must live as long."""
+    count = len(errors)
     if rows.dtype != np.uint8 or rows.ndim != 4 or len(rows) != count or (count and not rows[0].flags.c_contiguous):
         raise ValueError(f"rows must be uint8 ({count}, height, width, channels), got {rows.dtype} {rows.shape}")
     if not rows.flags.writeable:
@@ -99,7 +141,6 @@ def decode_batch(
     if filter not in _FILTERS:
         raise ValueError(f"filter must be one of {', '.join(_FILTERS)}, got {filter!r}")
     starts = np.arange(count, dtype=np.int64) * rows.strides[0] + rows.ctypes.data
-    errors = np.full(count, Error.NO_MEMORY, np.int32)
     struct = BatchStruct(
         count,
         _checked("jpegs", batch.jpegs, np.uint64, (count,)),
@@ -113,12 +154,10 @@ def decode_batch(
         errors.ctypes.data,
         *rows.shape[1:],
         _FILTERS[filter],
-        int(verify),
+        verify,
         headroom,
     )
-    if count and load().packer_fast_decode_batch(ctypes.byref(struct)) < 0:
-        raise ValueError(f"rows must have 1 or 3 channels and headroom must be >= 0, got {rows.shape}, {headroom}")
-    return errors
+    return struct, starts
 
 
 def make_index(jpeg: bytes | memoryview | NDArray[np.uint8], interval: int = 0) -> bytes:

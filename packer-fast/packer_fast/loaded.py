@@ -7,7 +7,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-ABI = 1
+ABI = 2
 """PF_ABI of the header that these declarations follow."""
 LIBRARY_VARIABLE = "PACKER_FAST_LIBRARY"
 """Environment variable with the path of another build of the library, such as one with sanitizers."""
@@ -57,8 +57,8 @@ def load() -> ctypes.CDLL:
     if abi != ABI:
         raise ImportError(f"{paths[0]} has interface {abi}, but this package needs {ABI}; install both from one wheel")
     library.packer_fast_version.restype = ctypes.c_char_p
-    library.packer_fast_decode_batch.argtypes = (ctypes.POINTER(BatchStruct),)
-    library.packer_fast_decode_batch.restype = ctypes.c_int64
+    library.packer_fast_decode_crops.argtypes = (ctypes.POINTER(BatchStruct), ctypes.c_int64)
+    library.packer_fast_decode_crops.restype = ctypes.c_int64
     library.packer_fast_make_index.argtypes = (
         ctypes.c_void_p,
         ctypes.c_uint64,

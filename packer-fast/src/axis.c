@@ -74,26 +74,26 @@ static void store(pf_axis *axis, int index, const taps_t *taps, int samples) {
     weights[largest] = (int16_t)(weights[largest] + ONE - sum);
 }
 
-/* For each group of outputs and each pair of taps: which bytes of the 16 samples at the first start to take (pshufb),
- * then the weights in the same order (pmaddwd). */
+/* For each group of outputs: which bytes of the 16 samples from their base on to take for a pair of taps (pshufb), the
+ * same for every pair, as the next one has the samples two further; then their weights (pmaddwd), pair after pair. */
 static void make_vectors(pf_axis *axis) {
-    uint8_t *at = axis->vectors;
-    for (int i = 0; i < axis->count; i += PF_GROUP) {
-        const int last = axis->start[clamp(i + PF_GROUP - 1, i, axis->count - 1)];
-        const int base = last < axis->start[i] ? last : axis->start[i]; /* starts fall if the axis is mirrored */
-        axis->bases[i / PF_GROUP] = base;
-        for (int t = 0; t < axis->taps; t += 2, at += 32) {
-            for (int j = 0; j < PF_GROUP; j++) {
-                const int output = clamp(i + j, i, axis->count - 1);
-                const int offset = axis->start[output] - base + t;
-                if (offset > 14) {
-                    axis->vectors = NULL;
-                    return;
-                }
-                const uint8_t bytes[4] = {(uint8_t)offset, 0x80, (uint8_t)(offset + 1), 0x80};
-                memcpy(at + 4 * j, bytes, 4);
-                memcpy(at + 16 + 4 * j, axis->weights + output * axis->taps + t, 4);
+    const int end = axis->count - 1;
+    for (int i = 0; i <= end || i % PF_GROUP != 0; i += PF_PART) {
+        const int first = axis->start[clamp(i, 0, end)], last = axis->start[clamp(i + PF_PART - 1, 0, end)];
+        const int base = last < first ? last : first; /* starts fall if the axis is mirrored */
+        uint8_t *at = axis->vectors + i / PF_GROUP * PF_GROUP_BYTES(axis->taps) + i % PF_GROUP * 4;
+        axis->bases[i / PF_PART] = base;
+        for (int j = i; j < i + PF_PART; j++, at += 4) {
+            const int output = clamp(j, 0, end);
+            const int offset = axis->start[output] - base;
+            if (offset > 14) {
+                axis->vectors = NULL;
+                return;
             }
+            const uint8_t bytes[4] = {(uint8_t)offset, 0x80, (uint8_t)(offset + 1), 0x80};
+            memcpy(at, bytes, 4);
+            for (int t = 0; t < axis->taps; t += 2)
+                memcpy(at + (2 * t + 4) * PF_GROUP, axis->weights + output * axis->taps + t, 4);
         }
     }
 }
@@ -109,10 +109,10 @@ void pf_axis_make(pf_axis *axis, j_decompress_ptr jpeg, const pf_axis_spec *spec
     const size_t groups = (count + PF_GROUP - 1) / PF_GROUP;
     axis->count = spec->count;
     axis->taps = (taps + 1) & ~1;
-    axis->vectors =
-        pf_allocate(jpeg, groups * (size_t)axis->taps * 16 + (groups + count) * 4 + count * (size_t)axis->taps * 2);
-    axis->bases = (int32_t *)(void *)(axis->vectors + groups * (size_t)axis->taps * 16);
-    axis->start = axis->bases + groups;
+    const size_t bytes = groups * PF_GROUP_BYTES((size_t)axis->taps), bases = groups * PF_GROUP / PF_PART;
+    axis->vectors = pf_allocate(jpeg, bytes + (bases + count) * 4 + count * (size_t)axis->taps * 2);
+    axis->bases = (int32_t *)(void *)(axis->vectors + bytes);
+    axis->start = axis->bases + bases;
     axis->weights = (int16_t *)(void *)(axis->start + count);
     taps_t pixels, samples;
     for (int i = 0; i < spec->count; i++) {

@@ -8,8 +8,10 @@
 #define PF_WEIGHT_BITS 14
 #define PF_MAX_SHRINK 32
 #define PF_MAX_TAPS (2 * PF_MAX_SHRINK + 8)
-/* Outputs that rows_x86.c makes at once. */
-#define PF_GROUP 4
+/* Outputs that rows_x86.c makes at once, and those of them that are made of 16 samples. */
+#define PF_GROUP 8
+#define PF_PART 4
+#define PF_GROUP_BYTES(taps) (PF_GROUP * 4 + (taps) * PF_GROUP * 2)
 
 /* The last two are for an axis that shrinks. */
 typedef enum { PF_LINEAR, PF_BOX, PF_TRIANGLE } pf_kernel;
@@ -32,8 +34,8 @@ typedef struct {
     int taps; /* even */
     int32_t *start;
     int16_t *weights; /* they add up to 1 << PF_WEIGHT_BITS */
-    uint8_t *vectors; /* for rows_x86.c; NULL if four outputs need more than 16 samples */
-    int32_t *bases;   /* first sample of each four outputs */
+    uint8_t *vectors; /* for rows_x86.c; NULL if the pairs of samples of a part are further apart than 16 samples */
+    int32_t *bases;   /* first sample of each part */
 } pf_axis;
 
 void pf_axis_make(pf_axis *axis, j_decompress_ptr jpeg, const pf_axis_spec *spec);

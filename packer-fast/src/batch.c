@@ -23,6 +23,12 @@ typedef struct {
     pf_scan scan;
 } context_t;
 
+/* Batches of the same JPEGs; what all of them must have alike is read from the first. */
+typedef struct {
+    const pf_batch *crops;
+    int64_t count;
+} call_t;
+
 _Noreturn void pf_fail(j_decompress_ptr jpeg, int32_t error) {
     context_t *context = (context_t *)jpeg->client_data;
     context->error = error;
@@ -125,16 +131,39 @@ static void open_jpeg(context_t *context, const uint8_t *data, uint64_t bytes) {
         pf_fail(jpeg, PF_UNSUPPORTED);
 }
 
-/* Sets the scale at which the region is at least `headroom` times the result. */
-static void set_scale(j_decompress_ptr jpeg, const int32_t region[4], const pf_batch *batch) {
+/* Returns the region of image `i` in a crop. */
+static const int32_t *region_of(const pf_batch *crop, int64_t i) { return crop->regions + 4 * i; }
+
+static bool has_room(const pf_batch *crop, int64_t i, int64_t factor) {
+    const int32_t *region = region_of(crop, i);
+    return region[2] >= factor * crop->headroom * crop->width && region[3] >= factor * crop->headroom * crop->height;
+}
+
+/* Sets the scale at which every region is at least `headroom` times its result. */
+static void set_scale(j_decompress_ptr jpeg, const call_t *call, int64_t i) {
     jpeg->scale_num = jpeg->scale_denom = 8;
-    if (batch->headroom == 0 || jpeg->image_width < REDUCED_SIDE_MIN || jpeg->image_height < REDUCED_SIDE_MIN)
+    if (call->crops->headroom == 0 || jpeg->image_width < REDUCED_SIDE_MIN || jpeg->image_height < REDUCED_SIDE_MIN)
         return;
     for (unsigned factor = 2; factor <= 8; factor *= 2) {
-        const int64_t least = (int64_t)factor * batch->headroom;
-        if (region[2] < least * batch->width || region[3] < least * batch->height)
-            return;
+        for (int64_t c = 0; c < call->count; c++) {
+            if (!has_room(&call->crops[c], i, factor))
+                return;
+        }
         jpeg->scale_num = 8 / factor;
+    }
+}
+
+/* Finds the rectangle around all regions of image `i`. */
+static void unite(int32_t box[4], const call_t *call, int64_t i) {
+    memcpy(box, region_of(call->crops, i), 4 * sizeof(int32_t));
+    for (int64_t c = 1; c < call->count; c++) {
+        const int32_t *region = region_of(&call->crops[c], i);
+        for (int axis = 0; axis < 2; axis++) {
+            const int32_t first = region[axis] < box[axis] ? region[axis] : box[axis];
+            const int32_t end = region[axis] + region[axis + 2], last = box[axis] + box[axis + 2];
+            box[axis] = first;
+            box[axis + 2] = (end > last ? end : last) - first;
+        }
     }
 }
 
@@ -160,46 +189,59 @@ static void decode_whole(j_decompress_ptr jpeg, uint8_t *row, const pf_batch *ba
     }
 }
 
-static void decode_region(context_t *context, const pf_batch *batch, int64_t i) {
+static void decode_regions(context_t *context, const call_t *call, int64_t i) {
     j_decompress_ptr jpeg = &context->jpeg;
-    const int32_t *region = batch->regions + 4 * i;
+    const pf_batch *first = call->crops;
+    int32_t box[4];
     pf_planes planes;
     pf_index index = {0};
-    set_scale(jpeg, region, batch);
+    unite(box, call, i);
+    set_scale(jpeg, call, i);
     jpeg->raw_data_out = TRUE;
     jpeg_start_decompress(jpeg);
-    if (batch->indexes != NULL && batch->indexes[i] != 0 && !batch->verify)
-        pf_index_open(&index, (const uint8_t *)(uintptr_t)batch->indexes[i], batch->indexes_bytes[i], &context->scan);
-    pf_planes_decode(&planes, &context->scan, region, batch->channels == 1, index.entries == NULL ? NULL : &index);
-    pf_resize(jpeg, &planes, batch, i);
-    if (batch->verify)
+    if (first->indexes != NULL && first->indexes[i] != 0 && !first->verify)
+        pf_index_open(&index, (const uint8_t *)(uintptr_t)first->indexes[i], first->indexes_bytes[i], &context->scan);
+    pf_planes_decode(&planes, &context->scan, box, first->channels == 1, index.entries == NULL ? NULL : &index);
+    for (int64_t c = 0; c < call->count; c++)
+        pf_resize(jpeg, &planes, &call->crops[c], i);
+    if (first->verify)
         pf_scan_finish(&context->scan);
 }
 
-static void decode_image(context_t *context, const pf_batch *batch, int64_t i) {
+static bool is_inside(const int32_t region[4], const int32_t size[2]) {
+    return region[0] >= 0 && region[1] >= 0 && region[2] >= 1 && region[3] >= 1 && region[2] <= size[0] - region[0] &&
+           region[3] <= size[1] - region[1];
+}
+
+static void decode_image(context_t *context, const call_t *call, int64_t i) {
     const j_decompress_ptr jpeg = &context->jpeg;
-    const int32_t *size = batch->sizes + 2 * i;
-    const int32_t *region = batch->regions + 4 * i;
-    if (region[0] < 0 || region[1] < 0 || region[2] < 1 || region[3] < 1 || size[0] > MAX_SIDE || size[1] > MAX_SIDE ||
-        region[2] > size[0] - region[0] || region[3] > size[1] - region[1])
+    const pf_batch *first = call->crops;
+    const int32_t *size = first->sizes + 2 * i;
+    const int32_t *region = region_of(first, i);
+    if (size[0] > MAX_SIDE || size[1] > MAX_SIDE)
         pf_fail(jpeg, PF_UNSUPPORTED);
-    open_jpeg(context, (const uint8_t *)(uintptr_t)batch->jpegs[i], batch->jpeg_bytes[i]);
+    for (int64_t c = 0; c < call->count; c++) {
+        if (!is_inside(region_of(&call->crops[c], i), size))
+            pf_fail(jpeg, PF_UNSUPPORTED);
+    }
+    open_jpeg(context, (const uint8_t *)(uintptr_t)first->jpegs[i], first->jpeg_bytes[i]);
     if (jpeg->image_width != (JDIMENSION)size[0] || jpeg->image_height != (JDIMENSION)size[1] ||
-        (jpeg->jpeg_color_space == JCS_RGB && batch->channels == 1))
+        (jpeg->jpeg_color_space == JCS_RGB && first->channels == 1))
         pf_fail(jpeg, PF_UNSUPPORTED);
-    if (region[2] == size[0] && region[3] == size[1] && batch->width == size[0] && batch->height == size[1])
-        decode_whole(jpeg, (uint8_t *)(uintptr_t)batch->rows[i], batch, batch->flips != NULL && batch->flips[i] != 0);
+    if (call->count == 1 && region[2] == size[0] && region[3] == size[1] && first->width == size[0] &&
+        first->height == size[1])
+        decode_whole(jpeg, (uint8_t *)(uintptr_t)first->rows[i], first, first->flips != NULL && first->flips[i] != 0);
     else
-        decode_region(context, batch, i);
+        decode_regions(context, call, i);
 }
 
 /* All errors of an image come back here. */
-static int32_t decode_guarded(context_t *context, const pf_batch *batch, int64_t i) {
+static int32_t decode_guarded(context_t *context, const call_t *call, int64_t i) {
     if (context == NULL)
         return PF_NO_MEMORY;
     context->error = PF_OK;
     if (!setjmp(context->jump))
-        decode_image(context, batch, i);
+        decode_image(context, call, i);
     jpeg_abort_decompress(&context->jpeg);
     return context->error;
 }
@@ -210,14 +252,24 @@ static bool is_valid(const pf_batch *batch) {
            batch->filter <= PF_FAST && batch->headroom >= 0 && batch->headroom <= MAX_SIDE;
 }
 
-int64_t packer_fast_decode_batch(const pf_batch *batch) {
-    if (!is_valid(batch))
+/* Whether a crop is of the same images as the first. */
+static bool is_alike(const pf_batch *crop, const pf_batch *first) {
+    return crop->count == first->count && crop->channels == first->channels && crop->headroom == first->headroom;
+}
+
+int64_t packer_fast_decode_crops(const pf_batch *crops, int64_t count) {
+    const call_t call = {crops, count};
+    for (int64_t c = 0; c < count; c++) {
+        if (!is_valid(&crops[c]) || !is_alike(&crops[c], crops))
+            return -1;
+    }
+    if (count < 1)
         return -1;
     context_t *context = open_context();
     int64_t failed = 0;
-    for (int64_t i = 0; i < batch->count; i++) {
-        batch->errors[i] = decode_guarded(context, batch, i);
-        failed += batch->errors[i] != PF_OK;
+    for (int64_t i = 0; i < crops->count; i++) {
+        crops->errors[i] = decode_guarded(context, &call, i);
+        failed += crops->errors[i] != PF_OK;
     }
     close_context(context);
     return failed;

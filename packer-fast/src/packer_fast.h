@@ -1,4 +1,4 @@
-/* The interface of the shared library: one batch call, and the call that makes an index. */
+/* The interface of the shared library: one call for batches, and the call that makes an index. */
 #ifndef PACKER_FAST_H
 #define PACKER_FAST_H
 
@@ -7,7 +7,7 @@
 #define PF_API __attribute__((visibility("default")))
 
 /* Raised with every change of these functions or structs; the Python package refuses another one. */
-#define PF_ABI 1
+#define PF_ABI 2
 #define PF_VERSION "0.2.0"
 
 /* What became of an image. Only PF_OK leaves the whole row written; otherwise its content is undefined. */
@@ -46,9 +46,11 @@ typedef struct {
     int32_t headroom; /* decode at 1/2, 1/4 or 1/8 if that is this many times the result; 0: never */
 } pf_batch;
 
-/* Decodes a region of each JPEG into its row. Uses no global state: call it from any number of threads. Returns the
- * number of images whose error is not PF_OK, or -1 if the batch is not valid. */
-PF_API int64_t packer_fast_decode_batch(const pf_batch *batch);
+/* Decodes regions of each JPEG, `count` of them: that of crops[c] into its row. Each JPEG is decoded once, as small as
+ * all of its regions allow. Crops have JPEGs, their sizes and indexes, channels, verify and headroom in common, and
+ * errors are written to the first: an image that has one has no row. Uses no global state: call it from any number of
+ * threads. Returns the number of images whose error is not PF_OK, or -1 if a crop is not valid. */
+PF_API int64_t packer_fast_decode_crops(const pf_batch *crops, int64_t count);
 
 /* Makes the index of a JPEG, with an entry every `interval` MCUs of a row (0: at the start of each row). Returns the
  * size of the index, and writes it if `capacity` is enough; 0 with *error if the JPEG is damaged or cannot have one. */

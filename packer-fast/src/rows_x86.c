@@ -1,4 +1,4 @@
-/* SSSE3 (2006) has the byte shuffles; AVX2 (2013) only helps where all loads are in order. */
+/* SSSE3 (2006) has the byte shuffles; AVX2 (2013) takes two parts of a row at once. */
 #include "packer_fast.h"
 #include "rows.h"
 
@@ -14,24 +14,53 @@ SSSE3 static __m128i load(const void *at) { return _mm_loadu_si128((const __m128
 
 SSSE3 static void store(void *at, __m128i value) { _mm_storeu_si128((__m128i *)at, value); }
 
-SSSE3 static void across(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
+SSSE3 static void across_16(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
     if (axis->vectors == NULL) {
         pf_rows_plain.across(out, samples, axis);
         return;
     }
     const int shift = PF_WEIGHT_BITS - PF_MIDDLE_BITS;
     const __m128i half = _mm_set1_epi32(1 << (shift - 1));
-    const uint8_t *vectors = axis->vectors;
-    for (int i = 0; i < axis->count; i += PF_GROUP) {
-        const __m128i window = load(samples + axis->bases[i / PF_GROUP]);
+    for (int i = 0; i < axis->count; i += PF_PART) {
+        const uint8_t *from = samples + axis->bases[i / PF_PART];
+        const uint8_t *at = axis->vectors + i / PF_GROUP * PF_GROUP_BYTES(axis->taps) + i % PF_GROUP * 4;
+        const __m128i places = load(at);
         __m128i sums = half;
         for (int t = 0; t < axis->taps; t += 2) {
-            const __m128i pairs = _mm_shuffle_epi8(window, load(vectors));
-            sums = _mm_add_epi32(sums, _mm_madd_epi16(pairs, load(vectors + 16)));
-            vectors += 32;
+            at += PF_GROUP * 4;
+            const __m128i pairs = _mm_shuffle_epi8(load(from + t), places);
+            sums = _mm_add_epi32(sums, _mm_madd_epi16(pairs, load(at)));
         }
         sums = _mm_srai_epi32(sums, shift);
         _mm_storel_epi64((__m128i *)(void *)(out + i), _mm_packs_epi32(sums, sums));
+    }
+}
+
+AVX2 static __m256i load_32(const void *at) { return _mm256_loadu_si256((const __m256i *)at); }
+
+AVX2 static void across(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
+    if (axis->vectors == NULL) {
+        pf_rows_plain.across(out, samples, axis);
+        return;
+    }
+    const int shift = PF_WEIGHT_BITS - PF_MIDDLE_BITS;
+    const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
+    const uint8_t *at = axis->vectors;
+    const int32_t *bases = axis->bases;
+    for (int i = 0; i < axis->count; i += PF_GROUP, bases += 2) {
+        const __m256i places = load_32(at);
+        __m256i sums = half;
+        at += PF_GROUP * 4;
+        for (int t = 0; t < axis->taps; t += 2, at += PF_GROUP * 4) {
+            const __m256i low = _mm256_castsi128_si256(load(samples + bases[0] + t));
+            const __m256i window = _mm256_inserti128_si256(low, load(samples + bases[1] + t), 1);
+            const __m256i pairs = _mm256_shuffle_epi8(window, places);
+            sums = _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, load_32(at)));
+        }
+        sums = _mm256_srai_epi32(sums, shift);
+        /* pack works within each half, and doubles it */
+        sums = _mm256_permute4x64_epi64(_mm256_packs_epi32(sums, sums), 0x08);
+        store(out + i, _mm256_castsi256_si128(sums));
     }
 }
 
@@ -45,8 +74,8 @@ AVX2 static void down(int16_t *out, const int16_t *const *rows, const int16_t *w
             int two;
             memcpy(&two, weights + t, sizeof(two));
             const __m256i pair = _mm256_set1_epi32(two);
-            const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(rows[t] + i));
-            const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(rows[t + 1] + i));
+            const __m256i a = load_32(rows[t] + i);
+            const __m256i b = load_32(rows[t + 1] + i);
             low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), pair));
             high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), pair));
         }
@@ -116,7 +145,7 @@ SSSE3 static void to_rgb(uint8_t *out, const int16_t *const *planes, int count) 
 
 const pf_rows *pf_rows_best(void) {
     static const pf_rows best = {PF_VERSION " (libjpeg-turbo 3.2.0, AVX2)", across, down, to_rgb};
-    static const pf_rows older = {PF_VERSION " (libjpeg-turbo 3.2.0, SSSE3)", across, pf_down, to_rgb};
+    static const pf_rows older = {PF_VERSION " (libjpeg-turbo 3.2.0, SSSE3)", across_16, pf_down, to_rgb};
     if (__builtin_cpu_supports("avx2"))
         return &best;
     return __builtin_cpu_supports("ssse3") ? &older : &pf_rows_plain;

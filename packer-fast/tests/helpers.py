@@ -19,6 +19,7 @@ import packer_fast
 Pixels = NDArray[np.uint8]
 SAMPLINGS = {"444": "4:4:4", "422": "4:2:2", "420": "4:2:0", "440": "4:4:0", "411": "4:1:1"}
 FAST_SHRINK = 1.15
+NOTHING = b"\0"
 # 4:1:0, which neither Pillow nor OpenCV writes: `scene(70, 45, 3)` by cjpeg -sample 4x2,1x1,1x1 -quality 60 -optimize
 JPEG_410 = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZGNywtQFdBRkxOUlNSMj5aYV"
@@ -74,11 +75,26 @@ def decode(  # noqa: PLR0913
     **options: Any,
 ) -> tuple[Pixels, list[int]]:
     """Return rows and errors; `out` is (height, width)."""
-    arrays = [np.frombuffer(jpeg or b"\0", np.uint8) for jpeg in jpegs]
+    batch = batch_of(jpegs, regions, sizes=sizes, indexes=indexes, flips=flips)
+    rows = np.full((len(jpegs), *out, channels), 77, np.uint8)
+    errors = packer_fast.decode_batch(batch, rows, **options)
+    return rows, errors.tolist()
+
+
+def batch_of(
+    jpegs: list[bytes],
+    regions: Any,
+    *,
+    sizes: Any = None,
+    indexes: list[bytes | None] | None = None,
+    flips: Any = None,
+) -> packer_fast.Batch:
+    """Return a batch of addresses, valid as long as the bytes given here; b"" has that of NOTHING."""
+    arrays = [np.frombuffer(jpeg or NOTHING, np.uint8) for jpeg in jpegs]
+    index_arrays = [None if i is None else np.frombuffer(i, np.uint8) for i in indexes or []]
     if sizes is None:
         sizes = [header_size(jpeg) for jpeg in jpegs]
-    index_arrays = [None if i is None else np.frombuffer(i, np.uint8) for i in indexes or []]
-    batch = packer_fast.Batch(
+    return packer_fast.Batch(
         np.array([array.ctypes.data for array in arrays], np.uint64),
         np.array([len(jpeg) for jpeg in jpegs], np.uint64),
         np.array(sizes, np.int32).reshape(-1, 2),
@@ -87,9 +103,6 @@ def decode(  # noqa: PLR0913
         np.array([0 if i is None else i.ctypes.data for i in index_arrays], np.uint64) if indexes else None,
         np.array([0 if i is None else len(i) for i in index_arrays], np.uint64) if indexes else None,
     )
-    rows = np.full((len(jpegs), *out, channels), 77, np.uint8)
-    errors = packer_fast.decode_batch(batch, rows, **options)
-    return rows, errors.tolist()
 
 
 def header_size(jpeg: bytes) -> tuple[int, int]:

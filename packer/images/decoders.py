@@ -166,6 +166,7 @@ def native() -> tuple[Any, str]:
     """Return the module packer_fast, or None and the reason; it is looked for once in a process."""
     try:
         import packer_fast
+        from packer_fast import decode_crops  # noqa: F401 - which older ones lack
 
         packer_fast.version()  # loads the library
     except ModuleNotFoundError:

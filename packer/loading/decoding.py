@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -59,20 +60,38 @@ def resize_parts(
     border: int,
 ) -> None:  # fmt: skip
     """Resize a part of each image, in pixels of that image, into its row; `sizes` are those of the images."""
-    height, width = rows[0].shape[:2]
-    flags = one_call(parts[:, 2] / width, parts[:, 3] / height, interpolation)
+    cuts = cuts_of(parts, sizes, rows[0].shape[:2], interpolation, border)
+    for image, row, cut in zip(images, rows, cuts, strict=True):
+        resize_cut(image, row, cut)
+
+
+Cut = tuple[list[int], int, list[float], list[float], Interpolation, int]
+"""Edges in whole pixels, OpenCV's flag (-1: by `resize_into`), x, y, width and height, sides of the image, filter and
+border."""
+
+
+def cuts_of(
+    parts: Regions, sizes: Sizes, output: tuple[int, int], interpolation: Interpolation, border: int
+) -> list[Cut]:
+    """Return how `resize_cut` makes `output`, (height, width), of a part of each image, in its pixels."""
+    flags = one_call(parts[:, 2] / output[1], parts[:, 3] / output[0], interpolation)
     whole = in_whole_pixels(parts, sizes)
     # per image only what must be: the GIL lets one thread run Python at a time
     edges = np.concatenate([parts[:, :2], parts[:, :2] + parts[:, 2:]], axis=1)
     cuts = np.where(whole[:, None], edges, 0).astype(np.int64).tolist()
     flags = np.where(whole, flags, -1).tolist()
     sides = np.stack(sizes, axis=1).tolist()
-    given = zip(images, rows, cuts, flags, parts, sides, strict=True)
-    for image, row, (left, top, right, bottom), flag, part, side in given:
-        if flag >= 0:
-            cv2.resize(image[top:bottom, left:right], (width, height), row, 0, 0, flag)
-        else:
-            resize_into(image, part.tolist(), row, interpolation, side, border)
+    count = len(parts)
+    return list(zip(cuts, flags, parts.tolist(), sides, [interpolation] * count, [border] * count, strict=True))
+
+
+def resize_cut(image: Image, row: Image, cut: Cut) -> None:
+    """Resize a part of an image into its row."""
+    (left, top, right, bottom), flag, part, sides, interpolation, border = cut
+    if flag >= 0:
+        cv2.resize(image[top:bottom, left:right], row.shape[1::-1], row, 0, 0, flag)
+    else:
+        resize_into(image, part, row, interpolation, sides, border)
 
 
 def resize_into(
@@ -115,6 +134,15 @@ LARGE_PIXELS = 1 << 26
 """More than that is not allocated for what a row says alone."""
 PLAIN = ("auto", "fast", "simplejpeg")
 """The decoders that read plain JPEGs directly into their rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CropRows:
+    """The rows of one crop of each image, (n, height, width, channels), and how they are cut."""
+
+    params: CropParams
+    rows: NDArray[Any]
+    interpolation: Interpolation
 
 
 class RowDecoder:
@@ -166,7 +194,8 @@ class RowDecoder:
             DamagedPack: An image cannot be decoded, or is not what the index says.
         """
         plain, regions = self._plain(records), params.regions
-        done = self._decode_natively(records, np.flatnonzero(plain), params, rows)
+        crops = [CropRows(params, rows, self._interpolation)]
+        done = self._decode_natively(records, np.flatnonzero(plain), crops)
         for i in np.flatnonzero(~plain).tolist():
             self._decode_any(int(records[i]), None if regions is None else regions[i].tolist(), rows[i], params.border)
         places = np.flatnonzero(plain & ~done)
@@ -180,46 +209,60 @@ class RowDecoder:
         if self._sound is not None:
             self._sound.set(records)
 
-    def _decode_natively(
-        self, records: Int64, places: Int64, params: CropParams, rows: NDArray[Any]
-    ) -> NDArray[np.bool_]:
-        """Decode what the native decoder can of the plain JPEGs at `places`; return which rows are done, bool (n,).
+    def decode_crops(self, records: Int64, crops: Sequence[CropRows]) -> NDArray[np.bool_]:
+        """Decode each image that the native decoder can read once, and cut all of its crops out of it.
+
+        Returns:
+            Which images are done, bool (n,): their rows are flipped, but not upended or transposed.
+
+        Raises:
+            DamagedPack: An index is not that of its JPEG.
+        """
+        done = self._decode_natively(records, np.flatnonzero(self._plain(records)), crops)
+        if self._sound is not None:
+            self._sound.set(records[done])
+        return done
+
+    def _decode_natively(self, records: Int64, places: Int64, crops: Sequence[CropRows]) -> NDArray[np.bool_]:
+        """Decode what the native decoder can of the plain JPEGs at `places`; return which images are done, bool (n,).
 
         The others are left to `simplejpeg`, which also says what is wrong with a damaged one.
         """
         done = np.zeros(len(records), np.bool_)
-        if self._native is None or rows.dtype != np.uint8:
+        if self._native is None or any(one.rows.dtype != np.uint8 or one.interpolation == "nearest" for one in crops):
             return done
         sizes = sizes_of(self.pack, records)
-        parts = params.regions
-        if parts is None:
-            parts = np.stack([np.zeros_like(sizes[0]), np.zeros_like(sizes[0]), *sizes], axis=1)
-        elif self._interpolation == "nearest":
-            return done
-        places = places[in_whole_pixels(parts[places], (sizes[0][places], sizes[1][places]))]
+        whole = np.stack([np.zeros_like(sizes[0]), np.zeros_like(sizes[0]), *sizes], axis=1)
+        parts = [whole if one.params.regions is None else one.params.regions for one in crops]
+        for part in parts:
+            places = places[in_whole_pixels(part[places], (sizes[0][places], sizes[1][places]))]
         if not len(places):
             return done
         starts, lengths = self.pack.reader.places(records[places])
         indexes = () if self._indexes is None else self._indexes.places(records[places])
-        batch = self._native.Batch(
-            self.pack.reader.region.addresses(starts),
-            lengths.astype(np.uint64),
-            np.stack(sizes, axis=1)[places].astype(np.int32),
-            parts[places].astype(np.int32),
-            None if params.flipped is None else np.ascontiguousarray(params.flipped[places]),
-            *indexes,
-        )
-        every = len(places) == len(rows)
-        into = rows if every else np.empty((len(places), *rows.shape[1:]), np.uint8)
-        verify = self._may_be_damaged(records[places], indexes)
-        errors = self._native.decode_batch(batch, into, filter=self._interpolation, verify=verify, headroom=HEADROOM)
+        jpegs = self.pack.reader.region.addresses(starts), lengths.astype(np.uint64)
+        sides = np.stack(sizes, axis=1)[places].astype(np.int32)
+        batches = [
+            self._native.Batch(
+                *jpegs,
+                sides,
+                part[places].astype(np.int32),
+                None if one.params.flipped is None else np.ascontiguousarray(one.params.flipped[places]),
+                *indexes,
+            )
+            for one, part in zip(crops, parts, strict=True)
+        ]
+        every = len(places) == len(records)
+        into = [one.rows if every else np.empty((len(places), *one.rows.shape[1:]), np.uint8) for one in crops]
+        filters, verify = [one.interpolation for one in crops], self._may_be_damaged(records[places], indexes)
+        errors = self._native.decode_crops(batches, into, filters=filters, verify=verify, headroom=HEADROOM)
         for record in records[places[errors == self._native.Error.WRONG_INDEX]].tolist():
             error = self.pack.reader.damage_error(record, "has an index of its JPEG that was made of other bytes")
             error.next_step = JpegIndexList.again(error.pack or self.pack.path)
             raise error
         good = errors == self._native.Error.OK
-        if not every:
-            rows[places[good]] = into[good]
+        for one, made in () if every else zip(crops, into, strict=True):
+            one.rows[places[good]] = made[good]
         done[places[good]] = True
         return done
 
@@ -286,7 +329,7 @@ class RowDecoder:
         for record, data, height, width, factor in zip(*numbers, strict=True):
             yield self._decode_one(record, data, self._room(record, data, height, width), factor)
 
-    def images(self, records: Int64, room: Float64) -> tuple[list[Image], Int64]:
+    def images(self, records: Int64, room: Float64) -> tuple[Iterator[Image], Int64]:
         """Return whole images for crops of several sizes, and the factor by which each is smaller.
 
         Args:
@@ -298,16 +341,14 @@ class RowDecoder:
         """
         plain = self._plain(records)
         factors = np.where(plain, factors_of(room, sizes_of(self.pack, records)), 1)
+        others = {}
+        for row in np.flatnonzero(~plain).tolist():
+            record = int(records[row])
+            others[row] = self._whole(record, float(room[row]))
+            factors[row] = reduced_by(self.pack.reader.shape_of(record)[:2], others[row])
+        # one at a time: the next uses the same memory, which the caches of the processor have
         upright = self._reduced(records[plain], factors[plain])
-        images = []
-        for row, record in enumerate(records.tolist()):
-            if plain[row]:
-                images.append(next(upright))
-                continue
-            images.append(self._whole(record, float(room[row])))
-            factors[row] = reduced_by(self.pack.reader.shape_of(record)[:2], images[-1])
-        if self._sound is not None:
-            self._sound.set(records)
+        images = (others.pop(row) if row in others else next(upright) for row in range(len(records)))
         return images, factors
 
     def _whole(self, record: int, room: float) -> Image:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import cv2
@@ -15,7 +16,7 @@ from packer.format.pack import Pack
 from packer.loading.affine import RandomAffine
 from packer.loading.augmentation import UNUSED, Augmentation, CropParams
 from packer.loading.crop import Crop, Regions, crop_text
-from packer.loading.decoding import flip_rows, in_whole_pixels, resize_parts, room_of, sizes_of
+from packer.loading.decoding import CropRows, Cut, cuts_of, flip_rows, in_whole_pixels, resize_cut, room_of, sizes_of
 from packer.loading.fill import Floats, ImageFiller
 from packer.loading.seeded_transform import SeededTransform
 from packer.model.annotation import Image, Int64
@@ -274,38 +275,41 @@ class ViewFiller(ImageFiller):
     def _fill(self, records: Int64, params: Any, rows: Any) -> None:
         if self.verify:
             self.pack.reader.check(records)
-        for start in range(0, len(records), DECODED_AT_ONCE):
-            some = slice(start, start + DECODED_AT_ONCE)
-            self._fill_some(records[some], params[some], rows[some])
+        crops = [
+            CropRows(each, out, one.interpolation)
+            for name, fillers in self._fillers.items()
+            for one, each, out in zip(fillers, params.of[name], rows.arrays[name], strict=True)
+        ]
+        is_raw = self.pack.manifest.encoding == "raw"
+        done = np.zeros(len(records), np.bool_) if is_raw else self._first.row_decoder.decode_crops(records, crops)
+        others = np.flatnonzero(~done)
+        for start in range(0, len(others), DECODED_AT_ONCE):
+            self._fill_some(records, others[start : start + DECODED_AT_ONCE], crops)
+        for one in crops:
+            flip_rows(one.rows, one.params, done)
+        for filler, one in zip(chain.from_iterable(self._fillers.values()), crops, strict=True):
+            filler.warp(one.rows, one.params)
 
-    def _fill_some(self, records: Int64, params: ViewParams, rows: ViewRows) -> None:
+    def _fill_some(self, records: Int64, places: Int64, crops: list[CropRows]) -> None:
+        records = records[places]
         sizes = sizes_of(self.pack, records)
-        images, factors = self._images(records, params, sizes)
-        reduced = sizes[0] / factors, sizes[1] / factors
-        pyramids = [[image] for image in images]
-        for name, fillers in self._fillers.items():
-            for one, crops, out in zip(fillers, params.of[name], rows.arrays[name], strict=True):
-                assert crops.regions is not None
-                parts = crops.regions / factors[:, None]
-                fast = one.interpolation == "fast"
-                halvings = _halvings(parts, crops.output, reduced) if fast else np.zeros(len(parts), np.int64)
-                chosen = [_halved(*each) for each in zip(pyramids, halvings.tolist(), strict=True)]
-                by = 1 << halvings
-                halved = reduced[0] / by, reduced[1] / by
-                resize_parts(chosen, parts / by[:, None], halved, list(out), one.interpolation, crops.border)
-                flip_rows(out, crops)
-                one.warp(out, crops)
-
-    def _images(self, records: Int64, params: ViewParams, sizes: tuple[Float64, Float64]) -> tuple[list[Image], Int64]:
-        """Return whole images, and the factor by which each is smaller: no crop needs more."""
+        regions = [one.params.regions[places] for one in crops if one.params.regions is not None]
         if self.pack.manifest.encoding == "raw":
-            return list(self._first.mapped(records, sizes)), np.ones(len(records), np.int64)
-        room = np.full(len(records), np.inf)
-        for name, fillers in self._fillers.items():
-            for one, crops in zip(fillers, params.of[name], strict=True):
-                assert crops.regions is not None
-                room = np.minimum(room, room_of(crops.regions, one.output, one.interpolation))
-        return self._first.row_decoder.images(records, room)
+            images, factors = self._first.mapped(records, sizes), np.ones(len(records), np.int64)
+        else:
+            each = zip(regions, crops, strict=True)
+            rooms = [room_of(parts, one.rows.shape[1:3], one.interpolation) for parts, one in each]
+            images, factors = self._first.row_decoder.images(records, np.min(rooms, axis=0))
+        reduced = sizes[0] / factors, sizes[1] / factors
+        steps = [
+            zip(*_cuts(parts / factors[:, None], reduced, one), [one.rows[i] for i in places.tolist()], strict=True)
+            for parts, one in zip(regions, crops, strict=True)
+        ]
+        # image after image: what was just decoded is in the caches of the processor
+        for image, *cuts in zip(images, *steps, strict=True):
+            pyramid = [image]
+            for halvings, cut, row in cuts:
+                resize_cut(_halved(pyramid, halvings), row, cut)
 
     def targets_of(self, targets: Any, records: Int64, params: Any, out: NDArray[Any] | None = None) -> Any:
         """Return an array (n, ...), or view -> list of those of each crop: labels of images once.
@@ -353,6 +357,16 @@ def on_halved_pixels(crops: CropParams, sizes: tuple[Float64, Float64]) -> CropP
 def _shrinks(regions: Regions, output: tuple[int, int]) -> Float64:
     """Return how many times smaller each region becomes, on the axis that shrinks less."""
     return np.minimum(regions[:, 2] / output[1], regions[:, 3] / output[0])
+
+
+def _cuts(parts: Regions, sizes: tuple[Float64, Float64], crop: CropRows) -> tuple[list[int], list[Cut]]:
+    """Return how often to halve each image for its part, and what to cut out of it then."""
+    output = crop.rows.shape[1:3]
+    fast = crop.interpolation == "fast"
+    halvings = _halvings(parts, output, sizes) if fast else np.zeros(len(parts), np.int64)
+    by = 1 << halvings
+    cuts = cuts_of(parts / by[:, None], (sizes[0] / by, sizes[1] / by), output, crop.interpolation, crop.params.border)
+    return halvings.tolist(), cuts
 
 
 def _halvings(parts: Regions, output: tuple[int, int], sizes: tuple[Float64, Float64]) -> Int64:

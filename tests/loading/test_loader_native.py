@@ -18,7 +18,17 @@ from drawn import draw, image_file
 from indexing import needs_fast
 from PIL import Image
 
-from packer import BuildOptions, CenterCrop, PackedLoader, RandomResizedCrop, Resize, build_pack, join_packs, open_pack
+from packer import (
+    BuildOptions,
+    CenterCrop,
+    CropView,
+    PackedLoader,
+    RandomResizedCrop,
+    Resize,
+    build_pack,
+    join_packs,
+    open_pack,
+)
 from packer.errors import DamagedPack, UsageError
 from packer.format.pack import Pack
 from packer.images import decoders
@@ -101,6 +111,41 @@ def test_crops_and_flips_are_those_of_others(sources: Path, crop: Any, encode: s
     assert torch.equal(found, images(pack, "auto", crop=crop, flip=True, threads=1))
 
 
+VIEWS = {
+    "global": (2, RandomResizedCrop(48, (0.4, 1.0))),
+    "local": CropView(RandomResizedCrop(24, (0.05, 0.4), interpolation="area"), 3, flip=1.0, vflip=True, rotate90=True),
+    "whole": (1, Resize((44, 60), interpolation="bilinear")),
+}
+
+
+def crops_of(pack: Any, decoder: str, **options: Any) -> dict[str, torch.Tensor]:
+    batches = [views for views, *_ in PackedLoader(pack, 8, decoder=decoder, views=VIEWS, flip=True, seed=3, **options)]
+    return {name: torch.cat([batch[name] for batch in batches]) for name in VIEWS}
+
+
+@needs_fast
+@pytest.mark.parametrize("mode", ["rgb", "gray"])
+@pytest.mark.parametrize("encode", ["jpeg", "copy"])
+def test_views_are_those_of_others_out_of_one_decode(
+    sources: Path, encode: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fifth image is progressive, and left to others where it is a copy."""
+    pack = pack_of(sources, encode=encode, mode=mode)
+    expected = crops_of(pack, "simplejpeg")
+    decoded: list[int] = []
+    decode = MODULE.decode_crops
+    monkeypatch.setattr(
+        MODULE, "decode_crops", lambda crops, *rest, **o: (decoded.append(len(crops)), decode(crops, *rest, **o))[1]
+    )
+    found = crops_of(pack, "fast", threads=1)
+    assert decoded == [6] * (COUNT // 8)
+    for name in VIEWS:
+        alike(found[name], expected[name])
+        same = (found[name] == expected[name]).flatten(1).all(dim=1).double().mean()
+        assert (encode == "copy") == (same >= 0.2) and same < 0.5
+    assert all(torch.equal(found[name], crops) for name, crops in crops_of(pack, "auto", threads=3).items())
+
+
 @needs_fast
 @pytest.mark.parametrize("encode", ["jpeg", "copy"])
 def test_whole_images_are_the_same_to_the_last_bit(sources: Path, encode: str) -> None:
@@ -147,7 +192,10 @@ def test_a_damaged_jpeg_is_named_as_by_others(sources: Path, tmp_path: Path, mon
 
 @needs_fast
 @pytest.mark.parametrize("indexed", [False, True])
-def test_damage_outside_the_crop_is_found_once(tmp_path: Path, indexed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", [{"crop": Corner()}, {"crop": Corner(), "repeats": 2}], ids=["crop", "repeats"])
+def test_damage_outside_the_crop_is_found_once(
+    tmp_path: Path, indexed: bool, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In packs whose images no build has decoded: those that were adopted, or made of other packs."""
     with tarfile.open(tmp_path / "0.tar", "w") as tar:
         for i in range(8):
@@ -161,15 +209,16 @@ def test_damage_outside_the_crop_is_found_once(tmp_path: Path, indexed: bool, mo
         assert index_jpegs(tmp_path / "p", workers=1).without == {"damaged": 1}
     for decoder in ("fast", "simplejpeg"):
         with pytest.raises(DamagedPack, match=r"record 00000005 .* cannot be decoded: truncated JPEG"):
-            images(tmp_path / "p", decoder, crop=Corner())
-    unseen = images(tmp_path / "p", "fast", crop=Corner(), verify=False)
-    loader = PackedLoader(tmp_path / "p", 4, crop=Corner(), indices=[0, 1, 2, 3, 4, 6, 7])
+            images(tmp_path / "p", decoder, **how)
+    times = how.get("repeats", 1)
+    unseen = images(tmp_path / "p", "fast", **how, verify=False)
+    loader = PackedLoader(tmp_path / "p", 4, **how, indices=[0, 1, 2, 3, 4, 6, 7])
     asked: list[bool] = []
-    decode = MODULE.decode_batch
-    monkeypatch.setattr(MODULE, "decode_batch", lambda *given, **o: (asked.append(o["verify"]), decode(*given, **o))[1])
+    decode = MODULE.decode_crops
+    monkeypatch.setattr(MODULE, "decode_crops", lambda *given, **o: (asked.append(o["verify"]), decode(*given, **o))[1])
     epochs = [torch.cat([batch.clone() for batch, *_ in loader]) for _ in range(2)]
-    assert torch.equal(*epochs) and len(epochs[0]) == 7 and len(unseen) == 8
-    assert asked == [not indexed, not indexed, False, False]
+    assert torch.equal(*epochs) and (len(epochs[0]), len(unseen)) == (7 * times, 8 * times)
+    assert asked == [not indexed] * (len(asked) // 2) + [False] * (len(asked) // 2) and len(asked) >= 4
 
 
 @needs_fast
