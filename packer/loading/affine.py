@@ -150,14 +150,14 @@ def check_affine(given: Any) -> RandomAffine | None:
     return None if given is None or given.is_identity else given
 
 
-def check_fill(fill: Any, channels: int, most: int) -> None:
-    """Raise UsageError if images of so many channels, with values up to `most`, cannot have this fill."""
+def check_fill(name: str, fill: Any, channels: int, most: int) -> None:
+    """Raise UsageError if images of so many channels, with values up to `most`, cannot have an argument's fill."""
     values = fill if isinstance(fill, tuple) else (fill,) * channels
     if len(values) != channels:
         problem = f"has a fill of {plural(len(values), 'number')}, but the images have {plural(channels, 'channel')}"
-        raise UsageError("affine", problem, "write one number, or one for each channel")
+        raise UsageError(name, problem, "write one number, or one for each channel")
     if max(values) > most:
-        raise UsageError("affine", f"has fill {fill}, but values of pixels are up to {most}", f"write 0 to {most}")
+        raise UsageError(name, f"has fill {fill}, but values of pixels are up to {most}", f"write 0 to {most}")
 
 
 def warp_row(

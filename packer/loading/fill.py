@@ -117,7 +117,7 @@ class ImageFiller:
 
     Raises:
         ValueError: if the images differ in shape and there is no crop.
-        UsageError: if images are to be turned that are not square, or a border is filled with more than fits.
+        UsageError: if images are to be turned that are not square, or cannot have the fill of their maps or borders.
     """
 
     varies = False
@@ -142,10 +142,9 @@ class ImageFiller:
         if augmentation.rotate90 and height != width:
             problem = f"needs square images, but these are {width}x{height}"
             raise UsageError("rotate90", problem, f"crop a square, such as RandomResizedCrop({min(self.output)})")
-        if augmentation.affine is not None:
-            check_fill(augmentation.affine.fill, self.channels, np.iinfo(self.dtype).max)
-        if (border := augmentation.border) > np.iinfo(self.dtype if border > 255 else np.uint8).max:
-            raise UsageError("crop", f"has fill={border}, but the images have 8 bits", "fill with 0 to 255")
+        for name, filled in (("affine", getattr(augmentation.affine, "fill", 0)), ("crop", augmentation.border)):
+            if filled:
+                check_fill(name, filled, self.channels, np.iinfo(self.dtype).max)
 
     def with_augmentation(self, augmentation: Augmentation) -> ImageFiller:
         """Return a filler with other crops of the same pack."""

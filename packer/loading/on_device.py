@@ -275,10 +275,7 @@ def crop_and_resize(
     images: torch.Tensor, regions: np.ndarray[Any, Any], output: tuple[int, int], interpolation: Interpolation,
     border: int,
 ) -> torch.Tensor:  # fmt: skip
-    """Resize the region (x, y, width, height) of each image to (height, width) `output`; uint8, channels last.
-
-    Pixels outside the image are `border`.
-    """
+    """Resize the region (x, y, width, height) of each image, `border` beyond it, to (height, width); channels last."""
     corners = torch.from_numpy(np.ascontiguousarray(regions, np.float32)).to(images.device, non_blocking=True)
     n, channels, height, width = images.shape
     steps = corners[:, 2:] / corners.new_tensor([output[1], output[0]])

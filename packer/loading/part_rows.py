@@ -185,7 +185,7 @@ class PartReader:
         """Return pixels moved by the maps of their images, in `out` if it is given.
 
         Values of a map are single ones, as those of a mask are: four that are blended may be of two things, one far
-        away, or unknown. Further images are black where there is none, as they are beside a crop.
+        away, or unknown. Further images are black there, whatever their crop has beside them.
         """
         of_image = self.spec.kind == "image"
         out = np.empty_like(rows) if out is None else out

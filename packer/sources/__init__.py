@@ -200,10 +200,14 @@ def _with_masks(specs: Sequence[str], tree: Tree, options: SourceOptions, where:
             raise UsageError(tree.root, "no masks were found that fit the images by their names", step)
         return BesideMasks(others, tree)
     rest, count = without_masks(tree, found), len(found.matches.label_of)
-    alone = others in (["none"], []) or (is_auto and recognize(rest, options).spec == "none")
+    kinds = [recognize(rest, options).spec] if is_auto else others
+    alone = kinds in (["none"], [])
     if not is_asked and not alone and 2 * count < len(rest.images):
         name = printable(found.where)
-        note = f"{plural(count, 'mask', 'masks')} in {name} not packed: {as_options(option('mask', name))} packs them"
+        # names with a * are of several folders, or endings of files
+        asked = [option("labels", kind) for kind in (*kinds, "masks")] if "*" in name else [option("mask", name)]
+        packs = as_options(" ".join([*asked, option("missing-labels", "empty")]))
+        note = f"{plural(count, 'mask', 'masks')} in {name} not packed: {packs} packs them"
         return BesideMasks(others, rest, None, note)
     return BesideMasks([] if alone else others, rest, MaskSource(tree, options, found, alone))
 

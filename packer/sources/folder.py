@@ -154,7 +154,8 @@ class FolderSource(BaseSource):
         folder = image[: image.find(b"/", len(self._prefix)) + 1]
         annotation = self._of_folder.get(folder)
         if annotation is None:
-            if len(folder) <= len(self._prefix):
+            # an image of another split is in none of this one's
+            if len(folder) <= len(self._prefix) or not folder.startswith(self._prefix):
                 raise NoLabel(image, "is in no class folder", "move it into one, or out of the source")
             name = as_text(folder[len(self._prefix) : -1])
             annotation = self._of_folder[folder] = RawAnnotation(origin=as_text(folder), label=name)

@@ -143,7 +143,7 @@ def test_what_is_no_value_is_refused(fill):
 
 
 def test_a_value_beyond_8_bits_is_for_16_bits(pack):
-    with pytest.raises(UsageError, match="crop: has fill=256, but the images have 8 bits; fill with 0 to 255"):
+    with pytest.raises(UsageError, match="crop: has fill 256, but values of pixels are up to 255; write 0 to 255"):
         PackedLoader(pack("raw"), 4, crop=Letterbox(8, fill=256))
     loader = PackedLoader(pack("gray16"), 4, crop=Letterbox((8, 40), fill=np.int64(256)))
     assert (next(iter(loader))[0] == 256).any()

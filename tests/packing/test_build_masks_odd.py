@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,11 @@ import cv2
 import numpy as np
 import pytest
 from drawn_masks import COLORS, draw_mask, image_of, pairs, picture, write_files
+from running import good
 from test_build_masks import COLOR_FILES, build, drawn, masks_of, same
 
 import packer
-from packer import BuildOptions, build_pack
+from packer import BuildOptions, PackedLoader, build_pack
 from packer.errors import BadImage, BadMask, UsageError
 from packer.format.content import deep_digest
 from packer.format.salvage import repair
@@ -36,6 +39,48 @@ def test_black_and_white_where_few_masks_have_white(tmp_path: Path) -> None:
     pack = build(write_files(tmp_path / "set", files))
     assert {name: int(mask.max()) for name, mask in masks_of(pack).items() if mask.any()} == {"13": 1}
     assert pack.classes == ["background", "foreground"]
+
+
+PLACES = [("ground_truth/{}", "_mask"), ("ground_truth/{}", ""), ("{}/masks", "")]
+
+
+@pytest.mark.parametrize(("folder", "ending"), PLACES)
+def test_the_note_on_masks_of_few_images_names_what_packs_them(folder: str, ending: str, tmp_path: Path) -> None:
+    """MVTec AD has masks of damaged parts only; as in its loaders, those of good ones are background."""
+    files = {}
+    for number, kind in enumerate(("broken", "crack", *["good"] * 5)):
+        for seed in (2 * number, 2 * number + 1):
+            files[f"{kind}/{seed:03}.png"] = image_of(mask := draw_mask(seed, ids=2))
+            if kind != "good":
+                files[f"{folder.format(kind)}/{seed:03}{ending}.png"] = picture(mask * np.uint8(255))
+    source = write_files(tmp_path / "set" / "bottle", files)
+    ran = good("build", source, "-o", tmp_path / "classes")
+    (note,) = (line for line in ran.out.splitlines() if "4 masks in " in line)
+    command = note.partition("not packed: ")[2].partition(" packs them")[0]
+    good("build", source, "-o", tmp_path / "masks", *shlex.split(command))
+    plain, pack = packer.open_pack(tmp_path / "classes"), packer.open_pack(tmp_path / "masks")
+    assert plain.paths == pack.paths and len(pack) == 14
+    assert plain.classes == pack.classes == ["broken", "crack", "good"]
+    for _, targets in PackedLoader(pack, 4):
+        for target in targets:
+            record = target["image_id"]
+            assert plain.annotation(record).label == target["label"]
+            seed = int(Path(os.fsdecode(pack.paths[record])).stem)
+            assert np.array_equal(target["mask"], draw_mask(seed, ids=2) if seed < 4 else np.zeros((30, 40)))
+
+
+@pytest.mark.parametrize("other", ["train", "val", "validation"])
+def test_class_folders_of_another_split_with_masks(other: str, tmp_path: Path) -> None:
+    """A split without masks of its own: the names of its folders are no classes of this one."""
+    files = {}
+    for split, kind, seed in (("test", "cat", 0), ("test", "dog", 1), (other, "cat", 2)):
+        files[f"{split}/{kind}/{seed}.png"] = image_of(draw_mask(seed))
+        if split == "test":
+            files[f"masks/{kind}/{seed}.png"] = picture(draw_mask(seed))
+    source = write_files(tmp_path / "set", files)
+    for split, count in (("test", 2), (other, 1)):
+        pack = build(source, mask="masks", missing_labels="empty", split=split, overwrite=True)
+        assert len(pack) == count and pack.classes == ["cat", "dog"]
 
 
 @pytest.mark.parametrize("masks", ["{}/masks", "{}_masks", "{}/masks/deeper"])

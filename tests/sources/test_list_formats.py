@@ -376,3 +376,13 @@ def test_a_header_names_the_tags_before_boxes(read):
     source, found = read(photos("a.jpg", "b.jpg") | {"all.csv": text}, "all.csv", columns=columns)
     assert source.tags == ("sunny", "wet") and found["a.jpg"].tags == (True, False)
     check_boxes(found, "a.jpg", "b.jpg")
+
+
+def test_words_of_icdar_are_texts(read):
+    """The list of its recognition tasks: a mark at the start, a blank after the comma, and quotes around each word."""
+    words = ["Tiredness", "kills, A", "###", "2013"]
+    lines = "".join(f'word_{number}.png, "{word}"\r\n' for number, word in enumerate(words))
+    files = {f"word_{number}.png": "" for number in range(len(words))} | {"gt.txt": "\ufeff" + lines}
+    _, found = read(files, "gt.txt", columns="path text")
+    assert [one.extras for one in found.values()] == [{"text": word} for word in words]
+    assert all(one.label is None for one in found.values())
