@@ -87,7 +87,7 @@ class Mosaic:
         return -(self.size // 2)
 
     def joins(self, random: Float64, epoch: int) -> NDArray[np.bool_]:
-        """Return which images become mosaics, for random numbers (n,)."""
+        """Return which images become mosaics in `epoch`, for numbers in [0, 1) in `random`, (n,)."""
         closed = self.close_epoch is not None and epoch >= self.close_epoch
         return np.zeros(len(random), np.bool_) if closed else random < self.chance
 
