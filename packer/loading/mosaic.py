@@ -170,7 +170,8 @@ def in_whole_pixels_of_both(maps: Float64, sizes: Float64, limits: Float64, pixe
     scale, shift = maps[:, (0, 1), (0, 1)], maps[:, :, 2]
     begin, end = np.maximum(limits[:, :2], 0), np.minimum(limits[:, 2:], sizes)
     first, last = (np.rint(np.clip(edge * scale + shift, 0, pixels)) for edge in (begin, end))
-    shown = ((last > first) & (end > begin)).all(axis=1)
+    filled = (last > first) & (end > begin)
+    shown: NDArray[np.bool_] = filled[:, 0] & filled[:, 1]
     last = np.maximum(last, first + 1)  # of those that show nothing, to compute with
     begin, end = (np.clip((edge - shift) / scale, begin, end) for edge in (first, last))
     whole = scale <= MAGNIFIED
