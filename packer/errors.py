@@ -368,8 +368,8 @@ class DamagedRecordWarning(UserWarning):
 class DamagedPack(PackerError, OSError):
     """A pack, or a file in it, that is missing, truncated, swapped or altered.
 
-    `pack` is its directory, `shard` the name of the shard's container file, `key` that of the record; each None if it
-    is not known, or if all of them are meant.
+    `pack` is its directory, `shard` the name of the shard's container file, `key` that of the record, and `record` its
+    number in the pack that was read; each None if it is not known, or if all of them are meant.
     """
 
     exit_code = EXIT_DAMAGED_PACK
@@ -377,6 +377,7 @@ class DamagedPack(PackerError, OSError):
     pack: str | None = None
     shard: str | None = None
     key: str | None = None
+    record: int | None = None
 
     def with_location(self, pack: str, shard: str | None = None, key: str | None = None) -> DamagedPack:
         """Return this error with its pack, shard and record added where it did not have them."""

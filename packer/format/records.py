@@ -326,6 +326,7 @@ class Records(PackPlaces):
         number, row = self.locate(i)
         files, shard, key = self.files_of(number), self.shards[number].container.name, self.key(i)
         error = DamagedPack(files.file(shard), f"record {key} (row {row}) {problem}", RESTORE)
+        error.record = i
         return error.with_location(files.path, shard, key)
 
     def _key(self, i: int) -> memoryview:

@@ -42,7 +42,8 @@ def filler_of(given: Arguments, pack: Pack, sampler: Sampler, views: dict[str, C
     augment, decoder, verify = given.augment, check_decoder(given.reading.decoder or "auto"), given.reading.verify
     if isinstance(sampler, BucketSampler):
         _check_with_buckets(given, views, isinstance(sampler.buckets, PatchBuckets))
-    for name, used in (("Mosaic", isinstance(augment.crop, Mosaic)), *_paired(augment).items()):
+    crops = augment.crop, *(view.crop for view in views.values())
+    for name, used in (("Mosaic", any(isinstance(crop, Mosaic) for crop in crops)), *_paired(augment).items()):
         if used:
             _check_on_host(given, name, views, isinstance(sampler, BucketSampler))
     if not views:

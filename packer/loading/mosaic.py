@@ -164,12 +164,14 @@ def in_whole_pixels_of_both(maps: Float64, sizes: Float64, limits: Float64, pixe
 
     Returns:
         regions float64 (n, 4): x, y, width, height in pixels of the image; rectangles int64 (n, 4): x, y, and where
-        they end in pixels of the output; the maps of these; and bool (n,), which of them show anything.
+        they end in pixels of the output; the maps of these; and bool (n,), which of them show anything. Those that do
+        not have the whole image, in some pixel, and the map as it is given.
     """
     scale, shift = maps[:, (0, 1), (0, 1)], maps[:, :, 2]
     begin, end = np.maximum(limits[:, :2], 0), np.minimum(limits[:, 2:], sizes)
     first, last = (np.rint(np.clip(edge * scale + shift, 0, pixels)) for edge in (begin, end))
-    shown = ((last > first) & (end > begin)).all(axis=1)
+    filled = (last > first) & (end > begin)
+    shown: NDArray[np.bool_] = filled[:, 0] & filled[:, 1]
     last = np.maximum(last, first + 1)  # of those that show nothing, to compute with
     begin, end = (np.clip((edge - shift) / scale, begin, end) for edge in (first, last))
     whole = scale <= MAGNIFIED
@@ -178,4 +180,6 @@ def in_whole_pixels_of_both(maps: Float64, sizes: Float64, limits: Float64, pixe
     extent = np.maximum(end - begin, 1e-6)
     scale = (last - first) / extent
     placed = upright_maps(scale, first - begin * scale)
-    return np.hstack([begin, extent]), np.hstack([first, last]).astype(np.int64), placed, shown
+    regions = np.where(shown[:, None], np.hstack([begin, extent]), np.hstack([np.zeros_like(sizes), sizes]))
+    placed = np.where(shown[:, None, None], placed, maps)
+    return regions, np.hstack([first, last]).astype(np.int64), placed, shown

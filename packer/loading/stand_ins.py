@@ -111,7 +111,8 @@ class Replacer(Locked):
     def _stand_in(self, sample: int, epoch: int) -> tuple[int, Replaced] | None:
         found = self._found.get((epoch, sample))
         if found is None and (error := self._problem(sample, epoch)) is not None:
-            replaced = Replaced(sample % VISIT, error.key or "", error.shard, error.problem)
+            record = sample % VISIT if error.record is None else error.record  # of others that are shown with it
+            replaced = Replaced(record, error.key or "", error.shard, error.problem)
             found = self._candidate(sample, epoch, error), replaced
             with self.lock:
                 if len(self._found) >= MOST_REMEMBERED:
@@ -143,8 +144,9 @@ class Replacer(Locked):
         row = filler.shaped(np.empty(filler.row_bytes, np.uint8), 1)
 
         def read() -> None:
-            filler.fill(records_in(one), filler.params(one, epoch), row)
-            self._targets.read_parts(records_in(one))
+            params = filler.params(one, epoch)
+            filler.fill(records_in(one), params, row)
+            filler.targets_of(self._targets, records_in(one), params)
 
         return problem_of(read)
 

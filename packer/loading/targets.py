@@ -235,11 +235,6 @@ class Targets(Sequence[Target]):
         """The dtype of masks, if the targets are masks."""
         return np.dtype(np.int64) if self._widen else self.parts[0].dtype
 
-    def read_parts(self, records: Int64) -> None:
-        """Read the parts of some records. Raise DamagedPack if one cannot be read."""
-        for part in self.parts:
-            part.read(records)
-
     def values_of(self, part: Any, found: Any) -> Any:
         """Return a part as targets have it: pixels (channels, height, width), masks (height, width)."""
         if isinstance(part, Sidecar):
