@@ -106,7 +106,7 @@ def assert_same(found: Any, wanted: Any, where: str, most: float = NEAR, of_imag
         assert isinstance(found, list) and len(found) == len(wanted), f"{where}: {len(found)}, not {len(wanted)}"
         for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
             assert_same(one, other, f"{where}[{i}]", most, of_image)
-    elif isinstance(wanted, np.ndarray) and where.partition("[")[0].endswith("polygons"):
+    elif isinstance(wanted, np.ndarray) and "polygons[" in where:
         # rounded to float32, a point near an edge may be a corner more
         apart = np.linalg.norm(np.asarray(found)[:, None] - wanted, axis=2)
         off = max(apart.min(axis=0).max(), apart.min(axis=1).max()) if apart.size else 0

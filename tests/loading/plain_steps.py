@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -80,13 +81,15 @@ def cut(values: Any, region: list[float], output: tuple[int, int], how: str, bor
     if how == "fast":
         how = "linear" if max(w / output[1], h / output[0]) <= 1.15 else "area"
     down, across = shares(y, h, height, output[0], how, alone), shares(x, w, width, output[1], how, alone)
-    made = np.einsum("ij,jk...,lk->il...", down, values.astype(float), across)
+    with np.errstate(invalid="ignore"):  # of what is unknown
+        made = np.tensordot(across, np.tensordot(down, values.astype(float), 1), (1, 1)).swapaxes(0, 1)
     if how == "nearest":
         made[np.isnan(made)] = ANY
     seen = down.any(axis=1)[:, None] & across.any(axis=1)
     return np.where(seen.reshape(*seen.shape, *[1] * (values.ndim - 2)), made, border)
 
 
+@lru_cache(4096)
 def shares(start: float, extent: float, side: int, pixels: int, how: str, alone: bool) -> Any:
     """(pixels, side): how much of each pixel of an axis is in each new one; nothing where that is beside the image."""
     found, step, k = np.zeros((pixels, side)), extent / pixels, np.arange(side)

@@ -34,7 +34,7 @@ from packer.samplers import (
 )
 from packer.samplers.order import VISIT, derive
 
-CASES = 90
+CASES = 110
 FIRST = 2
 """The epoch that is interrupted."""
 SEED = 3
@@ -275,7 +275,14 @@ def test_a_combination(packs: MakePack, number: int) -> None:
 
 def test_the_cases_have_everything() -> None:
     """Of each choice there are cases that are not refused."""
-    cases = [case for case in map(draw_case, range(CASES)) if not list(refusals(case))]
-    assert len(cases) > CASES // 2
-    for name in ("kind", "sizes", "encode", "joined", "sampler", "indices", "drop_last", "pad", "forever"):
-        assert len({getattr(case, name) for case in cases}) == len({getattr(draw_case(i), name) for i in range(1000)})
+    cases = [draw_case(number) for number in range(2 * CASES)]
+    taken = [case for case in cases[:CASES] if not list(refusals(case))]
+    assert len(taken) > CASES // 2
+    for name in ("kind", "sizes", "encode", "joined", "sampler", "indices", "drop_last", "pad", "forever", "noise"):
+        assert {getattr(case, name) for case in taken} == {getattr(case, name) for case in cases}, name
+    for name in ("flip", "vflip", "rotate90", "affine", "collate", "output", "cache", "with_weights", "ignored"):
+        given, every = ({repr(case.options.get(name)) for case in some} for some in (taken, cases))
+        assert given == every, name
+    assert {message for case in cases[:CASES] for message in refusals(case)} == {
+        message for case in cases for message in refusals(case)
+    }
