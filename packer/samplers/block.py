@@ -245,7 +245,7 @@ class _Stream:
         """Return the positions of `items`, which are fastest in rising order."""
         window = np.searchsorted(self._edges, items, side="right") - 1
         out = np.empty(len(items), np.int64)
-        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(window)) + 1).tolist(), len(items)]):
+        for start, stop in pairwise([*np.flatnonzero(np.diff(window, prepend=-1)).tolist(), len(items)]):
             out[start:stop] = self._mixed(int(window[start]), items[start:stop])
         return out
 

@@ -164,7 +164,7 @@ class _Draw:
             CenterCrop(pick(size, 26), resize=pick(15, 20, 30), interpolation=pick(*filters)),
             Resize((size, size) if square else size, interpolation=pick(*filters)),
             CoverCrop(size, random=pick(True, False), interpolation=pick("fast", *filters)),
-            Letterbox((20, 20) if square else (15, 22), interpolation=pick("fast", *filters)),
+            Letterbox((20, 20) if square else (15, 22), pick("fast", *filters), fill=pick(0, 114)),
         )
 
     def affine(self) -> Any:
@@ -178,7 +178,7 @@ class _Draw:
         affine = self.maybe(0.2, self.pick(RandomAffine(0), self.affine()), None)
         return CropView(self.crop(square), self.pick(1, 2, 3), **own, affine=affine)
 
-    def options(self, kind: str, buckets: bool) -> dict[str, Any]:
+    def options(self, kind: str, buckets: bool, pairs: bool) -> dict[str, Any]:
         pick, maybe = self.pick, self.maybe
         options = {
             "flip": pick(False, True, 1.0), "vflip": maybe(0.4, pick(True, 0.8)),
@@ -193,6 +193,8 @@ class _Draw:
             parts = () if options["collate"] in ("yolo", "padded") and maybe(0.7) else parts
             options |= {"flip_index": FACE, "hide_outside": pick(True, False), "parts": parts}
             options |= {"min_area": pick(0, 1.0, 20.3), "min_visible": pick(0.0, 0.0, 0.371)}
+            options |= {"mixup": (2.0, 0.5)} if pairs and maybe(0.3) else {}
+            options |= {"copy_paste": 0.7} if pairs and maybe(0.3) else {}
             options |= {"label_offset": pick(0, 1), "ignored": pick(None, "drop", "flag")}
         return options
 
@@ -206,8 +208,12 @@ def draw_case(number: int) -> Case:
     crop = draw.crop(square) if mode in ("crop", "repeats") or maybe(0.05) else None
     if mode == "buckets":
         filters = pick("fast", "area"), pick("nearest", "bilinear")
-        crop = pick(None, CoverCrop(random=True, interpolation=filters[0]), Letterbox(interpolation=filters[1]))
-    batch, options = pick(4, 6, 8, 12), draw.options(kind, buckets is not None)
+        crop = pick(
+            None,
+            CoverCrop(random=True, interpolation=filters[0]),
+            Letterbox(interpolation=filters[1], fill=pick(0, 114)),
+        )
+    batch, options = pick(4, 6, 8, 12), draw.options(kind, buckets is not None, mode in ("whole", "crop"))
     sampler = pick(*SAMPLERS) if buckets is None else "bucket"
     ends = pick((False, True), (False, True), (False, False), (True, True), maybe(0.2, (True, False), (False, True)))
     options["with_weights"] = maybe(0.4 if sampler == "weighted" else 0.02)
@@ -215,7 +221,7 @@ def draw_case(number: int) -> Case:
         number, kind, "square" if mode == "whole" and maybe(0.9) else pick("square", "ragged"),
         pick("raw", "png", "jpeg"), maybe(0.2) or sampler == "mixture", sampler, maybe(0.3),
         ends[0] and buckets is None,  # which may leave nothing of so few images
-        ends[1], buckets, maybe(0.3),
+        ends[1], buckets, maybe(0.3 if ends[1] else 0.05),
         {name: draw.view(square) for name in ("large", "small", "one")[: pick(1, 2, 3)]} if mode == "views" else None,
         crop, pick(2, 3) if mode == "repeats" else 1, batch,
         (pick(*divisors(batch)), pick(*divisors(batch))), maybe(0.1, 0.0, draw.share()), maybe(0.3), pick(None, 5),
@@ -236,11 +242,15 @@ def refusals(case: Case) -> Iterator[str]:
     views += [(case.crop, None)] * (case.crop is not None and not buckets and case.views is None)
     turned = [crop for crop, own in views if (options["rotate90"] if own is None else own)]
     outputs = [one.output((24, 24)) for one in turned]
+    has_outlines = case.kind == "outlines" or (case.kind == "instances" and (parts is None or "masks" in parts))
     begun = case.ranks if case.stop else case.ranks[1:]
     names = {"mask"} if case.kind == "masks" else {"mask", *PARTS, "masks"} if has_boxes else set()
     table = {
         "pad: is False, for every sample to come once": case.drop_last and not case.pad,
-        "pad: is False: ranks would differ": case.forever and not case.pad and max(begun) > 1 and not buckets,
+        "pad: is False: ranks would differ": case.forever and not case.pad and max(begun) > 1,
+        "fill_last: cannot be combined with pad=False": buckets and case.fill_last and not case.pad,
+        "copy_paste: needs boxes": "copy_paste" in options and not has_outlines,
+        "mixup: is (alpha, chance), but": "mixup" in options and not has_boxes,
         "rotate90: needs square images": any(height != width for height, width in outputs),
         "rotate90: cannot be combined with": buckets and options["rotate90"],
         "affine: cannot be combined with patches": patches and options["affine"] is not None,

@@ -1,8 +1,8 @@
 """A slow, plain loader: what the batches of `PackedLoader` must be, one sample, one crop and one step after another.
 
 What it takes from packer: the random numbers of a sample (`uniform`, of the streams of seed, epoch and sample), the
-region of a crop and the map of an affine transform, for one image at a time, and the grid of patches of an image. All
-else is written anew, here, in `plain_steps` and in `plain_batches`.
+region of a crop and the map of an affine transform, for one image at a time, the grid of patches of an image, and the
+beta distribution. All else is written anew, here, in `plain_steps` and in `plain_batches`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from plain_steps import ANY, OF_BOXES, Item, Step, crop, cut_off, flipped, quarter, upended, warped
+from plain_steps import (
+    ANY,
+    OF_BOXES,
+    Item,
+    Step,
+    blended,
+    crop,
+    cut_off,
+    flipped,
+    quarter,
+    upended,
+    warped,
+    with_objects_of,
+)
 
 from packer import CoverCrop, Letterbox, Resize
+from packer.loading.pair_filler import beta_shares
 from packer.samplers.order import VISIT, derive, uniform
 
 PADDED = VISIT << 20
@@ -57,6 +71,8 @@ class PlainLoader:
     """Whether crops of an image share what is decoded and averaged: with views and repeats."""
     options: dict[str, Any] = field(default_factory=dict)
     """What is left of those of PackedLoader."""
+    orders: dict[int, Any] = field(default_factory=dict)
+    """The samples of epochs, of which other images are drawn for pairs."""
 
     def batch(self, samples: Any, epoch: int) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
         """The images, float64 (height, width, channels), and the targets of a batch, by view."""
@@ -68,7 +84,9 @@ class PlainLoader:
             found = []
             for crop_number in range(number, number + view.count):
                 seed = derive(self.seed ^ (5 << 32), crop_number) if crop_number else self.seed
-                found += [self._made(int(sample), view, seed, epoch, bucket) for sample in samples]
+                for sample in samples.tolist():
+                    made = self._made(sample, view, seed, epoch, bucket)
+                    found.append(self._paired(made, sample, view, epoch) if epoch in self.orders else made)
             number += view.count
             images[name] = [one["image"] for one in found]
             targets[name] = [self._target(one) for one in found]
@@ -82,6 +100,28 @@ class PlainLoader:
         for step in self.steps(item["image"].shape[:2], sample, view, seed, epoch, bucket):
             item = step(item)
         return item
+
+    def _paired(self, item: Item, sample: int, view: View, epoch: int) -> Item:
+        """A sample with objects of another one, then blended with another one, if that is drawn."""
+
+        def random(sample: int, count: int) -> list[float]:
+            drawn: list[float] = uniform(self.seed ^ (9 << 32), epoch, np.array([sample]), count)[0].tolist()
+            return drawn
+
+        def other(place: float, kind: int) -> tuple[Item, int]:
+            record = int(self.orders[epoch][int(place * len(self.orders[epoch]))]) % VISIT
+            its_sample = record + ((4 << 20) + derive(sample, kind) % (1 << 20)) * VISIT
+            return self._made(its_sample, view, self.seed, epoch, None), its_sample
+
+        pasted, first, mixed, second, share = random(sample, 5)
+        alpha, chance = self.options.get("mixup") or (1.0, 0.0)
+        made = item
+        if pasted < self.options.get("copy_paste", 0.0):
+            one, its_sample = other(first, 0)
+            made = with_objects_of(made, one, random(its_sample, len(one["boxes"]) + 1)[1:])
+        if mixed < chance:
+            made = blended(made, other(second, 1)[0], float(beta_shares(np.array([share]), alpha)[0]))
+        return made
 
     def steps(
         self, size: tuple[int, int], sample: int, view: View, seed: int, epoch: int, bucket: int | None
@@ -99,7 +139,8 @@ class PlainLoader:
         if cut_by is not None:
             size, whole = cut_by.output(size), size
             (region,) = cut_by.regions(*np.array([[whole[1]], [whole[0]]], float), np.array([numbers])).tolist()
-            steps.append(crop(region, size, cut_by.interpolation, whole, self.shared))
+            fill = getattr(cut_by, "fill", 0)
+            steps.append(crop(region, size, cut_by.interpolation, whole, self.shared, fill))
         steps += [flipped(options.get("flip_index"))] * (flip < view.flip)
         steps += [upended(options.get("flip_index"))] * (down < view.vflip)
         if turn < view.rotate90:  # as likely by 90, 180 and 270 degrees

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import cv2
 import numpy as np
 from affine_reference import bilinear, nearest
 
@@ -25,7 +26,9 @@ ANY = math.inf
 OF_BOXES = ("boxes", "labels", "polygons", "keypoints", "masks", "iscrowd", "ignored")
 
 
-def crop(region: list[float], output: tuple[int, int], how: str, size: tuple[int, int], shared: bool) -> Step:
+def crop(
+    region: list[float], output: tuple[int, int], how: str, size: tuple[int, int], shared: bool, fill: float = 0
+) -> Step:
     """`shared`: crops that shrink to half or less are made of an image that is averaged before, on its pixels."""
     x, w = settled(region[0], region[2], size[1], output[1])
     y, h = settled(region[1], region[3], size[0], output[0])
@@ -44,7 +47,8 @@ def crop(region: list[float], output: tuple[int, int], how: str, size: tuple[int
             by = factor if name == "image" else 1
             part = [edge / by for edge in (x, y, w, h)]
             each = item[name] if name == "masks" else [averaged(item[name], by)]
-            found = [cut(one, part, output, ways[name], BORDERS[name]) for one in each]
+            border = fill if name in ("image", "right") else BORDERS[name]
+            found = [cut(one, part, output, ways[name], border) for one in each]
             made[name] = found if name == "masks" else found[0]
         return made
 
@@ -226,3 +230,49 @@ def inside(polygon: list[Any], width: float, height: float) -> list[Any]:
 def area(polygon: list[Any]) -> float:
     pairs = zip(polygon, [*polygon[1:], *polygon[:1]], strict=True)
     return abs(sum(a[0] * b[1] - a[1] * b[0] for a, b in pairs)) / 2
+
+
+def with_objects_of(item: Item, other: Item, chances: list[float]) -> Item:
+    """Objects of another image are pasted into one, by their chances, unless they hide too much of a box."""
+    made, height, width = dict(item), *item["image"].shape[:2]
+    kept, sure, maybe = [], np.zeros((height, width), bool), np.zeros((height, width), bool)
+    for i, (box, crowd, chance) in enumerate(zip(other["boxes"], other["iscrowd"], chances, strict=True)):
+        outline = other["masks"][i] if "masks" in other else drawn(other["polygons"][i], height, width)
+        free = all(overlap(box, one) < 0.3 * overlap(one, one) for one in item["boxes"])
+        kept.append(free and not crowd and chance < 0.5 and bool((outline != 0).any()))
+        if kept[-1]:
+            sure, maybe = sure | (outline == 1), maybe | (outline == ANY)
+    for name in BORDERS.keys() & item.keys() - {"masks"}:
+        more = (..., *[None] * (item[name].ndim - 2))
+        values = np.where(sure[more], other[name], item[name])
+        made[name] = np.where((maybe & ~sure)[more], ANY, values)
+    if "masks" in item:
+        made["masks"] = [np.where(sure, 0, np.where(maybe & (one != 0), ANY, one)) for one in item["masks"]]
+    for name in {*OF_BOXES} & item.keys():
+        made[name] = [*made[name], *(one for one, its in zip(other[name], kept, strict=True) if its)]
+    return made
+
+
+def overlap(box: Any, other: Any) -> float:
+    """The area that two boxes have in common."""
+    across, down = (min(box[i + 2], other[i + 2]) - max(box[i], other[i]) for i in (0, 1))
+    return max(across, 0) * max(down, 0)
+
+
+def drawn(polygon: list[Any], height: int, width: int) -> Any:
+    """The pixels of a polygon, 1 in (height, width), as OpenCV draws it in sixteenths of pixels."""
+    mask = np.zeros((height, width), np.uint8)
+    if polygon:
+        cv2.fillPoly(mask, [np.rint((np.array(polygon, float) - 0.5) * 16).astype(np.int32)], 1, cv2.LINE_8, 4)
+    return mask
+
+
+def blended(item: Item, other: Item, share: float) -> Item:
+    """Two images in one, with the objects of both; what is not blended is that of the larger share."""
+    made = dict(item)
+    for name in BORDERS.keys() & item.keys() - {"masks", "image"}:
+        made[name] = item[name] if share >= 0.5 else other[name]
+    made["image"] = share * item["image"].astype(float) + (1 - share) * other["image"]
+    for name in {*OF_BOXES} & item.keys():
+        made[name] = [*item[name], *other[name]]
+    return made

@@ -76,9 +76,9 @@ def sampler_of(case: Case, data: Any, rank: int = 0, world_size: int = 1) -> Any
     options: dict[str, Any] = {"drop_last": case.drop_last, "rank": rank, "world_size": world_size}
     if case.indices:
         options["indices"] = np.random.default_rng(case.number).permutation(len(data))[3:]
+    options["pad"] = case.pad
     if case.buckets is not None:
         return BucketSampler(data, case.buckets, case.batch, SEED, fill_last=case.fill_last, **options)
-    options["pad"] = case.pad
     labels = np.arange(len(data)) ** 2 % 3
     return {
         "shuffle": lambda: ShuffleSampler(data, SEED, **options),
@@ -139,6 +139,8 @@ class Expected:
         self.case, self.plain = case, PlainLoader(items, views, seed, case.buckets, several, case.options)
         self._records, self._updated, self._count = records_of(case, data), updated, len(data)
         self._orders = [self._order(data, number) for number in range(2)]
+        if {"mixup", "copy_paste"} & case.options.keys():
+            self.plain.orders = {FIRST + number: order for number, order in enumerate(self._orders)}
 
     def _order(self, data: Any, number: int) -> Any:
         """The samples of an epoch; with buckets, each global batch, and how many of it are not to fill it."""
@@ -159,7 +161,9 @@ class Expected:
         case, order = self.case, self._orders[number]
         if case.buckets is None:
             return shares_of(order, case.batch, rank, world_size, case.drop_last, case.pad)
-        return [batch[: -(-size // world_size) * world_size][rank::world_size] for batch, size in order]
+        ends = [size + (-size % world_size if case.pad else 0) for _, size in order]
+        shares = [batch[:end][rank::world_size] for (batch, _), end in zip(order, ends, strict=True)]
+        return [share for share in shares if len(share)]
 
     def compare(self, batch: Any, rank: int, world_size: int, number: int, place: int) -> None:
         """Compare a batch of an epoch with what it must be."""
@@ -173,6 +177,7 @@ class Expected:
             drawn = [torch.rand((), generator=torch.Generator().manual_seed(seed)).item() for seed in seeds]
             images[""] = [image + 100 * share for image, share in zip(images[""], drawn, strict=True)]
         offs = {name: most_off(options, view) for name, view in self.plain.views.items()}
+        offs[""] = offs.get("", 0) + ("mixup" in options) * scale_of(options)
         sizes = {name: every[0].shape[:2] for name, every in images.items()}
         if case.buckets is not None:
             offs[""] = 2 * scale_of(options) + (offs[""] if options["affine"] else 0)

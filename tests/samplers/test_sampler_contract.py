@@ -15,6 +15,7 @@ from sampler_kinds import KINDS, SHUFFLED, WITHOUT_REPLACEMENT
 import packer.samplers
 from packer.errors import UsageError
 from packer.samplers import BlockShuffleSampler, SequentialSampler, ShuffleSampler
+from packer.samplers.order import records_in
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -50,6 +51,17 @@ def test_a_subset_is_sampled_and_nothing_else(kind: str) -> None:
     assert (len(sampler), sampler.num_records, sampler.num_indices) == (67, 200, 67)
     assert sorted(sampler) == records.tolist()
     assert repr(sampler).endswith("67 of 200 records, seed 0, rank 0 of 1>")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_at_any_positions_are_those_of_the_order(kind: str) -> None:
+    """At none, too: the images of a mosaic or a pair are drawn so."""
+    sampler = KINDS[kind](700, 3)
+    whole = sampler.samples_at(2)(np.arange(700))
+    assert np.array_equal(records_in(whole), sampler.order(2))
+    for count in (0, 1, 400):
+        positions = np.random.default_rng(count).integers(0, 700, count)
+        assert np.array_equal(sampler.samples_at(2)(positions), whole[positions])
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
