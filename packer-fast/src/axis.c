@@ -74,6 +74,19 @@ static void store(pf_axis *axis, int index, const taps_t *taps, int samples) {
     weights[largest] = (int16_t)(weights[largest] + ONE - sum);
 }
 
+/* For each part: the weights of its outputs, eight of each in turn, zeros behind the last tap. */
+static void make_wide(pf_axis *axis) {
+    const int steps = PF_WIDE_STEPS(axis->taps);
+    const int outputs = (axis->count + PF_PART - 1) / PF_PART * PF_PART;
+    axis->is_wide = true;
+    memset(axis->vectors, 0, (size_t)(outputs * steps) * 16);
+    for (int i = 0; i < axis->count; i++) {
+        uint8_t *at = axis->vectors + (i / PF_PART * steps * PF_PART + i % PF_PART) * 16;
+        for (int t = 0; t < axis->taps; t += 2)
+            memcpy(at + t / 8 * PF_PART * 16 + t % 8 * 2, axis->weights + i * axis->taps + t, 4);
+    }
+}
+
 /* For each group of outputs: which bytes of the 16 samples from their base on to take for a pair of taps (pshufb), the
  * same for every pair, as the next one has the samples two further; then their weights (pmaddwd), pair after pair. */
 static void make_vectors(pf_axis *axis) {
@@ -87,7 +100,7 @@ static void make_vectors(pf_axis *axis) {
             const int output = clamp(j, 0, end);
             const int offset = axis->start[output] - base;
             if (offset > 14) {
-                axis->vectors = NULL;
+                make_wide(axis);
                 return;
             }
             const uint8_t bytes[4] = {(uint8_t)offset, 0x80, (uint8_t)(offset + 1), 0x80};
@@ -109,7 +122,10 @@ void pf_axis_make(pf_axis *axis, j_decompress_ptr jpeg, const pf_axis_spec *spec
     const size_t groups = (count + PF_GROUP - 1) / PF_GROUP;
     axis->count = spec->count;
     axis->taps = (taps + 1) & ~1;
-    const size_t bytes = groups * PF_GROUP_BYTES((size_t)axis->taps), bases = groups * PF_GROUP / PF_PART;
+    axis->is_wide = false;
+    /* room for either: that of all taps, rounded up to what is loaded of a wide axis */
+    const size_t bytes = groups * PF_GROUP_BYTES(8 * PF_WIDE_STEPS((size_t)axis->taps));
+    const size_t bases = groups * PF_GROUP / PF_PART;
     axis->vectors = pf_allocate(jpeg, bytes + (bases + count) * 4 + count * (size_t)axis->taps * 2);
     axis->bases = (int32_t *)(void *)(axis->vectors + bytes);
     axis->start = axis->bases + bases;

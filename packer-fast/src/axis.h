@@ -11,6 +11,8 @@
 /* Outputs that rows_x86.c makes at once, and those of them that are made of 16 samples. */
 #define PF_GROUP 8
 #define PF_PART 4
+/* Loads of eight samples for each output of a wide axis. */
+#define PF_WIDE_STEPS(taps) (((taps) + 7) / 8)
 #define PF_GROUP_BYTES(taps) (PF_GROUP * 4 + (taps) * PF_GROUP * 2)
 
 /* The last two are for an axis that shrinks. */
@@ -34,8 +36,9 @@ typedef struct {
     int taps; /* even */
     int32_t *start;
     int16_t *weights; /* they add up to 1 << PF_WEIGHT_BITS */
-    uint8_t *vectors; /* for rows_x86.c; NULL if the pairs of samples of a part are further apart than 16 samples */
-    int32_t *bases;   /* first sample of each part */
+    bool is_wide;     /* the pairs of samples of a part are further apart than 16 samples */
+    uint8_t *vectors; /* for rows_x86.c */
+    int32_t *bases;   /* first sample of each part, unless it is wide */
 } pf_axis;
 
 void pf_axis_make(pf_axis *axis, j_decompress_ptr jpeg, const pf_axis_spec *spec);

@@ -14,9 +14,30 @@ SSSE3 static __m128i load(const void *at) { return _mm_loadu_si128((const __m128
 
 SSSE3 static void store(void *at, __m128i value) { _mm_storeu_si128((__m128i *)at, value); }
 
+/* Each output of a wide axis by itself: eight of its samples at once. */
+SSSE3 static void across_wide(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
+    const int shift = PF_WEIGHT_BITS - PF_MIDDLE_BITS;
+    const __m128i half = _mm_set1_epi32(1 << (shift - 1));
+    const uint8_t *at = axis->vectors;
+    for (int i = 0; i < axis->count; i += PF_PART) {
+        __m128i sums[PF_PART] = {0};
+        for (int t = 0; t < axis->taps; t += 8) {
+            for (int j = 0; j < PF_PART; j++, at += 16) {
+                const int start = axis->start[i + j < axis->count ? i + j : i];
+                const __m128i eight = _mm_loadl_epi64((const __m128i *)(const void *)(samples + start + t));
+                const __m128i words = _mm_unpacklo_epi8(eight, _mm_setzero_si128());
+                sums[j] = _mm_add_epi32(sums[j], _mm_madd_epi16(words, load(at)));
+            }
+        }
+        __m128i four = _mm_hadd_epi32(_mm_hadd_epi32(sums[0], sums[1]), _mm_hadd_epi32(sums[2], sums[3]));
+        four = _mm_srai_epi32(_mm_add_epi32(four, half), shift);
+        _mm_storel_epi64((__m128i *)(void *)(out + i), _mm_packs_epi32(four, four));
+    }
+}
+
 SSSE3 static void across_16(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
-    if (axis->vectors == NULL) {
-        pf_rows_plain.across(out, samples, axis);
+    if (axis->is_wide) {
+        across_wide(out, samples, axis);
         return;
     }
     const int shift = PF_WEIGHT_BITS - PF_MIDDLE_BITS;
@@ -39,8 +60,8 @@ SSSE3 static void across_16(int16_t *out, const uint8_t *samples, const pf_axis 
 AVX2 static __m256i load_32(const void *at) { return _mm256_loadu_si256((const __m256i *)at); }
 
 AVX2 static void across(int16_t *out, const uint8_t *samples, const pf_axis *axis) {
-    if (axis->vectors == NULL) {
-        pf_rows_plain.across(out, samples, axis);
+    if (axis->is_wide) {
+        across_wide(out, samples, axis);
         return;
     }
     const int shift = PF_WEIGHT_BITS - PF_MIDDLE_BITS;

@@ -26,7 +26,7 @@ from packer.samplers.ranks import check_int
 REPEATED = ""
 """Name of the view of `repeats`, whose batches are tensors, not dicts."""
 DECODED_AT_ONCE = 16
-"""Whole images in memory, in each thread."""
+"""Images whose crops are planned together; those that are no plain JPEGs are then in memory, in each thread."""
 _VIEW = 5 << 32
 """Gives each view other random numbers."""
 

@@ -189,6 +189,7 @@ def native_rows(bench: Bench, home: Path, small: Pack) -> None:
     name = "JPEG 32x32, batch 512, native decoder, against decoding into rows"
     tiny = loader_of(small, 512, decoder="fast")
     bench.compare(name, 1.3, len(small), tiny, bare_decode(records(small), into_rows=True))
+    view_rows(bench, home, "fast")
     print("", *notes, sep="\n")
 
 
@@ -367,19 +368,22 @@ def jpeg_rows(bench: Bench, home: Path, large: Pack, small: Pack) -> PackedLoade
     return crops
 
 
-def view_rows(bench: Bench, home: Path) -> None:
+def view_rows(bench: Bench, home: Path, decoder: str = "simplejpeg") -> None:
     """Print the rows of several crops out of one decode, in images decoded."""
     pack = build(home / "photos", home / "jpeg500", resize="500", encode="jpeg")
     views = {"global": (2, RandomResizedCrop(224, (0.4, 1.0))), "local": (8, RandomResizedCrop(96, (0.05, 0.4)))}
-    one = loader_of(pack, 64, crop=RandomResizedCrop(224), flip=True)
-    bench.compare(f"{VIEWS}, against one of 224 px", 0.4, len(pack), loader_of(pack, 64, views=views, flip=True), one)
-    repeats = loader_of(pack, 64, crop=RandomResizedCrop(224), flip=True, repeats=3)
+    make, by = partial(loader_of, pack, 64, flip=True), ", native decoder" if decoder == "fast" else ""
+    one, several = make(crop=RandomResizedCrop(224), decoder=decoder), make(views=views, decoder=decoder)
+    bench.compare(f"{VIEWS}{by}, against one of 224 px", 0.4, len(pack), several, one)
+    repeats = make(crop=RandomResizedCrop(224), repeats=3, decoder=decoder)
 
     def three() -> None:
         for _ in range(3):
             drain(one)
 
-    bench.compare("JPEG 500 px, repeats=3 against three epochs", 2, len(pack), repeats, three)
+    bench.compare(f"JPEG 500 px, repeats=3{by} against three epochs", 2, len(pack), repeats, three)
+    if by:
+        bench.compare(f"{VIEWS}{by}, against simplejpeg", None, len(pack), several, make(views=views))
 
 
 def folder_rows(bench: Bench, home: Path, small: list[str], crops: PackedLoader) -> None:
