@@ -72,19 +72,19 @@ def run(given: Any) -> None:
     os.environ.update(
         YOLO_OFFLINE="true", YOLO_CONFIG_DIR=str(given.home), YOLO_VERBOSE="false", YOLO_AUTOINSTALL="false"
     )
-    photos, root, out = (given.home / name for name in ("photos", "set", "set.lmdb"))
+    photos, root = given.home / "photos", given.home / "set"
     images("photos", given.data, photos, given.photos)
     files = records(build(photos, given.home / "pack", resize=f"{SIZE}x{SIZE * 3 // 4}", fit="crop", encode="jpeg"))
     write_set([files[i % len(files)] for i in range(given.images)], root)
-    build_pack(BuildOptions(str(root), str(out), labels=("yolo",), encode="copy"))
     affine = RandomAffine(0, translate=(0.1, 0.1), scale=(0.5, 1.5))
     shown: dict[str, Any] = {"crop": Mosaic(SIZE), "affine": affine, "min_visible": 0.1, "flip": True}
-    names = {"simplejpeg": "simplejpeg", **({"native decoder": "fast"} if decoders.native_for_auto() else {})}
-    works = {
-        f"mosaics of 4 JPEGs of 640x480, {name}": partial(
-            drain, PackedLoader(out, BATCH, shuffle=True, threads=THREADS, decoder=decoder, **shown)
-        )
-        for name, decoder in names.items()
-    }
+    native = {"native decoder": None, "native decoder, index": "row"} if decoders.native_for_auto() else {}
+    works = {}
+    for name, index in {"simplejpeg": None, **native}.items():
+        out = given.home / f"{name}.lmdb"
+        build_pack(BuildOptions(str(root), str(out), labels=("yolo",), encode="copy", jpeg_index=index))
+        decoder = "fast" if name in native else "simplejpeg"
+        loader = PackedLoader(out, BATCH, shuffle=True, threads=THREADS, decoder=decoder, **shown)
+        works[f"mosaics of 4 JPEGs of 640x480, {name}"] = partial(drain, loader)
     table = Table("work", "goal", "ratio", "packer, images/s", "Ultralytics, images/s")
     table.against(GOAL, given.images, theirs(root), works, given.rounds)
