@@ -65,12 +65,13 @@ BENCHMARKS = {
         "--rounds 3 --seconds 0.7 --format lmdb --format webdataset",
     ),
     "ultralytics": Benchmark("ultralytics", "--images 200"),
+    "mosaic": Benchmark("mosaic", "--photos 8 --images 64"),
     "native_loader": Benchmark("loader", "--decoder fast --photos 60 --small 600", "--decoder fast", native=True),
     "native_peers": Benchmark(
         "peers", "--native --only ffcv dali --photos 20 --share 0.05", "--native --only ffcv dali", native=True
     ),
 }  # fmt: skip
-ELSEWHERE = ("ultralytics",)
+ELSEWHERE = ("ultralytics", "mosaic")
 """They need more than packer does, and their figures are on other pages."""
 UNASKED = [name for name in BENCHMARKS if name not in ("peers", "native_peers", *ELSEWHERE)]
 """What `all` runs if nothing is named."""
