@@ -14,8 +14,19 @@ from broken_packs import broken
 from loader_packs import alike, waves
 from part_packs import damage_part
 
-from packer import CropView, Letterbox, Mosaic, PackedLoader, PackWriter, RandomAffine, RandomResizedCrop, open_pack
+from packer import (
+    CropView,
+    Letterbox,
+    Mosaic,
+    PackedLoader,
+    PackWriter,
+    RandomAffine,
+    RandomResizedCrop,
+    join_packs,
+    open_pack,
+)
 from packer.errors import DamagedPack, DamagedRecordWarning, UsageError
+from packer.loading.targets import TargetOptions, Targets
 from packer.samplers import BucketSampler, ShapeBuckets, ShuffleSampler
 
 SIZE, RECORDS = 32, 11
@@ -23,14 +34,14 @@ MOSAIC = Mosaic(SIZE)
 AFFINE = RandomAffine(0, translate=(0.1, 0.1), scale=(0.5, 1.5))
 
 
-def written(path, encode="png", boxes=True, **options):
+def written(path, encode="png", boxes=True, seed=0):
     """Smooth images of many sizes, with boxes and masks, or masks alone; raw ones of one size."""
-    with PackWriter(path, classes=["a", "b"], mask_classes=["x", "y", "z"], encode=encode, **options) as writer:
+    with PackWriter(path, classes=["a", "b"], mask_classes=["x", "y", "z"], encode=encode) as writer:
         for i in range(RECORDS):
             height, width = (24, 30) if encode == "raw" else (20 + 3 * i, 50 - 2 * i)
             objects = {"boxes": [(2, 3, 12, 15), (5, 5, 20, 18)], "box_labels": [0, 1]} if boxes else {}
             mask = ((np.arange(width) // 5 + np.arange(height)[:, None] // 5 + i) % 3).astype(np.uint8)
-            writer.write(waves(height, width, i) // 2 + np.uint8(10 * i), mask=mask, **objects)
+            writer.write(waves(height, width, i + seed) // 2 + np.uint8(10 * i), mask=mask, **objects)
     return path
 
 
@@ -263,3 +274,28 @@ def test_arguments_are_checked(name):
         with pytest.raises(ValueError, match=f"{name} must be") as error:
             Mosaic(**{"size": 64, name: given})
         assert str(error.value).endswith(f"got {given!r}")
+
+
+@pytest.mark.filterwarnings("ignore::packer.errors.DamagedRecordWarning")
+def test_a_damaged_record_of_joined_packs(tmp_path):
+    """Its number is that in the joined pack, though its key is that in its own."""
+    first, second = written(tmp_path / "a.lmdb"), written(tmp_path / "b.lmdb", seed=5)
+    joined = join_packs([first, broken(second, tmp_path / "broken.lmdb", [6])])
+    loader = made(joined, on_error="replace")
+    assert sum(len(images) for images, _ in loader) == 2 * RECORDS
+    assert [(one.record, one.key) for one in loader.replaced] == [(RECORDS + 6, "00000006")]
+
+
+@pytest.mark.parametrize("affine", [AFFINE, RandomAffine(20)], ids=["upright", "turning"])
+def test_masks_that_the_device_widens(tmp_path, affine):
+    """They are as the pack has them until then, or in memory of any dtype that is given."""
+    path = written(tmp_path / "p.lmdb", boxes=False)
+    loader = made(path, RECORDS, affine=affine, shuffle=False)
+    ((_, expected),) = loader
+    records, filler = np.arange(RECORDS), loader._host.filler
+    params, narrow = filler.params(records, 0), Targets(loader.pack, TargetOptions(widen=False))
+    found = filler.targets_of(narrow, records, params)
+    assert expected.dtype == torch.int64 and found.dtype == np.uint8 and np.array_equal(found, expected.numpy())
+    for dtype in (np.uint8, np.int64):
+        out = np.zeros(expected.shape, dtype)
+        assert filler.targets_of(narrow, records, params, out) is out and np.array_equal(out, found)
