@@ -211,7 +211,7 @@ class MosaicFiller(ImageFiller):
         return rows
 
     def _add_instances(self, found: BatchAnnotations, params: MosaicParams) -> None:
-        """Add the masks of the objects that are left of each image, without what later images hide."""
+        """Add the masks of the objects that are left of each image; no image lies on another."""
         tiles = params.tiles
         masks: list[NDArray[np.uint8]] = []
         counts = found.columns["boxes"].counts
@@ -219,11 +219,6 @@ class MosaicFiller(ImageFiller):
             side = self.output[0] if params.direct[row] else self._canvas
             drawn = np.zeros((count, side, side), np.uint8)
             left, top, right, bottom = tiles.places[tile].tolist()
-            for earlier in range(tile - 1, -1, -1):
-                if tiles.rows[earlier] != row:
-                    break
-                if tiles.shown[tile]:
-                    masks[earlier][:, top:bottom, left:right] = 0
             if count:
                 cut = self._cut_of(tiles, tile)
                 one = np.array([tile])
