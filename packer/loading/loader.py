@@ -86,9 +86,10 @@ class PackedLoader:
         target_transform: called with each target in the threads.
         transforms: instead of these two: ``transforms(image, target)``, or with a generator; returns both.
         mixup: alpha of torchvision's MixUp, for class labels: targets become float32 (n, classes). For boxes (alpha,
-            chance), such as (32.0, 0.15): an image is blended with another of the epoch, and gets its objects, too.
+            chance), such as (32.0, 0.15): an image is blended with another one, up to 64 positions before it, and gets
+            its objects, too.
         cutmix: alpha of torchvision's CutMix; with both, each batch gets one of them.
-        copy_paste: chance that an image gets objects of another of the epoch, which must have polygons or masks: each
+        copy_paste: chance that an image gets objects of another of those, which must have polygons or masks: each
             by a chance of one half, unless it covers 0.3 or more of a box.
         color_jitter: brightness, contrast, saturation and hue of torchvision's ColorJitter, the same for a whole batch.
         augment: transform of torchvision.transforms.v2, as ``v2.Compose([v2.RandAugment(), v2.RandomErasing(0.25)])``,

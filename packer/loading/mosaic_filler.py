@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from packer.format.pack import Pack
+from packer.images.opencv import resample
 from packer.loading.affine import warp_row
 from packer.loading.annotations import BatchAnnotations
 from packer.loading.augmentation import Augmentation, CropParams
@@ -23,7 +25,10 @@ from packer.loading.stand_ins import EpochOrder
 from packer.model.annotation import OF_PIXELS, Image, Int64
 from packer.model.fields import INSTANCES
 from packer.samplers.order import Float64, records_in, uniform
+from packer.system.locks import Locked
 
+KEPT = 96
+"""Images that are kept, of at most 1.2 MB each for mosaics of 640: those of 64 positions, and of threads ahead."""
 UPRIGHT = 1e-9
 """What rounding leaves of a rotation that is none."""
 
@@ -35,8 +40,12 @@ class Tiles:
     rows: Int64
     """Of the batch, (m,)."""
     records: Int64
+    resized: Int64
+    """Width and height of the whole images there, (m, 2)."""
+    cuts: Float64
+    """What of each is shown, in pixels of the canvas from its own corner, (m, 4): x, y, width, height."""
     regions: Float64
-    """What of each image is shown, (m, 4)."""
+    """The same in its own pixels."""
     places: Int64
     """Where, in pixels of what is drawn, (m, 4): x, y, and where it ends."""
     on_canvas: Float64
@@ -71,6 +80,14 @@ class MosaicParams:
         return MosaicParams(self.turns[rows], tiles, self.warps[rows], self.direct[rows])
 
 
+class _Kept(Locked):
+    """Images that were resized last, for all threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images: dict[int, Image] = {}
+
+
 class MosaicFiller(ImageFiller):
     """Fills rows of a batch with mosaics.
 
@@ -89,6 +106,7 @@ class MosaicFiller(ImageFiller):
         assert isinstance(crop, Mosaic)
         self._mosaic = crop
         self._canvas = 2 * crop.size
+        self._kept = _Kept()
 
     def params(self, samples: Int64, epoch: int) -> Any:
         """Return what is in the row of each sample: it depends on (seed, epoch, record, visit) and the order alone."""
@@ -102,22 +120,31 @@ class MosaicFiller(ImageFiller):
         others = np.ones(len(rows), np.bool_)
         others[firsts] = False
         records[firsts] = records_in(samples)
-        records[others] = self._order.drawn(epoch, random[joined, 3:]).ravel()
+        records[others] = self._order.near(epoch, records_in(samples)[joined], random[joined, 3:]).ravel()
         sizes = np.stack(sizes_of(self.pack, records), axis=1)
         resized = mosaic.resized(sizes)
         corners = (mosaic.size - resized) // 2
         several = np.repeat(joined, counts)
         grid = resized[several].reshape(-1, mosaic.tiles, 2)
         corners[several] = mosaic.corners(grid, random[joined, 1:3]).reshape(-1, 2)
-        on_canvas = upright_maps(resized / sizes, corners)
         ends = np.where(several, mosaic.low + self._canvas, mosaic.size), np.where(several, mosaic.low, 0)
-        limits = [(end[:, None] - corners) / (resized / sizes) for end in reversed(ends)]
-        return self._drawn(base, rows, records, sizes, on_canvas, np.hstack(limits))
+        limits = np.hstack([end[:, None] - corners for end in reversed(ends)]).astype(np.float64)
+        return self._drawn(base, rows, records, (sizes, resized), corners, limits)
 
     def _drawn(
-        self, base: CropParams, rows: Int64, records: Int64, sizes: Float64, on_canvas: Float64, limits: Float64
-    ) -> MosaicParams:
-        """Return the parameters of rows whose images are at these places of their canvas."""
+        self, base: CropParams, rows: Int64, records: Int64, sizes: tuple[Float64, Int64], corners: Int64,
+        limits: Float64,
+    ) -> MosaicParams:  # fmt: skip
+        """Return the parameters of rows whose images begin at these corners, in pixels of the output.
+
+        Args:
+            base: flips, turns and maps of the rows.
+            rows: of each image, (m,).
+            records: their numbers.
+            sizes: their own width and height, and those on the canvas, (m, 2) each.
+            corners: where they begin, (m, 2).
+            limits: what of each the canvas has, in pixels of it, (m, 4).
+        """
         count, canvas = int(rows.max(initial=-1)) + 1, self._canvas
         turns = replace(base, affine=None)
         identity = np.broadcast_to(upright_maps(np.ones((1, 2)), np.zeros((1, 2))), (count, 2, 3))
@@ -130,26 +157,57 @@ class MosaicFiller(ImageFiller):
         onto[:, :, 2] -= self._mosaic.low
         drawn = np.where(direct[:, None, None], warps, onto)[rows]
         pixels = np.where(direct[rows], self._mosaic.size, canvas)[:, None].repeat(2, axis=1)
-        regions, places, placed, shown = in_whole_pixels_of_both(after(drawn, on_canvas), sizes, limits, pixels)
+        own, resized = sizes
+        scale = upright_maps(resized / own, np.zeros_like(own))
+        put = upright_maps(np.ones_like(own), corners)
+        found = in_whole_pixels_of_both(after(drawn, put), resized.astype(np.float64), limits, pixels)
+        cuts, places, placed, shown = found
         later = np.where(direct[:, None, None], identity, after(warps, undone(onto)))
-        to_output = after(after(turned, later)[rows], placed)
-        tiles = Tiles(rows, records, regions, places, after(onto[rows], on_canvas), to_output, shown)
+        to_output = after(after(turned, later)[rows], after(placed, scale))
+        on_canvas = after(onto[rows], after(put, scale))
+        regions = cuts * np.tile(own / resized, 2)
+        tiles = Tiles(rows, records, resized, cuts, regions, places, on_canvas, to_output, shown)
         return MosaicParams(turns, tiles, later, direct)
 
     def fill(self, records: Int64, params: Any, rows: Any) -> None:
         """Draw each mosaic in its row; `records` are in `params`, too. Raise DamagedPack if one cannot be read."""
         tiles = params.tiles
 
-        def read(tile: int) -> Image:
-            cut = self._cut_of(tiles, tile)
-            image = np.empty((1, *cut.output, self.channels), self.dtype)
-            self._fill(tiles.records[tile : tile + 1], cut, image)
-            drawn: Image = image[0]
-            return drawn
+        def read(tile: int, out: Image) -> None:
+            image = self._resized(int(tiles.records[tile]), tiles.resized[tile].tolist())
+            cut, size = tiles.cuts[tile].tolist(), out.shape[1::-1]
+            if self.interpolation != "fast":
+                out[:] = resample(image, size, self.interpolation, cut)
+                return
+            x, y, across, down = map(round, cut)
+            part = image[y : y + down, x : x + across]
+            if part.shape == out.shape:
+                out[:] = part
+            else:  # as Ultralytics: it is less than half the work of averages, and few images shrink to half
+                cv2.resize(part, size, out, 0, 0, cv2.INTER_LINEAR)
 
         with self.pack.reader.held(np.unique(tiles.records)):
             self._draw(params, rows, read, self._mosaic.fill, nearest=False)
         flip_rows(rows, params.turns)
+
+    def _resized(self, record: int, size: list[int]) -> Image:
+        """Return a whole image of (width, height) on a canvas, which is kept for those that come next."""
+        with self._kept.lock:
+            image = self._kept.images.get(record)
+        if image is not None:
+            return image
+        width, height = size
+        rows = np.empty((1, height, width, self.channels), self.dtype)
+        one = np.array([record])
+        sides = [float(side[0]) for side in sizes_of(self.pack, one)]
+        region = None if sides == size else np.array([[0, 0, *sides]])
+        self._fill(one, CropParams(region, None, (height, width)), rows)
+        with self._kept.lock:
+            self._kept.images[record] = rows[0]
+            while len(self._kept.images) > KEPT:
+                del self._kept.images[next(iter(self._kept.images))]
+        found: Image = rows[0]
+        return found
 
     def _cut_of(self, tiles: Tiles, tile: int) -> CropParams:
         """Return the crop that makes what is shown of an image."""
@@ -158,9 +216,9 @@ class MosaicFiller(ImageFiller):
         return CropParams(region, None, output, interpolation=self.interpolation)
 
     def _draw(
-        self, params: MosaicParams, rows: Any, read: Callable[[int], NDArray[Any]], fill: float, nearest: bool
+        self, params: MosaicParams, rows: Any, read: Callable[[int, Any], None], fill: float, nearest: bool
     ) -> None:
-        """Draw in each row what `read` returns of its tiles, and what is not turned yet."""
+        """Draw in each row what `read` writes of its tiles, which is not turned yet."""
         tiles = params.tiles
         bounds = np.searchsorted(tiles.rows, np.arange(len(rows) + 1)).tolist()
         places, shown = tiles.places.tolist(), tiles.shown.tolist()
@@ -171,7 +229,7 @@ class MosaicFiller(ImageFiller):
             for tile in range(bounds[number], bounds[number + 1]):
                 if shown[tile]:
                     left, top, right, bottom = places[tile]
-                    canvas[top:bottom, left:right] = read(tile)
+                    read(tile, canvas[top:bottom, left:right])
             if not direct:
                 warp_row(canvas, params.warps[number], row, fill, nearest)
 
@@ -199,11 +257,14 @@ class MosaicFiller(ImageFiller):
         """Return a part with pixels of each mosaic."""
         tiles, kind = params.tiles, part.spec.kind
 
-        def read(tile: int) -> NDArray[Any]:
-            value: NDArray[Any] = part.read(tiles.records[tile : tile + 1], self._cut_of(tiles, tile))[0]
-            return value
+        def value(tile: int) -> NDArray[Any]:
+            found: NDArray[Any] = part.read(tiles.records[tile : tile + 1], self._cut_of(tiles, tile))[0]
+            return found
 
-        tail = () if kind == "mask" else read(0).shape[2:]
+        def read(tile: int, out: NDArray[Any]) -> None:
+            out[:] = value(tile)
+
+        tail = () if kind == "mask" else value(0).shape[2:]
         rows = np.empty((len(params.direct), *self.output, *tail), part.dtype)
         self._draw(params, rows, read, 0 if kind == "image" else part.spec.border, nearest=kind != "image")
         for number, row in enumerate(rows):

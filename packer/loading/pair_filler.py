@@ -187,7 +187,7 @@ class PairFiller(ImageFiller):
     ) -> tuple[Partners, Int64]:
         """Return other images of the epoch for some of the samples, and their own samples."""
         rows = np.flatnonzero(chosen)
-        records = self._order.drawn(epoch, random[rows])
+        records = self._order.near(epoch, records_in(samples[rows]), random[rows, None])[:, 0]
         visits = [PARTNER + derive(sample, kind) % MOST_VISITS for sample in samples[rows].tolist()]
         others = records + np.array(visits, np.int64) * VISIT
         return Partners(rows, records, self.one.params(others, epoch)), others

@@ -78,13 +78,14 @@ def run(given: Any) -> None:
     write_set([files[i % len(files)] for i in range(given.images)], root)
     affine = RandomAffine(0, translate=(0.1, 0.1), scale=(0.5, 1.5))
     shown: dict[str, Any] = {"crop": Mosaic(SIZE), "affine": affine, "min_visible": 0.1, "flip": True}
-    native = {"native decoder": None, "native decoder, index": "row"} if decoders.native_for_auto() else {}
+    native = ("JPEGs, native decoder",) if decoders.native_for_auto() else ()
     works = {}
-    for name, index in {"simplejpeg": None, **native}.items():
+    for name in ("raw images", "JPEGs, simplejpeg", *native):
         out = given.home / f"{name}.lmdb"
-        build_pack(BuildOptions(str(root), str(out), labels=("yolo",), encode="copy", jpeg_index=index))
+        encode = "raw" if name == "raw images" else "copy"
+        build_pack(BuildOptions(str(root), str(out), labels=("yolo",), encode=encode))
         decoder = "fast" if name in native else "simplejpeg"
         loader = PackedLoader(out, BATCH, shuffle=True, threads=THREADS, decoder=decoder, **shown)
-        works[f"mosaics of 4 JPEGs of 640x480, {name}"] = partial(drain, loader)
+        works[f"mosaics of 4 images of 640x480: {name}"] = partial(drain, loader)
     table = Table("work", "goal", "ratio", "packer, images/s", "Ultralytics, images/s")
     table.against(GOAL, given.images, theirs(root), works, given.rounds)

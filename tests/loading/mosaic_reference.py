@@ -88,7 +88,7 @@ def shown(loader: PackedLoader, samples: Any, epoch: int) -> Iterator[Shown]:
     for row, (own, numbers) in enumerate(zip(records_in(samples).tolist(), random.tolist(), strict=True)):
         chance, down, across = numbers[0], numbers[2], numbers[1]
         alone = closed or chance >= mosaic.chance
-        records = [own] if alone else [own, *(int(order[int(one * len(order))]) for one in numbers[3:])]
+        records = [own] if alone else [own, *(shortly_before(order.tolist(), own, one) for one in numbers[3:])]
         sizes = [resized(*loader.pack.reader.shape_of(record)[1::-1], size) for record in records]
         low = size // 2
         if alone:
@@ -103,6 +103,11 @@ def shown(loader: PackedLoader, samples: Any, epoch: int) -> Iterator[Shown]:
         moved = np.eye(3) if turns.affine is None else np.vstack([turns.affine[row], [0, 0, 1]])
         reflected = bool(turns.flips) and bool(turns.reflected[row])
         yield Shown(records, places, moved @ turned(turns, row, size) @ cut, 2 * size, reflected)
+
+
+def shortly_before(order: list[int], record: int, random: float) -> int:
+    """The record that comes 8, 16, ... or 64 positions before another one, from the start of an epoch on at its end."""
+    return order[(order.index(record) - 8 * (1 + int(random * 8))) % len(order)]
 
 
 @dataclass

@@ -109,7 +109,8 @@ class PlainLoader:
             return drawn
 
         def other(place: float, kind: int) -> tuple[Item, int]:
-            record = int(self.orders[epoch][int(place * len(self.orders[epoch]))]) % VISIT
+            order = [int(one) % VISIT for one in self.orders[epoch]]
+            record = order[(order.index(sample % VISIT) - 8 * (1 + int(place * 8))) % len(order)]
             its_sample = record + ((4 << 20) + derive(sample, kind) % (1 << 20)) * VISIT
             return self._made(its_sample, view, self.seed, epoch, None), its_sample
 

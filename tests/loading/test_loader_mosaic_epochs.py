@@ -242,7 +242,7 @@ def test_images_need_no_labels_but_boxes_or_masks(tmp_path):
         ({"repeats": 2}, "repeats: cannot be combined with Mosaic"),
         ({"cache": "device"}, "cache: cannot be combined with Mosaic"),
         ({"decode": "device"}, "decode: cannot be combined with Mosaic"),
-        ({"crop": Mosaic(SIZE, fill=300)}, "crop: has fill=300, but the images have 8 bits"),
+        ({"crop": Mosaic(SIZE, fill=300)}, "crop: has fill 300, but values of pixels are up to 255"),
     ],
     ids=str,
 )
