@@ -32,9 +32,10 @@ class Mosaic:
     """Four or nine images on one canvas, to train detectors as Ultralytics YOLO does.
 
     The image of the record and others that come up to 64 positions before it in the epoch, drawn at random, are resized
-    to a long side of `size` and put around a random point of a canvas of twice that side. A batch has the middle of the canvas. With
-    ``affine=RandomAffine(0, translate=(0.1, 0.1), scale=(0.5, 1.5))``, canvases are moved and scaled first, then cut.
-    Objects and masks of all images move along. What belongs to a whole image, such as its label, is that of the record.
+    to a long side of `size` and put around a random point of a canvas of twice that side. A batch has the middle of it.
+    With ``affine=RandomAffine(0, translate=(0.1, 0.1), scale=(0.5, 1.5))``, canvases are moved and scaled first, then
+    cut. Objects and masks of all images move along. What belongs to a whole image, such as its label, is that of the
+    record.
 
     Args:
         size: side of the output, in pixels.

@@ -182,7 +182,7 @@ def test_boxes_and_keypoints(pack, tiles, affine, monkeypatch):
                     points_seen += 1
                 else:  # on an edge, it may be hidden in one of them
                     assert seen == visible or min(*np.abs(other), *np.abs(np.subtract(SIZE, other))) <= 1
-    assert count > 400 and points_seen > 700
+    assert count > 400 and points_seen > 600
     assert max(farthest) < (0.25 if affine is TURNING else 0.75)
     for box in ours_alone:  # which Ultralytics drops by rules of its own, or which is nearly all hidden
         across, down = box[2:] - box[:2]
