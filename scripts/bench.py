@@ -68,7 +68,8 @@ BENCHMARKS = {
     "mosaic": Benchmark("mosaic", "--photos 8 --images 64"),
     "native_loader": Benchmark("loader", "--decoder fast --photos 60 --small 600", "--decoder fast", native=True),
     "native_peers": Benchmark(
-        "peers", "--native --only ffcv dali --photos 20 --share 0.05", "--native --only ffcv dali", native=True
+        "peers", "--native --only ffcv dali turboloader --photos 20 --share 0.05",
+        "--native --only ffcv dali turboloader", native=True,
     ),
 }  # fmt: skip
 ELSEWHERE = ("ultralytics", "mosaic")

@@ -1,18 +1,19 @@
 """Reads epochs of the same JPEG files with one loader, in an environment of its own; peers.py starts it.
 
-    peer_loaders.py LOADER crop|views|whole|raw FILES OUT
+    peer_loaders.py LOADER crop|floats|views|whole|raw FILES OUT
 
 Converts FILES, a folder of class folders, to the loader's own format in OUT. Each line of input is a number of epochs;
 the answer is the number of images read in them.
 
 A batch is 256 images, uint8, by two threads or worker processes. The work is "crop", RandomResizedCrop(224) and a
-horizontal flip, "views", two such crops and eight of 96 px of each image, or "whole" and "raw", whole images of 32 and
-224 px. Only the standard library and torch are in every
+horizontal flip, "floats", the same as float32 with ImageNet's mean and std, "views", two such crops and eight of 96 px
+of each image, or "whole" and "raw", whole images of 32 and 224 px. Only the standard library and torch are in every
 environment.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
@@ -29,6 +30,7 @@ from torch.utils.data import DataLoader, default_collate
 BATCH, SIDE, WORKERS, SHARDS = 256, 224, 2, 8
 VIEWS = {"global": (2, SIDE, (0.4, 1.0)), "local": (8, 96, (0.05, 0.4))}
 """Name -> count, side, and share of the image's area."""
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 Epoch = Callable[[], Iterable[torch.Tensor]]
 
 
@@ -39,14 +41,14 @@ def jpegs(files: Path) -> list[Path]:
     return sorted(files.rglob("*.jpg"))
 
 
-def write_tars(files: Path, out: Path) -> list[str]:
+def write_tars(files: Path, out: Path, shards: int = SHARDS) -> list[str]:
     """Write the files, shuffled, to tars of WebDataset's layout, and return their names."""
     out.mkdir()
-    paths, names = jpegs(files), [f"{out}/{number}.tar" for number in range(SHARDS)]
+    paths, names = jpegs(files), [f"{out}/{number}.tar" for number in range(shards)]
     random.Random(0).shuffle(paths)
     for number, name in enumerate(names):
         with tarfile.open(name, "w", format=tarfile.USTAR_FORMAT) as tar:
-            for path in paths[number::SHARDS]:
+            for path in paths[number::shards]:
                 tar.add(path, path.name)
     return names
 
@@ -103,7 +105,9 @@ def packer(files: Path, out: Path, kind: str, decoder: str = "simplejpeg", index
 
     how: dict[str, Any] = {} if kind == "raw" else {"encode": "copy", "jpeg_index": index}
     build_pack(BuildOptions(str(files), str(out), labels=("folder",), **how))
-    options: dict[str, Any] = {"crop": RandomResizedCrop(SIDE), "flip": True} if kind == "crop" else {}
+    options: dict[str, Any] = {"crop": RandomResizedCrop(SIDE), "flip": True} if kind in ("crop", "floats") else {}
+    if kind == "floats":
+        options |= {**IMAGENET, "dtype": torch.float32}
     if kind == "views":
         views = {name: (count, RandomResizedCrop(side, scale)) for name, (count, side, scale) in VIEWS.items()}
         options = {"views": views, "flip": True}
@@ -257,8 +261,25 @@ def by_opencv(kind: str, paths: list[str]) -> torch.Tensor:
     return torch.stack([opencv(kind, Path(path).read_bytes()) for path in paths])
 
 
+def turboloader(files: Path, out: Path, kind: str) -> Epoch:
+    import turboloader as turbo
+
+    (tar,) = write_tars(files, out, shards=1)  # it takes one
+    loader = turbo.DataLoader(
+        tar, BATCH, WORKERS, shuffle=True, output_format="pytorch", image_size=SIDE,
+        transform=turbo.ImageNetNormalize(), train_aug=True, pin_memory=True,
+    )  # fmt: skip
+    epochs = itertools.count()
+
+    def epoch() -> Iterator[torch.Tensor]:
+        loader.set_epoch(next(epochs))
+        return (images for images, _ in loader)
+
+    return epoch
+
+
 LOADERS: dict[str, Callable[[Path, Path, str], Epoch]] = {
-    **{each.__name__: each for each in (packer, ffcv, dali, torchvision, webdataset, streaming, litdata)},
+    **{each.__name__: each for each in (packer, ffcv, dali, torchvision, webdataset, streaming, litdata, turboloader)},
     "packer-fast": partial(packer, decoder="fast"),
     "packer-fast-index": partial(packer, decoder="fast", index="row"),
     "spdl": partial(spdl, by_ffmpeg),
@@ -273,11 +294,12 @@ def main() -> None:
     os.dup2(2, 1)  # libraries print
     epoch = LOADERS[name](Path(files), Path(out), kind)
     shape = (3, 32, 32) if kind == "whole" else (3, SIDE, SIDE)
+    dtype = torch.float32 if kind == "floats" else torch.uint8
     for line in sys.stdin:
         count = 0
         for _ in range(int(line)):
             for images in epoch():
-                assert images.dtype == torch.uint8 and images.shape[1:] == shape, images.shape
+                assert images.dtype == dtype and images.shape[1:] == shape, images.shape
                 count += len(images)
         print(count, file=answers, flush=True)
 

@@ -38,8 +38,11 @@ PEERS = {
     "litdata": ("litdata", TORCH, OPENCV, "litdata==0.2.76"),
     "spdl": ("spdl", TORCH, OPENCV, "spdl==0.8.0"),
     "spdl-opencv": ("spdl", TORCH, OPENCV, "spdl==0.8.0"),
+    "turboloader": ("webdataset", TORCH, "turboloader==2.39.0"),
 }
 """By name of each loader: its environment, which may be shared, and what is installed there in this order."""
+OF_BYTES = tuple(name for name in PEERS if name != "turboloader")
+"""Those with batches of uint8."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,11 @@ class Work:
     batches: int
     source: str
     options: dict[str, str] = field(default_factory=dict)
-    peers: tuple[str, ...] = tuple(PEERS)
+    peers: tuple[str, ...] = OF_BYTES
     epochs: int = 1
     native_goals: dict[str, float] = field(default_factory=dict)
+    beside: tuple[str, str, float] | None = None
+    """What packer reads, too: its name in the table, its kind, and the least share of that rate."""
 
     def files(self, home: Path, data: Path, photos: int, count: int) -> Path:
         """Write the files, `count` in all, of `photos` images, or those of `data` as they are."""
@@ -67,12 +72,17 @@ class Work:
         return home / "files"
 
 
+RESIZED = {"resize": "256"}
 WORKS = (
-    Work(CROP, "crop", 1.8, 40, "photos", {"resize": "256"}, native_goals={"ffcv": 3, "dali": 4}),
+    Work(CROP, "crop", 1.8, 40, "photos", RESIZED, native_goals={"ffcv": 3, "dali": 4}),
     Work("JPEG 32 px, whole images", "whole", 2.5, 200, "cifar"),
+    Work(
+        f"{CROP}, float32", "floats", 2.5, 40, "photos", RESIZED, ("turboloader",),
+        native_goals={"turboloader": 2.5}, beside=("uint8", "crop", 0.75),
+    ),
     Work(VIEWS, "views", 6, 8, "photos", {"resize": "500"}, ("torchvision",)),
     Work("raw 224 px", "raw", 2.3, 16, "photos", {"resize": "224", "fit": "crop"}, ("ffcv",), 10),
-)
+)  # fmt: skip
 
 
 def last_error(text: str) -> str:
@@ -126,11 +136,14 @@ def measure(work: Work, files: Path, count: int, given: argparse.Namespace) -> N
     """Print a table of one kind of work, and who is missing in it."""
     home, works, missing = files.parent, {}, []
     ours_too = ("packer", "packer-fast") if given.native else ()
+    beside, kind, least = work.beside or ("", "", 0)
+    peers = [peer for peer in work.peers if not given.only or peer in given.only]
     with ExitStack() as processes:
-        for name in (given.ours, *ours_too, *(peer for peer in work.peers if not given.only or peer in given.only)):
+        for name in (given.ours, *ours_too, *([beside] if beside else []), *peers):
             try:
                 python = python_of(name, given.environments) if name in PEERS else sys.executable
-                words = [name, work.kind, str(files), str(home / name)]
+                what = (given.ours, kind) if name == beside else (name, work.kind)
+                words = [*what, str(files), str(home / name)]
                 read = processes.enter_context(reader(python, words, home / f"{name}.log"))
                 if (number := read(1)) != count:
                     raise RuntimeError(f"reads {number} images instead of {count}")
@@ -144,6 +157,9 @@ def measure(work: Work, files: Path, count: int, given: argparse.Namespace) -> N
     ours = rates.pop(given.ours)
     table = Table(work.name, "versions", "goal", f"{given.ours} against it", "images/s")
     table.row(f"**{given.ours}**", packer.__version__, "", "", ours.text(0))
+    if beside in rates:
+        rate = rates.pop(beside)
+        table.row(f"{given.ours}, {beside}", packer.__version__, *against_goal(ours / rate, least), rate.text(0))
     for place, (name, rate) in enumerate(sorted(rates.items(), key=lambda item: -item[1].median)):
         goal = work.native_goals.get(name) if given.native else None if place else work.goal
         versions = " ".join(PEERS[name][1:]).replace("==", " ") if name in PEERS else packer.__version__
@@ -163,7 +179,9 @@ def options(parser: Any) -> None:
 def run(given: Any) -> None:
     """Print a table for each kind of work."""
     given.ours = "packer-fast-index" if given.native else "packer"
-    for work in WORKS[:2] if given.native else WORKS:
+    for work in WORKS[:3] if given.native else WORKS:
+        if given.only and not set(given.only) & set(work.peers):
+            continue
         home = given.home / work.kind
         home.mkdir()
         count = BATCH * max(2, round(work.batches * given.share))
