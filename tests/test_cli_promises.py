@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn import draw_plain
+from drawn import draw_classes, draw_plain
 from running import Ran, run
 
 from packer import errors
@@ -158,3 +158,34 @@ def test_exit_codes() -> None:
         "WorkerDied": 3, "DamagedPack": 4,
     }.items()  # fmt: skip
     assert (errors.EXIT_OK, errors.EXIT_DIFFERENT, errors.EXIT_INTERRUPTED, error_reports.EXIT_BUG) == (0, 1, 130, 70)
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "classes"),
+    [
+        ({}, (), ["Zebra", "ant", "bee", "élan"]),  # by byte
+        (
+            {"names.txt": "bee\nant\nélan\nZebra\ncat\n"},
+            ("--classes", "names.txt"),
+            ["bee", "ant", "élan", "Zebra", "cat"],
+        ),
+        ({"l.csv": "path,label\n0.jpg,bee\n1.jpg,Ant\n"}, ("--labels", "list:l.csv"), ["Ant", "bee"]),
+        ({"l.csv": "path,label\n0.jpg,2\n1.jpg,0\n"}, ("--labels", "list:l.csv"), ["0", "1", "2"]),
+        ({"src/classes.txt": "bee\nant\n", "src/0.txt": "1 0.5 0.5 0.2 0.2\n"}, ("--labels", "yolo"), ["bee", "ant"]),
+    ],
+    ids=["folders", "file", "names", "numbers", "yolo"],
+)
+def test_class_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], options: tuple[str, ...], classes: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "yolo" in options or "list:l.csv" in options:
+        draw_plain(tmp_path / "src", 2)
+        for old, new in (("000.jpg", "0.jpg"), ("001.jpg", "1.jpg")):
+            (tmp_path / "src" / old).rename(tmp_path / "src" / new)
+    else:
+        draw_classes(tmp_path / "src", classes=("bee", "Zebra", "élan", "ant"), each=1)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    ran = run("build", "src", "-o", "p", "--missing-labels", "empty", *options, "--json")
+    assert ran.code == 0 and json.loads(ran.out)["classes"] == classes, ran.err
