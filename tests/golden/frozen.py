@@ -3,7 +3,8 @@
     PYTHONPATH=. python tests/golden/frozen.py
 
 adds what is new in this version, once. What is in the file is never changed: it proves that a later version gives the
-same order, crops and rest of an epoch. docs/versioning.md says what is promised.
+same order, crops and rest of an epoch. docs/versioning.md says what is promised. Only what is not released yet may be
+removed from the file and written anew.
 """
 
 from __future__ import annotations
