@@ -196,11 +196,15 @@ class MosaicFiller(ImageFiller):
             image = self._kept.images.get(record)
         if image is not None:
             return image
-        width, height = size
+        one, (width, height) = np.array([record]), size
+        sides = sizes_of(self.pack, one)
+        is_whole = [float(side[0]) for side in sides] == size
+        if is_whole and self.pack.manifest.encoding == "raw":  # as it is in the pack, which is not copied
+            if self.verify:
+                self.pack.reader.check(one)
+            return next(self.mapped(one, sides))
         rows = np.empty((1, height, width, self.channels), self.dtype)
-        one = np.array([record])
-        sides = [float(side[0]) for side in sizes_of(self.pack, one)]
-        region = None if sides == size else np.array([[0, 0, *sides]])
+        region = None if is_whole else np.hstack([[0, 0], *sides])[None]
         self._fill(one, CropParams(region, None, (height, width)), rows)
         with self._kept.lock:
             self._kept.images[record] = rows[0]

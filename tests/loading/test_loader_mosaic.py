@@ -30,13 +30,14 @@ def smooth(width: int, height: int, seed: int) -> Any:
     return waves(height, width, seed) // 2 + np.uint8(11 * seed % 120)
 
 
-@pytest.fixture(scope="module", params=["raw", "png", "jpeg"])
+@pytest.fixture(scope="module", params=["raw", "ragged", "png", "jpeg"])
 def labelled(request, tmp_path_factory):
-    """Images of many sizes, raw ones of one, with labels of all kinds."""
+    """Images of many sizes ("raw": of one), with labels of all kinds."""
+    encode = "raw" if request.param == "ragged" else request.param
     path, random = tmp_path_factory.mktemp("labelled") / "p.lmdb", np.random.default_rng(3)
     kinds = {"right": "image", "depth": "map", "flow": "map", "facts": "json"}
     with PackWriter(
-        path, classes=NAMES, mask_classes=["x", "y", "z"], encode=request.param, parts=kinds, quality=98
+        path, classes=NAMES, mask_classes=["x", "y", "z"], encode=encode, parts=kinds, quality=98
     ) as writer:
         for i in range(RECORDS):
             width, height = (48, 36) if request.param == "raw" else SIDES[i]
