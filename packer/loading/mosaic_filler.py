@@ -176,10 +176,10 @@ class MosaicFiller(ImageFiller):
         def read(tile: int, out: Image) -> None:
             image = self._resized(int(tiles.records[tile]), tiles.resized[tile].tolist())
             cut, size = tiles.cuts[tile].tolist(), out.shape[1::-1]
-            if self.interpolation != "fast":
+            x, y, across, down = map(int, cut)
+            if self.interpolation != "fast" or [x, y, across, down] != cut:
                 out[:] = resample(image, size, self.interpolation, cut)
                 return
-            x, y, across, down = map(round, cut)
             part = image[y : y + down, x : x + across]
             if part.shape == out.shape:
                 out[:] = part

@@ -106,7 +106,7 @@ WAYS = {
     "turns": {"flip": True, "rotate90": True},
     "upright": {"affine": UPRIGHT, "flip": True},
     "turning": {"affine": TURNING, "vflip": True, "rotate90": True},
-    "far": {"affine": RandomAffine(0, translate=(0.6, 0.6), scale=(0.3, 2.5))},
+    "far": {"affine": RandomAffine(0, translate=(0.6, 0.6), scale=(0.3, 4.5))},
 }
 SHAPES = [Mosaic(SIZE), Mosaic(SIZE, tiles=9, fill=9), Mosaic(SIZE, chance=0.5)]
 
