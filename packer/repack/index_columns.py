@@ -16,10 +16,13 @@ from packer.format.manifest import Manifest, ShardEntry
 from packer.format.pack import Pack
 from packer.model.annotation import NOT_OBJECTS, Int64
 from packer.model.annotation_columns import Ragged, column, present
-from packer.model.fields import FIELD_NAMES
+from packer.model.fields import FIELD_NAMES, FIELDS
 
 MARKED = re.compile(rb'"(?:%b)":\s*\[[^\]]*[1-9t]' % "|".join(NOT_OBJECTS).encode())
 """In the JSON text of box fields with an ignored region."""
+
+ROWS_A_RUN = 8
+"""Of longer runs, a copy of each is faster than one of each row."""
 
 
 def recount(manifest: Manifest, shards: Iterable[ShardEntry], tables: Iterable[Any]) -> Manifest:
@@ -95,7 +98,29 @@ def select_rows(batch: Any, rows: Int64) -> Any:
     """Return some rows of an index (a record batch), in the order of `rows`."""
     table = pa.Table.from_batches([batch])
     labels = np.asarray(column(table, "label"))[rows]
-    return with_column(batch.take(pa.array(rows)), "label", _labels(labels))
+    ends = np.append(np.flatnonzero(np.diff(rows) != 1) + 1, len(rows))
+    if 0 < len(ends) * ROWS_A_RUN < len(rows):  # all but a few: eight times as fast as Arrow takes rows of lists
+        starts = np.insert(ends[:-1], 0, 0)
+        runs = [
+            batch.slice(rows[start], end - start) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+        (found,) = pa.Table.from_batches(runs).combine_chunks().to_batches()
+    else:
+        found = batch.take(pa.array(rows))
+    return with_column(found, "label", _labels(labels))
+
+
+def annotations_of(tables: Iterable[Any]) -> Any:
+    """Return the columns of annotations of indexes, with those that an index lacks, as one table."""
+    parts = []
+    for table in tables:
+        there = {f.name: f.name in table.column_names for f in FIELDS}
+        parts.append(
+            pa.table(
+                {f.name: table.column(f.name) if there[f.name] else pa.nulls(len(table), f.kind.arrow) for f in FIELDS}
+            )
+        )
+    return pa.concat_tables(parts)
 
 
 def _labels(ids: NDArray[Any]) -> Any:

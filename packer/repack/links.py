@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -94,6 +94,9 @@ class Taken:
     """Its records, in order; None: all."""
     mapping: Int64 | None = None
     """New id of each class; None: unchanged."""
+    index: Callable[[], Any] | None = None
+    """Makes its new index as a record batch, of which `rows` are taken, when it is to be written; None: it has that of
+    its source."""
 
     @property
     def shard(self) -> ShardEntry:
@@ -107,12 +110,15 @@ class Taken:
 
     def table(self) -> Any:
         """Return its new index as a record batch; None if it is unchanged."""
-        if self.rows is None and self.mapping is None and not self.source.has_new_index:
+        if self.rows is None and self.mapping is None and self.index is None and not self.source.has_new_index:
             return None
-        table = self.source.tables[self.number]
-        (batch,) = table.to_batches()
         try:
-            batch = batch if self.mapping is None else relabelled(table, self.mapping)
+            if self.index is not None:
+                batch = self.index()
+            else:
+                table = self.source.tables[self.number]
+                (batch,) = table.to_batches()
+                batch = batch if self.mapping is None else relabelled(table, self.mapping)
         except ValueError as error:
             raise DamagedPack(self.source.indexes.path(self.number), str(error), "build the pack again") from None
         return batch if self.rows is None else select_rows(batch, self.rows)

@@ -254,9 +254,7 @@ def _new_classes(
     counts: Counter[str] = Counter()
     for source in sources:
         classes, tables = PackClasses.of(class_map, source.manifest), []
-        if classes.mask_ids:
-            step = "convert it with these options first: packer convert"
-            raise UsageError(source.path, "has masks, whose pixels a merge does not change", step)
+        classes.check_masks(source.path, "a merge")
         for table in source.tables:
             found, stay = classes.taken(table, options.missing_labels, skipped)
             tables.append(pa.Table.from_batches([select_rows(found.batch(), np.flatnonzero(stay))]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from packer.errors import UsageError, printable
 from packer.format.indexes import Indexes
@@ -28,14 +30,20 @@ class Selected:
     notes: list[str] = field(default_factory=list)
 
 
-def select(options: BuildOptions, manifest: Manifest, indexes: Indexes) -> Selected:
+def select(options: BuildOptions, manifest: Manifest, indexes: Indexes, without: Collection[int] = ()) -> Selected:
     """Return the records that the options leave.
+
+    Args:
+        options: Those of a build.
+        manifest: The pack.
+        indexes: Its indexes.
+        without: Numbers of records to leave out besides.
 
     Raises:
         UsageError: A line of ``--include`` names no record, or no record is left.
     """
     selected = Selected([None] * len(manifest.shards))
-    if options.include is None and options.exclude is None:
+    if options.include is None and options.exclude is None and not len(without):
         return selected
     parts = [indexes[number].column("path").to_pylist() for number in range(len(manifest.shards))]
     paths = [path for part in parts for path in part]
@@ -53,11 +61,18 @@ def select(options: BuildOptions, manifest: Manifest, indexes: Indexes) -> Selec
             selected.notes.append(found.note)
         reasons.update((path, "excluded") for path in found.images)
         selected.files["exclude"] = _with_earlier(found, options.source, manifest, paths)
-    rows = [tuple(row for row, path in enumerate(part) if path not in reasons) for part in parts]
+    numbers = {*without}
+    firsts = accumulate(map(len, parts), initial=0)
+    rows = [
+        tuple(row for row, path in enumerate(part) if path not in reasons and first + row not in numbers)
+        for part, first in zip(parts, firsts, strict=False)
+    ]
     if not any(rows):
         raise UsageError(options.include or options.exclude or "", "leaves no record", "name other images")
     selected.rows = [None if len(kept) == len(part) else kept for kept, part in zip(rows, parts, strict=True)]
     selected.skipped = [Skipped(os.fsdecode(path), reasons[path]) for path in paths if path in reasons]
+    more = [paths[number] for number in sorted(numbers) if paths[number] not in reasons]
+    selected.skipped += [Skipped(os.fsdecode(path), "excluded") for path in more]
     return selected
 
 
