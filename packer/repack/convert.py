@@ -357,6 +357,7 @@ def _manifest(old: Manifest, options: BuildOptions, remake: Remake | None, selec
         encoding=options.encode or old.encoding,
         options=dict(sorted(recorded.items())),
         linked={},
+        companions={},
         made_from=(Origin("convert", os.path.basename(os.path.abspath(options.source)), old.digest),),
         packer=packer.__version__,
         libraries=library_versions(),

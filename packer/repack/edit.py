@@ -35,7 +35,7 @@ from packer.packing.option_table import CLASS_OPTIONS
 from packer.packing.partition import no_objects
 from packer.packing.publish import Output, check_folder
 from packer.packing.resume import resume_or_restart
-from packer.repack.index_columns import annotations_of, recount, select_rows, with_column
+from packer.repack.index_columns import annotations_of, label_array, recount, select_rows, take_rows, with_column
 from packer.repack.links import Linked, Source, Taken, link_shards
 from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
 from packer.repack.selected import select
@@ -288,6 +288,8 @@ class _Edit:
         before = len(self.listings["skipped"])
         stays = bool((classes.ids == np.arange(len(classes.ids))).all())
         for shard in self._shards:
+            if shard.rows is not None and not len(shard.rows):
+                continue
             if shard.rows is not None or shard.index is not None:
                 batch = shard.batch() if shard.rows is None else select_rows(shard.batch(), shard.rows)
                 shard.table, shard.rows = pa.Table.from_batches([batch]), None
@@ -342,7 +344,7 @@ class _Edit:
             rejected=tuple(islice(self.listings["rejected"], MOST_IN_MANIFEST)),
             notes=(*self.notes, *self._manifest.notes),
             lists={},
-            companions={},
+            companions=made.companions,
             linked=made.linked,
             made_from=tuple(self._origins),
             packer=packer.__version__,
@@ -389,6 +391,7 @@ class _LabelsOf:
     def __init__(self, other: Source, tables: Sequence[Any]) -> None:
         self._other = other
         self._labels = annotations_of(other.tables)
+        self._label = np.concatenate([np.asarray(column(table, "label")) for table in other.tables])
         self._moves = any(BY_NAME[name].moves or name == "rles" for name in other.manifest.fields if name in BY_NAME)
         found = _partners(*(_identities(each) for each in (tables, other.tables)))
         self.rows = np.split(found, np.cumsum([len(table) for table in tables])[:-1])
@@ -410,13 +413,17 @@ class _LabelsOf:
     def given_to(self, table: Any, number: int) -> Any:
         """Return the index of a shard with these labels, as a record batch."""
         rows = self.rows[number]
-        labels = self._labels.take(pa.array(rows, pa.int64(), mask=rows < 0))
+        is_missing = rows < 0
+        if is_missing.any():
+            labels = self._labels.take(pa.array(rows, pa.int64(), mask=is_missing))
+        else:
+            labels = take_rows(self._labels, rows)
         columns = {name: table.column(name) for name in table.column_names if name not in FIELD_NAMES}
-        for name in FIELD_NAMES:
-            columns[name] = labels.column(name).combine_chunks()
-            if name in OBJECTS and "boxes" in self._other.manifest.fields:
-                columns[name] = no_objects(columns[name], rows < 0)
-        return select_rows(batch_of("", pa.table(columns)), np.arange(len(table)))
+        columns |= {name: labels.column(name).combine_chunks() for name in FIELD_NAMES}
+        for name in OBJECTS if "boxes" in self._other.manifest.fields and is_missing.any() else ():
+            columns[name] = no_objects(columns[name], is_missing)
+        label = label_array(np.where(is_missing, -1, self._label[rows]))
+        return with_column(batch_of("", pa.table(columns)), "label", label)
 
 
 def _identities(tables: Sequence[Any]) -> tuple[Any, Any]:

@@ -335,7 +335,11 @@ def _counted_manifest(
     counts = dict(manifest.counts)
     counts["skipped"] += dropped
     manifest = replace(
-        manifest, counts=counts, linked=made.linked, made_from=tuple(source.origin("merge") for source in sources)
+        manifest,
+        counts=counts,
+        linked=made.linked,
+        companions=made.companions,
+        made_from=tuple(source.origin("merge") for source in sources),
     )
     indexes = (read_index(os.path.join(folder, shard.index.name)) for shard in made.shards)
     return recount(manifest, made.shards, indexes)
