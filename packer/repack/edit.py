@@ -190,7 +190,8 @@ class _Edit:
 
     def __init__(self, source: Source, asked: EditOptions) -> None:
         self._source, self._asked, self._options = source, asked, asked.of_build(source.path)
-        self._manifest, self._recorded = source.manifest, dict(source.manifest.options)
+        self._manifest = source.manifest
+        self._recorded = {name: value for name, value in source.manifest.options.items() if name != "repack"}
         self._origins = [source.origin("edit")]
         self._shards = [_Shard(source.indexes[number]) for number in range(len(source.manifest.shards))]
         self.listings, self.files = lists_of(source.path, source.manifest)
@@ -221,7 +222,9 @@ class _Edit:
         self.deleted = len(selected.skipped)
         self.notes += selected.notes
         self.files |= selected.files
-        self._recorded |= {name: selection_file(name) for name in selected.files}
+        for name in selected.files:
+            repack = {**self._recorded.get("repack", {}), "delete": selection_file(name)}
+            self._recorded |= {name: selection_file(name), "repack": repack}
 
     def _take_labels(self, other: Source) -> None:
         """Give records the labels of another pack. Raise UsageError if it has none, or not those of all records."""
@@ -441,6 +444,8 @@ def _partners(mine: tuple[Any, Any], others: tuple[Any, Any]) -> Int64:
     """
     both = [pc.binary_join_element_wise(*each, pa.scalar(b"", pa.binary())) for each in (mine, others)]
     found = _matches(*both)
+    if (found >= 0).all():
+        return found
     unknown = [np.asarray(digests.is_null()) for _, digests in (mine, others)]
     of_path = _matches(mine[0], others[0])
     by_path = (found < 0) & (of_path >= 0) & (unknown[0] | unknown[1][of_path])
@@ -451,9 +456,11 @@ def _partners(mine: tuple[Any, Any], others: tuple[Any, Any]) -> Int64:
 def _matches(mine: Any, others: Any) -> Int64:
     """Return the place of each value among others, -1 if it is null, or there is none or several."""
     codes = others.dictionary_encode()
-    counts = np.bincount(np.asarray(codes.indices.drop_null()), minlength=len(codes.dictionary))
-    first = np.asarray(pc.fill_null(pc.index_in(codes.dictionary, value_set=others), 0), np.int64)
-    place = np.asarray(pc.fill_null(pc.index_in(mine, value_set=codes.dictionary, skip_nulls=True), -1), np.int64)
-    if not len(first):
-        return np.full(len(mine), -1, np.int64)
-    return np.where((place >= 0) & (counts[place] == 1), first[place], -1)
+    numbers = np.asarray(pc.fill_null(codes.indices, len(codes.dictionary)), np.int64)
+    counts = np.bincount(numbers, minlength=len(codes.dictionary) + 1)
+    place_of = np.zeros(len(counts), np.int64)
+    place_of[numbers] = np.arange(len(numbers))
+    found = pc.index_in(mine, value_set=codes.dictionary, skip_nulls=True)
+    wanted = np.asarray(pc.fill_null(found, len(codes.dictionary)), np.int64)
+    one = (counts[wanted] == 1) & (wanted < len(codes.dictionary))
+    return np.where(one, place_of[wanted], -1)

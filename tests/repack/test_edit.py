@@ -159,6 +159,8 @@ def test_records_are_deleted(tmp_path: Path, container: str) -> None:
     kept = open_pack(tmp_path / "e").paths
     assert [path for path, _ in listed(tmp_path / "e")] == [path for path in open_pack(pack).paths if path not in kept]
     assert not verify(tmp_path / "e", deep=True).problems
+    line = good("info", tmp_path / "e", "--command").out
+    assert line == f"packer edit p --delete {tmp_path}/e/exclude.txt -o {tmp_path}/e\n"
     # what is deleted stays so in a build with the same options, and in an edit of the new pack
     good("build", tmp_path / "src", "--like", tmp_path / "e", "-o", tmp_path / "again")
     assert diff(tmp_path / "again", tmp_path / "e").equal
@@ -198,6 +200,7 @@ def test_labels_of_another_pack(tmp_path: Path, container: str) -> None:
     assert digest(tmp_path / "e") == digest(wanted) != digest(pack)
     assert (tree_state(pack), tree_state(wanted)) == before
     assert not verify(tmp_path / "e", deep=True).problems
+    assert good("info", tmp_path / "e", "--command").out == f"packer edit p --labels-from new -o {tmp_path}/e\n"
     edit(pack, tmp_path / "f", labels_from=wanted, map=["asp=zebra"], delete=[0])
     assert read_manifest(tmp_path / "f").classes == ("bird", "cow", "dog", "zebra")
     assert read_manifest(tmp_path / "f").class_counts == {"boxes": [1, 2, 1, 1]}
