@@ -88,7 +88,7 @@ class EditOptions:
         return any(getattr(self, name) for name in CLASS_OPTIONS)
 
     def of_build(self, pack: str) -> BuildOptions:
-        """Return the options that a build has, too, for a pack: records to delete are those to exclude there."""
+        """Return the options that a build has, too, for this `pack`: records to delete are those to exclude there."""
         names = (*CLASS_OPTIONS, "missing_labels")
         file = os.fsdecode(self.delete) if isinstance(self.delete, str | bytes | os.PathLike) else None
         return BuildOptions(pack, exclude=file, **{name: getattr(self, name) for name in names})
