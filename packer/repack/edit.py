@@ -151,14 +151,15 @@ def edit(
     output = Output(path, source.path, overwrite)
     edited = _Edit(source, asked)
     taken = edited.taken()
+    notes = (*edited.notes, *edited.hints)
     with output:
-        for note in (*resume_or_restart(output, {"command": "edit", "pack": source.path}, overwrite), *edited.notes):
+        for note in (*resume_or_restart(output, {"command": "edit", "pack": source.path}, overwrite), *notes):
             progress.note(f"note: {note}")
         made = link_shards(output.folder, path, taken, progress)
         manifest = output.publish(edited.manifest(made, output.folder), edited.listings.values(), edited.files)
     return EditReport(
         path, manifest, edited.deleted, edited.left_out, edited.relabelled, dict(made.how),
-        sum(item.rows is not None or item.index is not None for item in taken), tuple(edited.notes),
+        sum(item.rows is not None or item.index is not None for item in taken), notes,
         time.perf_counter() - started, edited.changes,
     )  # fmt: skip
 
@@ -196,7 +197,10 @@ class _Edit:
         self._shards = [_Shard(source.indexes[number]) for number in range(len(source.manifest.shards))]
         self.listings, self.files = lists_of(source.path, source.manifest)
         self.deleted = self.left_out = self.relabelled = 0
-        self.notes = not_carried([source.path])
+        self.notes: list[str] = []
+        """What the new pack says of its labels."""
+        self.hints = not_carried([source.path])
+        """What only the user is told."""
         self.changes: tuple[ClassChange, ...] = ()
         if asked.delete is not None:
             self._delete(() if isinstance(asked.delete, str | bytes | os.PathLike) else asked.delete)
@@ -220,7 +224,7 @@ class _Edit:
         for row in selected.skipped:
             self.listings["skipped"].add(row)
         self.deleted = len(selected.skipped)
-        self.notes += selected.notes
+        self.hints += selected.notes
         self.files |= selected.files
         for name in selected.files:
             repack = {**self._recorded.get("repack", {}), "delete": selection_file(name)}
@@ -311,6 +315,12 @@ class _Edit:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise UsageError(option("set"), f"{printable(text)} is not of the form NAME=VALUE", "write split=val")
+        try:
+            BY_NAME[EXTRAS].kind.text({name: _value(value)})
+        except ValueError as error:
+            raise UsageError(
+                option("set"), f"{printable(name)} cannot be kept: {error}", "give another value"
+            ) from None
         parts = [shard.table.column("path").combine_chunks() for shard in self._shards]
         found = read_selection(file, [path for part in parts for path in part.to_pylist()], self._source.path)
         for line, number in found.unmatched.items():

@@ -10,20 +10,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from drawn import draw, draw_classes, draw_objects, draw_plain, draw_voc, tree_state, voc_xml
 from drawn_masks import draw_mask, image_of, picture, write_files
+from packs import MakePack
 from running import good, refused
 
 from packer import adopt, diff, edit, merge, open_pack
 from packer.containers import CONTAINERS
-from packer.errors import DamagedPack, UsageError
+from packer.errors import DamagedPack, StorageError, UsageError
 from packer.format.content import content_digest
 from packer.format.lists import read_list
 from packer.format.manifest import read_manifest
 from packer.format.verify import verify
+from packer.system import share_file
 
 WATCHED: list[Any] = []
 """The names that are looked for, and those that were opened."""
@@ -313,6 +316,39 @@ def test_a_merged_pack_loses_one_of_two_records_of_a_path(tmp_path: Path) -> Non
     assert "--problems: excludes --delete" in refused(2, "edit", tmp_path / "all", "-o", tmp_path / "f", *both)
 
 
+@pytest.mark.parametrize("kind", ["oriented", "boxes", "copy"])
+def test_labels_of_all_kinds(make_pack: MakePack, tmp_path: Path, kind: str) -> None:
+    """Every field comes along: oriented boxes, landmarks, box fields, labels that are missing."""
+    pack = make_pack(kind)
+    bare = built(tmp_path, pack.parent / "source", "bare", "--labels", "none", "--encode", "copy")
+    other = built(tmp_path, pack.parent / "source", "other", "--like", pack, "--encode", "copy", "--shard-size", "none")
+    assert diff(bare, other).labels.count == len(open_pack(bare)) > 2
+    edit(bare, tmp_path / "e", labels_from=other)
+    assert digest(tmp_path / "e") == digest(other) and diff(tmp_path / "e", other).equal
+    assert read_manifest(tmp_path / "e").fields == read_manifest(other).fields
+    assert read_manifest(tmp_path / "e").class_counts == read_manifest(other).class_counts
+    assert not verify(tmp_path / "e", deep=True).problems
+
+
+def test_a_disk_that_refuses_leaves_what_was_there(tmp_path: Path) -> None:
+    pack = built(tmp_path, draw_classes(tmp_path / "src"), "p", "--shard-size", "3KB")
+    edit(pack, tmp_path / "e", map=["ant=bee"])
+    before = tree_state(tmp_path)
+    for name, out in (("e", tmp_path / "e"), ("f", tmp_path / "f")):
+        calls: list[str] = []
+
+        def refuse(source: str, target: str, calls: list[str] = calls) -> str:
+            calls.append(source)
+            if len(calls) == 3:
+                raise OSError(28, "No space left on device", target)
+            return share_file(source, target)
+
+        with mock.patch("packer.repack.links.share_file", refuse), pytest.raises(StorageError, match="No space left"):
+            edit(pack, out, delete=[0], overwrite=True)
+        assert len(calls) >= 3 and tree_state(tmp_path).keys() == before.keys(), name
+    assert len(open_pack(tmp_path / "e")) == 15
+
+
 def test_masks_keep_their_pixels(tmp_path: Path) -> None:
     files = {f"images/{i}.png": image_of(draw_mask(i)) for i in range(3)}
     files |= {f"masks/{i}.png": picture(draw_mask(i)) for i in range(3)}
@@ -322,6 +358,15 @@ def test_masks_keep_their_pixels(tmp_path: Path) -> None:
     made = open_pack(tmp_path / "e")
     assert made.manifest.masks["mask"].classes == ("background", "street", "car", "bus")
     assert [np.array_equal(made.mask(i), draw_mask(2 * i)) for i in range(2)] == [True, True]
+    (tmp_path / "labels.csv").write_text("".join(f"{i}.png,{'xy'[i % 2]}\n" for i in range(3)))
+    labels = ("--labels", f"list:{tmp_path / 'labels.csv'}", "--columns", "path label")
+    other = built(tmp_path, tmp_path / "src/images", "q", *labels)
+    edit(pack, tmp_path / "g", labels_from=other)
+    made = open_pack(tmp_path / "g")
+    assert [np.array_equal(made.mask(i), draw_mask(i)) for i in range(3)] == [True] * 3
+    assert [made.classes[made.annotation(i).label or 0] for i in range(3)] == ["x", "y", "x"]
+    assert made.manifest.masks["mask"].classes == ("background", "road", "car", "bus")
+    assert not verify(tmp_path / "g", deep=True).problems
     said = refused(2, "edit", pack, "-o", tmp_path / "f", "--drop-class", "road")
     assert "has masks, whose pixels an edit does not change; convert it" in said
 
