@@ -1,4 +1,4 @@
-"""The labels of another pack, for the records of the same images: which belong together, and indexes with these labels."""
+"""The labels of another pack for the records of the same images: which belong together, and indexes with them."""
 
 from __future__ import annotations
 
