@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from packer.repack.attach import attach, detach
     from packer.repack.convert import convert
     from packer.repack.diff import diff
+    from packer.repack.edit import edit
     from packer.repack.extract import extract
     from packer.repack.merge import merge
     from packer.repack.split import split
@@ -67,6 +68,7 @@ _HOMES = {
     "collate": "packer.loading.collate",
     "detach": "packer.repack.attach",
     "diff": "packer.repack.diff",
+    "edit": "packer.repack.edit",
     "extract": "packer.repack.extract",
     "join_packs": "packer.format.pack",
     "merge": "packer.repack.merge",
@@ -115,6 +117,7 @@ __all__ = [
     "convert",
     "detach",
     "diff",
+    "edit",
     "extract",
     "join_packs",
     "merge",

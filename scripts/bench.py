@@ -52,7 +52,8 @@ BENCHMARKS = {
     "large_pack": Benchmark("large_pack", "--records 10000000"),
     "buckets": Benchmark("buckets", "--records 10000"),
     "repack": Benchmark(
-        "repack", "--convert-gb 0.01 --merge-records 1000 --adopt-records 200 --attach-records 2000",
+        "repack", "--convert-gb 0.01 --merge-records 1000 --edit-records 1000 --adopt-records 200 "
+        "--attach-records 2000",
         "--formats hdf5 tfrecord webdataset parquet",
     ),
     "remote": Benchmark("remote", "--photos 100 --raw 50 --records 2000"),

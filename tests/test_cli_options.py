@@ -187,13 +187,17 @@ def test_no_command() -> None:
 
 TAKE_URLS = {
     *(f"build {name}" for name in ("source", "out", "like")),
-    *(f"{name} pack" for name in ("convert", "split", "extract", "stats", "info", "hash", "verify", "repair", "index")),
-    *(f"{name} out" for name in ("convert", "adopt", "merge", "split")),
+    *(
+        f"{name} pack"
+        for name in ("convert", "edit", "split", "extract", "stats", "info", "hash", "verify", "repair", "index")
+    ),
+    *(f"{name} out" for name in ("convert", "adopt", "edit", "merge", "split")),
     *(f"{name} cache_dir" for name in ("info", "hash", "diff", "stats", "view", "bench", "extract", "cache")),
     *(
         "attach pack",
         "detach pack",
         "merge packs",
+        "edit labels_from",
         "view packs",
         "push pack",
         "diff a",

@@ -62,6 +62,10 @@ JSON: dict[str, tuple[tuple[str, ...], str]] = {
         ("p.webdataset", "c.webdataset", "-o", "m"),
         "path records counts classes shards relabelled duplicates class_changes made_from notes seconds",
     ),
+    "edit": (
+        ("p.webdataset", "-o", "e", "--delete", "some.txt"),
+        "path records counts classes shards indexes deleted left_out relabelled class_changes notes seconds",
+    ),
     "split": (("p.webdataset", "--parts", "a=0.5,b=0.5"), "path parts notes seconds"),
     "extract": (("p.webdataset", "files"), "path layout images build lost renamed notes seconds"),
     "attach": (
@@ -97,6 +101,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ran]]:
         patch.chdir(home)
         draw_plain(home / "src", 6)
         np.save("code.npy", np.zeros((6, 2), np.float32))
+        (home / "some.txt").write_text("*0.jpg\n")
         for name, (given, _) in JSON.items():
             if name == "merge":
                 assert run("convert", "p.webdataset", "c.webdataset").code == 0

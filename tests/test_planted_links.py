@@ -117,6 +117,7 @@ CASES: dict[str, tuple[list[str], Callable[[Path], None] | None]] = {
     "split": (["split", "{w}/p", "--parts", "train=0.5,val=0.5"], None),
     "split, lists": (["split", "{w}/p", "--parts", "train=0.5,val=0.5", "--lists"], None),
     "merge": (["merge", "{w}/p", "{w}/p2", "-o", "{w}/out"], None),
+    "edit": (["edit", "{w}/p", "-o", "{w}/out", "--map", "ant=bee"], None),
     "convert": (["convert", "{w}/p", "{w}/out", "--format", "hdf5"], None),
     "repair": (["repair", "{w}/p"], _damage),
     "repair, in place": (["repair", "{w}/p"], _unlist),

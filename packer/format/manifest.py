@@ -135,7 +135,7 @@ class Origin:
     """A pack, or a file of another tool, that a pack was made from."""
 
     command: str
-    """adopt, convert, merge or split; PackWriter."""
+    """adopt, convert, edit, merge or split; PackWriter."""
     name: str
     """Name of its folder, or of the file."""
     digest: str

@@ -281,7 +281,7 @@ class _Repair:
             counts={**counts, **({"boxes": boxes} if "boxes" in counts or boxes else {})},
             class_counts=class_counts,
             linked=linked,
-            companions=write_companions(work, replace(listed, linked=linked)),
+            companions=write_companions(work, replace(listed, linked=linked, companions={})),
             notes=(*old.notes, *notes, *more, left),
         )
 

@@ -384,7 +384,8 @@ def write_companions(folder: str, manifest: Manifest) -> dict[str, FileEntry]:
 
     Args:
         folder: The pack's folder, with its shards.
-        manifest: The manifest. Shards in other folders are left as their tools made them.
+        manifest: The manifest. Shards in other folders are left as their tools made them, and those whose companions
+            it lists have theirs.
 
     Returns:
         `Manifest.companions`.
@@ -392,10 +393,12 @@ def write_companions(folder: str, manifest: Manifest) -> dict[str, FileEntry]:
     Raises:
         StorageError: A file cannot be written.
     """
-    names = [shard.container.name for shard in manifest.shards if not manifest.linked.get(shard.container.name)]
+    there = {*manifest.companions, *(name for name, path in manifest.linked.items() if path)}
+    names = [shard.container.name for shard in manifest.shards if shard.container.name not in there]
     if not names or not hasattr(open_container(manifest.container), "companion"):
-        return {}
-    return {name: write_companion(manifest.container, os.path.join(folder, name), folder) for name in names}
+        return dict(manifest.companions)
+    made = {name: write_companion(manifest.container, os.path.join(folder, name), folder) for name in names}
+    return {**manifest.companions, **made}
 
 
 def write_companion(container: str, shard: str, folder: str) -> FileEntry:

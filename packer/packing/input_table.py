@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from packer.errors import PackerError, UsageError, plural, printable
 from packer.format.index import FULL_SCHEMA
+from packer.format.indexes import Indexes, IndexFiles
 from packer.format.lists import Changed, Listing, Skipped, cell_of, path_in
-from packer.format.manifest import Rejected
+from packer.format.manifest import Rejected, read_manifest
 from packer.format.pack import open_pack
 from packer.images.masks import MaskValues
 from packer.images.parts import FactsFound
@@ -45,6 +46,7 @@ from packer.sources.archives import add_folder
 from packer.sources.paths import as_bytes, as_text, folder_of, quoted_value, stem_of
 from packer.sources.places import Archive
 from packer.sources.tree import MIB, lines_of, read_file
+from packer.stores import is_url
 from packer.system.atomic import make_own_folder, remove
 from packer.system.storage import storage_errors
 
@@ -151,13 +153,13 @@ def _find_names(
     """Find keys, names, stems, and folders without a slash."""
     keys = {line for _, line in lines if KEY.fullmatch(line)}
     of_key = _paths_of(like, keys) if like is not None and keys else {}
-    wanted = {line for _, line in lines}
+    there = {path for paths in of_key.values() for path in paths}.intersection(images if of_key else ())
+    wanted = {line for _, line in lines} - {key for key, paths in of_key.items() if not there.isdisjoint(paths)}
     named: dict[bytes, list[bytes]] = {}
-    for image in images:
+    for image in images if wanted else ():
         name, stem = image.rpartition(b"/")[2], stem_of(image)
         for spelling in {name, stem, image[: len(image) - len(name) + len(stem)]} & wanted:
             named.setdefault(spelling, []).append(image)
-    there = {path for paths in of_key.values() for path in paths}.intersection(images if of_key else ())
     folders: set[bytes] = set()
     for image in images if wanted - named.keys() else ():
         add_folder(folders, folder_of(image))
@@ -178,12 +180,18 @@ def _find_names(
 
 def _paths_of(pack: str, keys: set[bytes]) -> dict[bytes, list[bytes]]:
     """Return the paths of the records with each of these keys; several only in a pack that was merged."""
-    opened = open_pack(pack)
-    columns: Any = zip(opened.column("key"), opened.column("path"), strict=True)
+    if is_url(pack):
+        indexes = open_pack(pack).reader.indexes
+    else:  # no file of images is opened
+        manifest = read_manifest(pack)
+        indexes = Indexes(IndexFiles(pack, manifest.shards, manifest))
+    named = pa.array([key.decode("ascii") for key in keys], pa.string())
     found: dict[bytes, list[bytes]] = {}
-    for key, path in columns:
-        if (name := bytes(key)) in keys:
-            found.setdefault(name, []).append(bytes(path))
+    for number in range(len(indexes)):
+        table = indexes[number].select(["key", "path"])
+        table = table.filter(pc.is_in(table.column("key"), value_set=named))
+        for key, path in zip(*(table.column(name).to_pylist() for name in ("key", "path")), strict=True):
+            found.setdefault(key.encode("ascii"), []).append(path)
     return found
 
 

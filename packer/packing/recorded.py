@@ -153,9 +153,11 @@ def command_of(manifest: Manifest, pack: str) -> str:
     if manifest.made_from and manifest.made_from[0].command == "PackWriter":
         return f"packer.PackWriter({pack!r}, ...)"
     if manifest.made_from:
-        words = ["packer", manifest.made_from[0].command, *(origin.name for origin in manifest.made_from)]
+        first, *others = (origin.name for origin in manifest.made_from)
+        words = ["packer", manifest.made_from[0].command, first]
+        words += [option("labels-from"), *others] if words[1] == "edit" and others else others
         for name, value in manifest.options.get("repack", {}).items():
-            words += _words(name, value)
+            words += _words(name, os.path.join(pack, value) if name == "delete" else value)
         if words[1] == "convert":
             return shlex.join([*words[:3], pack, option("format"), manifest.container]) + _conversion_options(
                 manifest, pack

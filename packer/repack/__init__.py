@@ -1,1 +1,1 @@
-"""Packs made from packs, and from files of other tools: adopt, convert, merge, split; extract leads back to files."""
+"""Packs of packs, and of files of other tools: adopt, convert, edit, merge, split; extract leads back to files."""

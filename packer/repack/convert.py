@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
 
@@ -33,7 +33,6 @@ from packer.model.rle import check_installed
 from packer.packing.build_options import BuildOptions, check_extension
 from packer.packing.class_map import ClassChange, changes_notes
 from packer.packing.engines import with_threads
-from packer.packing.input_table import Selection, read_selection
 from packer.packing.journal import ShardResult
 from packer.packing.plan import (
     SAMPLED_IMAGES,
@@ -49,67 +48,13 @@ from packer.packing.store_output import output_of
 from packer.repack.copy_shard import CopyJob, Remake, copy_shard, measure_rows
 from packer.repack.index_columns import recount, select_rows
 from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
+from packer.repack.selected import Rows, Selected, select
 from packer.system import usable_cores
 from packer.system.pool import Pool
 
 KEY = "^[0-9]{8,18}$"
 
-Rows = tuple[int, ...] | None
-"""Rows of a shard, in order; None: all of them."""
 Measure = Callable[[CopyJob], Sequence[int]]
-
-
-@dataclass
-class Selected:
-    """The records of a pack that ``--include`` and ``--exclude`` leave."""
-
-    rows: list[Rows]
-    """Those of each shard."""
-    skipped: list[Skipped] = field(default_factory=list)
-    files: dict[str, bytes] = field(default_factory=dict)
-    """What the options name, as files for the new pack."""
-    notes: list[str] = field(default_factory=list)
-
-
-def select(options: BuildOptions, manifest: Manifest, indexes: Indexes) -> Selected:
-    """Return the records that the options leave.
-
-    Raises:
-        UsageError: A line of ``--include`` names no record, or no record is left.
-    """
-    selected = Selected([None] * len(manifest.shards))
-    if options.include is None and options.exclude is None:
-        return selected
-    parts = [indexes[number].column("path").to_pylist() for number in range(len(manifest.shards))]
-    paths = [path for part in parts for path in part]
-    reasons: dict[bytes, str] = {}
-    if options.include is not None:
-        found = read_selection(options.include, paths, options.source)
-        for line, number in found.unmatched.items():
-            problem = f"no record {printable(line)}"
-            raise UsageError(f"{options.include}:{number}", problem, "correct the line, or remove it")
-        reasons.update((path, "not included") for path in paths if path not in found.images)
-        selected.files["include"] = found.content
-    if options.exclude is not None:
-        found = read_selection(options.exclude, paths, options.source)
-        if found.unmatched:
-            selected.notes.append(found.note)
-        reasons.update((path, "excluded") for path in found.images)
-        selected.files["exclude"] = _with_earlier(found, options.source, manifest, paths)
-    rows = [tuple(row for row, path in enumerate(part) if path not in reasons) for part in parts]
-    if not any(rows):
-        raise UsageError(options.include or options.exclude or "", "leaves no record", "name other images")
-    selected.rows = [None if len(kept) == len(part) else kept for kept, part in zip(rows, parts, strict=True)]
-    selected.skipped = [Skipped(os.fsdecode(path), reasons[path]) for path in paths if path in reasons]
-    return selected
-
-
-def _with_earlier(found: Selection, pack: str, manifest: Manifest, paths: list[bytes]) -> bytes:
-    """Return what is excluded now and, if the pack was built with ``--exclude``, what was excluded then."""
-    if (entry := manifest.lists.get("exclude")) is None:
-        return found.content
-    earlier = read_selection(os.path.join(pack, entry.name), paths)
-    return Selection(found.file, lines=[*earlier.lines, *found.lines]).content
 
 
 def _new_classes(
@@ -412,6 +357,7 @@ def _manifest(old: Manifest, options: BuildOptions, remake: Remake | None, selec
         encoding=options.encode or old.encoding,
         options=dict(sorted(recorded.items())),
         linked={},
+        companions={},
         made_from=(Origin("convert", os.path.basename(os.path.abspath(options.source)), old.digest),),
         packer=packer.__version__,
         libraries=library_versions(),

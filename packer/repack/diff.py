@@ -15,9 +15,10 @@ import pyarrow as pa
 from packer.errors import AnyPath, UsageError, option
 from packer.format.pack import Pack, open_pack
 from packer.model.annotation import MISSING, OF_PIXELS, Progress, column_of
-from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, FIELDS
+from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES
 from packer.model.strict_json import read_json
 from packer.packing.write_shard import ahead
+from packer.repack.index_columns import annotations_of
 from packer.system import usable_cores
 
 DEFAULT_LIMIT = 10
@@ -275,17 +276,8 @@ def _part_column(pack: Pack, name: str, what: str, rows: Any) -> Any:
 
 def _annotations(pack: Pack, rows: Any) -> Any:
     """Return the columns of annotations for these records."""
-    tables = []
-    for number in range(len(pack.reader.shards)):
-        table = pack.reader.indexes[number]
-        columns = {
-            field.name: table.column(field.name)
-            if field.name in table.column_names
-            else pa.nulls(len(table), field.kind.arrow)
-            for field in FIELDS
-        }
-        tables.append(pa.table(columns))
-    joined = pa.concat_tables(tables)
+    indexes = pack.reader.indexes
+    joined = annotations_of(indexes[number] for number in range(len(indexes)))
     in_order = len(rows) == len(joined) and bool((rows == np.arange(len(rows))).all())
     return joined if in_order else joined.take(pa.array(rows))
 

@@ -16,10 +16,13 @@ from packer.format.manifest import Manifest, ShardEntry
 from packer.format.pack import Pack
 from packer.model.annotation import NOT_OBJECTS, Int64
 from packer.model.annotation_columns import Ragged, column, present
-from packer.model.fields import FIELD_NAMES
+from packer.model.fields import FIELD_NAMES, FIELDS
 
 MARKED = re.compile(rb'"(?:%b)":\s*\[[^\]]*[1-9t]' % "|".join(NOT_OBJECTS).encode())
 """In the JSON text of box fields with an ignored region."""
+
+ROWS_A_RUN = 8
+"""Of longer runs, a copy of each is faster than one of each row."""
 
 
 def recount(manifest: Manifest, shards: Iterable[ShardEntry], tables: Iterable[Any]) -> Manifest:
@@ -88,17 +91,41 @@ def relabelled(table: Any, mapping: Int64) -> Any:
     offsets = pa.array(np.asarray(lists.offsets - lists.offsets[0], np.int32))
     absent = pa.array(~present(table, "box_labels"))
     batch = with_column(batch, "box_labels", pa.ListArray.from_arrays(offsets, flat, mask=absent))
-    return with_column(batch, "label", _labels(map_ids(np.asarray(column(table, "label")), mapping)))
+    return with_column(batch, "label", label_array(map_ids(np.asarray(column(table, "label")), mapping)))
 
 
 def select_rows(batch: Any, rows: Int64) -> Any:
     """Return some rows of an index (a record batch), in the order of `rows`."""
     table = pa.Table.from_batches([batch])
     labels = np.asarray(column(table, "label"))[rows]
-    return with_column(batch.take(pa.array(rows)), "label", _labels(labels))
+    (found,) = take_rows(table, rows).combine_chunks().to_batches() or [batch.slice(0, 0)]
+    return with_column(found, "label", label_array(labels))
 
 
-def _labels(ids: NDArray[Any]) -> Any:
+def take_rows(table: Any, rows: Int64) -> Any:
+    """Return rows of a table, in this order; what is below a null is not kept."""
+    ends = np.append(np.flatnonzero(np.diff(rows) != 1) + 1, len(rows))
+    if len(ends) * ROWS_A_RUN >= len(rows):
+        return table.take(pa.array(rows))
+    starts = np.insert(ends[:-1], 0, 0)  # of all but a few, eight times as fast as Arrow takes rows of lists
+    runs = zip(rows[starts].tolist(), (ends - starts).tolist(), strict=True)
+    return pa.concat_tables(table.slice(start, count) for start, count in runs)
+
+
+def annotations_of(tables: Iterable[Any]) -> Any:
+    """Return the columns of annotations of indexes, with those that an index lacks, as one table."""
+    parts = []
+    for table in tables:
+        there = {f.name: f.name in table.column_names for f in FIELDS}
+        parts.append(
+            pa.table(
+                {f.name: table.column(f.name) if there[f.name] else pa.nulls(len(table), f.kind.arrow) for f in FIELDS}
+            )
+        )
+    return pa.concat_tables(parts)
+
+
+def label_array(ids: NDArray[Any]) -> Any:
     # a null must have the value -1 (packer/format/index.py), which Arrow's own functions do not keep
     return pa.array(np.asarray(ids, np.int32), pa.int32(), mask=np.asarray(ids) < 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -94,6 +94,9 @@ class Taken:
     """Its records, in order; None: all."""
     mapping: Int64 | None = None
     """New id of each class; None: unchanged."""
+    index: Callable[[], Any] | None = None
+    """Makes its new index as a record batch, of which `rows` are taken, when it is to be written; None: it has that of
+    its source."""
 
     @property
     def shard(self) -> ShardEntry:
@@ -107,12 +110,15 @@ class Taken:
 
     def table(self) -> Any:
         """Return its new index as a record batch; None if it is unchanged."""
-        if self.rows is None and self.mapping is None and not self.source.has_new_index:
+        if self.rows is None and self.mapping is None and self.index is None and not self.source.has_new_index:
             return None
-        table = self.source.tables[self.number]
-        (batch,) = table.to_batches()
         try:
-            batch = batch if self.mapping is None else relabelled(table, self.mapping)
+            if self.index is not None:
+                batch = self.index()
+            else:
+                table = self.source.tables[self.number]
+                (batch,) = table.to_batches()
+                batch = batch if self.mapping is None else relabelled(table, self.mapping)
         except ValueError as error:
             raise DamagedPack(self.source.indexes.path(self.number), str(error), "build the pack again") from None
         return batch if self.rows is None else select_rows(batch, self.rows)
@@ -125,6 +131,8 @@ class Linked:
     shards: list[ShardEntry] = field(default_factory=list)
     linked: dict[str, str] = field(default_factory=dict)
     """`Manifest.linked`."""
+    companions: dict[str, FileEntry] = field(default_factory=dict)
+    """`Manifest.companions`: those of shards that are linked, so that nobody reads these to make them again."""
     how: Counter[str] = field(default_factory=Counter)
     """Number of container files by what was done: hard link, reflink, copy, in place."""
 
@@ -156,10 +164,12 @@ def link_shards(folder: str, home: str, taken: Sequence[Taken], progress: Progre
     with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores()))) as pool:
         waiting = [pool.submit(_link, folder, home, number, item) for number, item in enumerate(taken)]
         try:
-            for future in waiting:
+            for number, (item, future) in enumerate(zip(taken, waiting, strict=True)):
                 entry, path, how = future.result()
                 made.shards.append(entry)
                 made.how[how] += 1
+                if (companion := _companion(folder, number, item, path)) is not None:
+                    made.companions[entry.container.name] = companion
                 if path is not None:
                     made.linked[entry.container.name] = path
                 progress.advance(1)
@@ -195,6 +205,21 @@ def _link(folder: str, home: str, number: int, taken: Taken) -> tuple[ShardEntry
     except OSError as error:
         raise StorageError(error.filename or folder, error.strerror or str(error), "choose another --out") from None
     return ShardEntry(old.records if batch is None else len(batch), container, entry), path, how
+
+
+def _companion(folder: str, number: int, taken: Taken, path: str | None) -> FileEntry | None:
+    """Link the companion of a shard, and return its entry; None if it has none, or is not in its folder."""
+    old = taken.source.manifest.companions.get(taken.shard.container.name)
+    if old is None or path:
+        return None
+    name = f"shard-{number:05d}{os.path.splitext(old.name)[1]}"
+    try:
+        _share(os.path.join(taken.source.path, old.name), os.path.join(folder, name), old)
+    except FileNotFoundError:  # it is made again
+        return None
+    except OSError as error:
+        raise StorageError(error.filename or folder, error.strerror or str(error), "choose another --out") from None
+    return replace(old, name=name)
 
 
 def _suffix(name: str, container: str) -> str:

@@ -254,9 +254,7 @@ def _new_classes(
     counts: Counter[str] = Counter()
     for source in sources:
         classes, tables = PackClasses.of(class_map, source.manifest), []
-        if classes.mask_ids:
-            step = "convert it with these options first: packer convert"
-            raise UsageError(source.path, "has masks, whose pixels a merge does not change", step)
+        classes.check_masks(source.path, "a merge")
         for table in source.tables:
             found, stay = classes.taken(table, options.missing_labels, skipped)
             tables.append(pa.Table.from_batches([select_rows(found.batch(), np.flatnonzero(stay))]))
@@ -337,7 +335,11 @@ def _counted_manifest(
     counts = dict(manifest.counts)
     counts["skipped"] += dropped
     manifest = replace(
-        manifest, counts=counts, linked=made.linked, made_from=tuple(source.origin("merge") for source in sources)
+        manifest,
+        counts=counts,
+        linked=made.linked,
+        companions=made.companions,
+        made_from=tuple(source.origin("merge") for source in sources),
     )
     indexes = (read_index(os.path.join(folder, shard.index.name)) for shard in made.shards)
     return recount(manifest, made.shards, indexes)

@@ -24,7 +24,9 @@ from packer.model.fields import BY_NAME, FIELDS
 from packer.packing.build_options import DEFAULTS, BuildOptions
 from packer.packing.class_map import NOTHING_LEFT, NOTHING_LEFT_STEP, ClassChange, ClassMap, dropped_reason
 from packer.packing.option_table import CLASS_OPTIONS
+from packer.packing.resolve import ClassIds
 from packer.repack.index_columns import items_of, map_ids, relabelled, with_column
+from packer.sources import LISTING, SOURCES
 from packer.sources.mask_values import renamed
 
 
@@ -111,17 +113,21 @@ class PackClasses:
         class_map: What becomes of them.
         names: Their names, in the order of their ids.
         masks: The masks whose classes change, too, by their names.
+        listed: Whether they are in an order of their own, which new names keep; else new names are in theirs.
 
     Raises:
         UsageError: The pixels of masks cannot follow.
     """
 
-    def __init__(self, class_map: ClassMap, names: Sequence[str], masks: Mapping[str, MaskFacts]) -> None:
+    def __init__(
+        self, class_map: ClassMap, names: Sequence[str], masks: Mapping[str, MaskFacts], listed: bool = True
+    ) -> None:
         self._class_map, self._old = class_map, names
         self.counts: Counter[str] = Counter({name: 0 for of_mask in masks.values() for name in of_mask.classes})
         """How many labels each class has had in the indexes that were `taken`."""
         self.counts.update(dict.fromkeys(names, 0))
         self.names = class_map.new_names(names)
+        self.names = self.names if listed else _in_order(self.names)
         self.ids = class_map.ids(names, self.names)
         """New id of each class, int64 (classes,); -1 of dropped ones."""
         values = {name: MaskValues(facts.classes, facts.ignore) for name, facts in masks.items()}
@@ -135,7 +141,13 @@ class PackClasses:
         """Return those of a pack. Raise UsageError if the options cannot mean its masks."""
         are_alone = not {"label", "boxes"}.intersection(pack.fields) and len(pack.masks) == 1
         masks = {n: facts for n, facts in pack.masks.items() if class_map.applies_to_masks(facts.classes, are_alone)}
-        return cls(class_map, pack.classes, masks)
+        return cls(class_map, pack.classes, masks, _are_listed(pack))
+
+    def check_masks(self, pack: str, command: str) -> None:
+        """Raise UsageError if pixels of masks would change, which this command does not read."""
+        if self.mask_ids:
+            step = "convert it with these options first: packer convert"
+            raise UsageError(pack, f"has masks, whose pixels {command} does not change", step)
 
     def taken(self, table: Any, policy: str, skipped: Listing[Skipped]) -> tuple[NewClasses, NDArray[np.bool_]]:
         """Return the new ids of an index, and which of its records stay, bool (n,).
@@ -170,6 +182,22 @@ class PackClasses:
     def in_manifest(self, manifest: Manifest) -> Manifest:
         """Return the manifest of a pack with the new names."""
         return replace(manifest, classes=self.names, masks={**manifest.masks, **self.masks})
+
+
+def _are_listed(pack: Manifest) -> bool:
+    """Return whether the classes of a pack are in another order than a build would give their names."""
+    kinds = {*pack.options["labels"]} - {"masks"}  # which have a list of their own beside other labels
+    by_name = pack.options.get("classes") is None and kinds and kinds <= SOURCES.keys() - LISTING
+    numbers = all(name.isdecimal() for name in pack.classes)  # of a list, whose ids they are
+    return not by_name or numbers or pack.classes != _in_order(pack.classes)
+
+
+def _in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of classes as a build orders those that no source lists."""
+    ids = ClassIds()
+    for name in names:
+        ids.id_of(name, "")
+    return ids.final(())[0]
 
 
 def recorded_classes(options: Any, before: Mapping[str, Any]) -> dict[str, Any]:

@@ -305,9 +305,9 @@ def _write_packs(
                 output.check_same(manifest)
                 progress.note(f"note: {printable(path)} is finished")
             ready.append((output, made, manifest))
-        for output, _, manifest in ready:  # all or, as far as that can be, none
+        for output, made, manifest in ready:  # all or, as far as that can be, none
             if output.path not in before:
-                output.publish(manifest, ())
+                output.publish(replace(manifest, companions=made.companions), ())
         return [dict(made.how) for _, made, _ in ready]
 
 

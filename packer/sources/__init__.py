@@ -63,6 +63,9 @@ CHOICES = (
 NO_FILES = frozenset(("datumaro", "parquet", "name"))
 """Sources for which a format, a column or an expression follows the colon."""
 
+LISTING = frozenset(("coco", "folder", "instances", "masks", "none", "parquet", "yolo", "yolo-obb"))
+"""Sources that list their classes in an order of their own (`BaseSource.classes`), which ids follow."""
+
 
 def label_kinds() -> tuple[str, ...]:
     """Return all values of ``--labels``, with those of other packages last."""

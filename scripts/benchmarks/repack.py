@@ -9,6 +9,9 @@ size of the pack against the tar, and a loader over it against one over the same
 Merge: packs of many records of one byte, so that what is measured is the indexes: once with the same classes in all,
 once with other ids in each, whose indexes are then written anew.
 
+Edit: a pack of many records of one byte with five boxes each: classes merged and dropped, records deleted, and the
+labels of another pack.
+
 Attach: an array of 768 float16 for each record, against `cp` of its file; both end on the disk. And a gather of 256 of
 its rows at random.
 """
@@ -26,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from large_packs import labeled_pack
+from large_packs import labeled_pack, random_labels
 
 from benchmarks.common import Table, against_goal, direct_pack, drawn
 from benchmarks.loader import drain
@@ -35,6 +38,7 @@ from packer.bench.measure import Figure, take_turns
 from packer.containers import CONTAINERS
 from packer.repack.adopt import adopt
 from packer.repack.convert import convert
+from packer.repack.edit import edit
 from packer.repack.merge import merge
 from packer.system import usable_cores
 
@@ -122,6 +126,29 @@ def merging(table: Table, folder: Path, given: Any) -> None:
         table.figure(f"merge 10 packs of {count:,} records, {what}", seconds, 10)
 
 
+def editing(table: Table, folder: Path, given: Any) -> None:
+    """Edit a pack of --edit-records records with five times as many boxes; print a row for each kind of edit."""
+    count = given.edit_records
+    pack = labeled_pack(folder / "boxes", random_labels(count, 5, 10), [f"c{number}" for number in range(10)], 8)
+    deleted = range(0, count, max(1, count // 1000))
+    (folder / "some.txt").write_text("".join(f"images/{row:08d}.jpg\n" for row in deleted))
+    works: dict[str, dict[str, Any]] = {
+        "two classes become one": {"map": ["c0,c1=x"]},
+        "a class dropped": {"drop_class": ["c3"], "missing_labels": "empty"},
+        "1,000 deleted": {"delete": folder / "some.txt"},
+        "labels of another pack": {"labels_from": pack},
+    }
+    for what, asked in works.items():
+
+        def once(asked: dict[str, Any] = asked) -> None:
+            shutil.rmtree(folder / "edited", ignore_errors=True)
+            edit(pack, folder / "edited", **asked)
+
+        seconds = take_turns({"edit": once}, given.rounds)["edit"]
+        goal = 2 if "labels_from" not in asked else 5
+        table.figure(f"edit {count:,} records with {5 * count:,} boxes: {what}", seconds, goal)
+
+
 def attaching(table: Table, folder: Path, given: Any) -> None:
     """Attach a row of ROW float16 to each of --attach-records records; print a row for it, and one for reading it."""
     count, array, copied = given.attach_records, folder / "rows.npy", folder / "copied.npy"
@@ -165,6 +192,7 @@ def options(parser: Any) -> None:
     parser.add_argument("--adopt-records", type=int, default=50_000, help="of a tar; 0: none [%(default)s]")
     parser.add_argument("--attach-records", type=int, default=1_000_000, help="rows; 0: none [%(default)s]")
     parser.add_argument("--merge-records", type=int, default=1_000_000, help="of each pack; 0: none [%(default)s]")
+    parser.add_argument("--edit-records", type=int, default=1_000_000, help="of a pack; 0: none [%(default)s]")
 
 
 def run(given: Any) -> None:
@@ -174,5 +202,7 @@ def run(given: Any) -> None:
         adopting(given.home, given)
     if given.merge_records:
         merging(Table("merge", "goal", "seconds"), given.home, given)
+    if given.edit_records:
+        editing(Table("edit", "goal", "seconds"), given.home, given)
     if given.attach_records:
         attaching(Table("attach", "goal", "ratio", "packer, MB/s", "cp, MB/s"), given.home, given)

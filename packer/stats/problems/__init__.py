@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from packer.errors import plural
+from packer.errors import UsageError, option, plural
 from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.stats.columns import digests
@@ -14,8 +16,9 @@ from packer.stats.problems.names import class_problems, file_problems, image_pro
 from packer.stats.problems.problem import CHECK, NOTE, WRONG, DataProblem, Example, ProblemColumns
 from packer.stats.problems.regions import READ, missing_parts, part_problems
 from packer.stats.problems.shapes import box_problems, landmark_problems
+from packer.system.registry import choose
 
-__all__ = ["CHECK", "NOTE", "WRONG", "DataProblem", "Example", "Problems", "find_problems"]
+__all__ = ["CHECK", "NOTE", "WRONG", "DataProblem", "Example", "Problems", "find_problems", "records_with"]
 
 ORDER = (
     "label-conflict", "leak", "class-ids", "class-names", "mask-ids", "box-area", "two-classes", "double-box",
@@ -65,3 +68,28 @@ def find_problems(pack: Pack, most_parts: int | None = None, progress: Progress 
     if unknown := int((~digests(pack).any(axis=1)).sum()):
         notes.append(f"equal images: {plural(unknown, 'record has', 'records have')} no digest of the source file")
     return Problems(tuple(sorted(found, key=lambda problem: ORDER.index(problem.kind))), tuple(notes))
+
+
+def records_with(pack: Pack, kinds: Sequence[str], progress: Progress | None = None) -> NDArray[np.int64]:
+    """Return the records of a pack that have one of these problems; of a ``duplicate``, all but the first.
+
+    Args:
+        pack: The pack.
+        kinds: `DataProblem.kind` of each.
+        progress: Receives the number of masks and maps that were read.
+
+    Raises:
+        UsageError: There is no such problem, or no record has one.
+        DamagedPack: If an index or a part is damaged.
+    """
+    wanted = {choose(option("problems"), kind, ORDER) for kind in kinds}
+    found = [np.zeros(0, np.int64)]
+    for problem in find_problems(pack, progress=progress).found:
+        records = problem.records if problem.kind in wanted else found[0]
+        if problem.kind == "duplicate":
+            _, first = np.unique(digests(pack)[records], axis=0, return_index=True)
+            records = np.delete(records, first)
+        found.append(records)
+    if not len(records := np.unique(np.concatenate(found))):
+        raise UsageError(option("problems"), f"finds no record with {', '.join(sorted(wanted))}", "leave it out")
+    return records

@@ -1,0 +1,393 @@
+"""A pack with other labels, or without some records: its shards under new names, with indexes of their own.
+
+No image is read: what is labelled is whole columns of the indexes, and what is deleted is rows of them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+import packer
+from packer.errors import AnyPath, UsageError, option, plural, printable
+from packer.format.index import read_index
+from packer.format.lists import MOST_IN_MANIFEST, Changed, Listing, Skipped, lists_of, read_list, selection_file
+from packer.format.manifest import Manifest
+from packer.format.sidecar_list import not_carried
+from packer.model.annotation import Int64, Progress
+from packer.model.annotation_columns import column
+from packer.model.fields import BY_NAME, object_of
+from packer.model.strict_json import read_json
+from packer.packing.build_options import BuildOptions, check_extension
+from packer.packing.class_map import ClassChange, changes_notes
+from packer.packing.input_table import read_selection
+from packer.packing.option_table import CLASS_OPTIONS
+from packer.packing.publish import Output, check_folder
+from packer.packing.resume import resume_or_restart
+from packer.repack.index_columns import recount, select_rows, with_column
+from packer.repack.labels_of import LabelsOf
+from packer.repack.links import Linked, Source, Taken, link_shards
+from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
+from packer.repack.selected import select
+
+EXTRAS = "extras"
+LENIENT = "lenient"
+OF_INPUTS = ("found", "packed", "rejected", "skipped", "changed")
+"""Counts that are not of labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditOptions:
+    """What becomes of a pack.
+
+    Args:
+        delete: The records to delete: a file with a path, name, glob or key per line, or a list of packer, such as
+            the marks of ``packer view``; or numbers of records.
+        labels_from: A pack whose labels the records get. Records belong together if their source files have the same
+            path and digest, or else the same digest.
+        map: New names of classes, each text ``old,old=new``; or a file of such lines, or of YAML ``old: new``.
+        drop_class: Classes to leave out, as `map` calls them; in each text names with commas between.
+        only_class: The classes to keep, in the same form.
+        single_class: The name of all classes.
+        missing_labels: A record that these leave without objects, or to which `labels_from` has nothing: error, empty
+            (it has no objects) or skip.
+        set: Pairs of ``NAME=VALUE`` and a file in the form of `delete`: a field of extras of these records. VALUE is
+            text unless it is JSON; ``null`` removes the field.
+
+    Raises:
+        UsageError: Nothing is asked for.
+    """
+
+    delete: AnyPath | Collection[int] | None = None
+    labels_from: AnyPath | None = None
+    map: Sequence[str] = ()
+    drop_class: Sequence[str] = ()
+    only_class: Sequence[str] = ()
+    single_class: str | None = None
+    missing_labels: str = "error"
+    set: Sequence[tuple[str, AnyPath]] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.changes_classes or self.set) and self.delete is None and self.labels_from is None:
+            step = "pass --delete, --labels-from, --map, --drop-class, --only-class or --set"
+            raise UsageError("PACK", "is to be edited, but nothing is asked for", step)
+
+    @property
+    def changes_classes(self) -> bool:
+        """Whether an option says what becomes of classes."""
+        return any(getattr(self, name) for name in CLASS_OPTIONS)
+
+    def of_build(self, pack: str) -> BuildOptions:
+        """Return the options that a build has, too, for this `pack`: records to delete are those to exclude there."""
+        names = (*CLASS_OPTIONS, "missing_labels")
+        file = os.fsdecode(self.delete) if isinstance(self.delete, str | bytes | os.PathLike) else None
+        return BuildOptions(pack, exclude=file, **{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class EditReport:
+    """The result of `edit`."""
+
+    path: str
+    manifest: Manifest
+    deleted: int
+    """Records that were to be deleted."""
+    left_out: int
+    """Records that went with their labels."""
+    relabelled: int
+    """Records with the labels of another pack."""
+    shards: dict[str, int]
+    """Number of shards by what was done with their files: hard link, reflink, copy, in place."""
+    indexes: int
+    """Shards with another index than in the pack."""
+    notes: tuple[str, ...]
+    seconds: float
+    class_changes: tuple[ClassChange, ...] = ()
+    """What became of classes that were renamed or dropped."""
+
+
+def edit(
+    pack: AnyPath, out: AnyPath, overwrite: bool = False, progress: Progress | None = None, **options: Any
+) -> EditReport:
+    """Write a pack with other labels, or without some records, without reading an image.
+
+    The shards of the new pack are hard links to those of the pack where the file system allows; else copies. What is
+    asked for happens in this order: records are deleted, get the labels of another pack, other classes, and extras.
+
+    Args:
+        pack: The pack, which stays as it is.
+        out: Path of the new pack.
+        overwrite: Replace an existing pack.
+        progress: Receives the stage linking, in shards.
+        options: The fields of `EditOptions`.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UsageError: An option does not fit the pack, nothing is asked for, no record is left, or `out` exists.
+        DamagedPack: A file of the pack is missing, or its index was altered.
+        StorageError: A file cannot be written.
+    """
+    started = time.perf_counter()
+    progress = progress or Progress()
+    check_folder(out, "edit")
+    asked = EditOptions(**options)
+    source = Source(pack)
+    path = os.path.abspath(os.fsdecode(out))
+    check_extension(path, f"{option('out')}=", source.manifest.container)
+    for file in filter(None, source.manifest.linked.values()):
+        Output(path, os.path.join(source.path, file), overwrite)
+    output = Output(path, source.path, overwrite)
+    edited = _Edit(source, asked)
+    taken = edited.taken()
+    notes = (*edited.notes, *edited.hints)
+    with output:
+        for note in (*resume_or_restart(output, {"command": "edit", "pack": source.path}, overwrite), *notes):
+            progress.note(f"note: {note}")
+        made = link_shards(output.folder, path, taken, progress)
+        manifest = output.publish(edited.manifest(made, output.folder), edited.listings.values(), edited.files)
+    return EditReport(
+        path, manifest, edited.deleted, edited.left_out, edited.relabelled, dict(made.how),
+        sum(item.rows is not None or item.index is not None for item in taken), notes,
+        time.perf_counter() - started, edited.changes,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Shard:
+    """What becomes of a shard."""
+
+    table: Any
+    """The index in whose rows `rows` are numbers."""
+    rows: Int64 | None = None
+    """Those that stay; None: all."""
+    index: Callable[[], Any] | None = None
+    """Makes the new index of the same rows; None: it is `table`."""
+
+    def batch(self) -> Any:
+        """Return the new index."""
+        return self.table.to_batches()[0] if self.index is None else self.index()
+
+    def keep(self, stay: NDArray[np.bool_]) -> None:
+        """Leave all other rows out."""
+        rows = np.arange(len(self.table)) if self.rows is None else self.rows
+        if not stay[rows].all():
+            self.rows = rows[stay[rows]]
+
+
+class _Edit:
+    """What becomes of a pack, step by step; the indexes are made when they are written."""
+
+    def __init__(self, source: Source, asked: EditOptions) -> None:
+        self._source, self._asked, self._options = source, asked, asked.of_build(source.path)
+        self._manifest = source.manifest
+        self._recorded = {name: value for name, value in source.manifest.options.items() if name != "repack"}
+        self._origins = [source.origin("edit")]
+        self._shards = [_Shard(source.indexes[number]) for number in range(len(source.manifest.shards))]
+        self.listings, self.files = lists_of(source.path, source.manifest)
+        self.deleted = self.left_out = self.relabelled = 0
+        self.notes: list[str] = []
+        """What the new pack says of its labels."""
+        self.hints = not_carried([source.path])
+        """What only the user is told."""
+        self.changes: tuple[ClassChange, ...] = ()
+        if asked.delete is not None:
+            self._delete(() if isinstance(asked.delete, str | bytes | os.PathLike) else asked.delete)
+        if asked.labels_from is not None:
+            self._take_labels(Source(asked.labels_from))
+        if asked.changes_classes or asked.labels_from is None:
+            self._change_classes()
+        for text, names in asked.set:
+            self._set_extra(text, os.fsdecode(names))
+
+    def _delete(self, numbers: Collection[int]) -> None:
+        """Leave out the records that ``--delete`` names, or those of these numbers."""
+        if wrong := [number for number in numbers if not 0 <= number < self._manifest.records]:
+            raise UsageError(option("delete"), f"names the record {wrong[0]}, of {self._manifest.records}")
+        selected = select(self._options, self._manifest, self._source.indexes, numbers)
+        if not selected.skipped:
+            file = self._options.exclude or option("delete")
+            raise UsageError(file, "names no record", "write paths, names, globs or keys of the pack, one per line")
+        for shard, rows in zip(self._shards, selected.rows, strict=True):
+            shard.rows = None if rows is None else np.array(rows, np.int64)
+        for row in selected.skipped:
+            self.listings["skipped"].add(row)
+        self.deleted = len(selected.skipped)
+        self.hints += selected.notes
+        self.files |= selected.files
+        for name in selected.files:
+            repack = {**self._recorded.get("repack", {}), "delete": selection_file(name)}
+            self._recorded |= {name: selection_file(name), "repack": repack}
+
+    def _take_labels(self, other: Source) -> None:
+        """Give records the labels of another pack. Raise UsageError if it has none, or not those of all records."""
+        new = other.manifest
+        if not new.fields:
+            raise UsageError(other.path, "has no labels", "name a pack with labels of the same images")
+        policy = self._options.missing_labels
+        labels = LabelsOf(other, [shard.table for shard in self._shards])
+        for number, shard in enumerate(self._shards):
+            missing = labels.rows[number] < 0
+            kept = missing if shard.rows is None else missing[shard.rows]
+            self.relabelled += len(kept) - int(kept.sum())
+            if kept.any() and policy != "empty":
+                self._leave_out(shard, missing, policy, other.path)
+            labels.check_sizes(number, shard.table)
+            shard.index = partial(labels.given_to, shard.table, number)
+        self._origins.append(other.origin("edit"))
+        for name in ("labels", "label_files", "columns", "boxes"):
+            self._recorded.pop(name, None)
+            self._recorded |= {name: new.options[name]} if name in new.options else {}
+        self._take_facts(other)
+
+    def _leave_out(self, shard: _Shard, missing: NDArray[np.bool_], policy: str, other: str) -> None:
+        """Leave out the records without a label in another pack. Raise UsageError unless that is asked for."""
+        paths: Any = column(shard.table, "path")
+        rows = np.arange(len(missing)) if shard.rows is None else shard.rows
+        for row in rows[missing[rows]].tolist():
+            name = os.fsdecode(bytes(paths[row]))
+            if policy == "error":
+                problem = f"has no record, or several, of the image {printable(name)}, by its path and digest"
+                step = f"leave out what it lacks with {option('missing-labels', 'skip')}, or keep it with empty"
+                raise UsageError(other, problem, step)
+            self.listings["skipped"].add(Skipped(name, "no label in the pack of --labels-from"))
+            self.left_out += 1
+        shard.keep(~missing)
+
+    def _take_facts(self, other: Source) -> None:
+        """Take what the manifest and the lists of another pack say of its labels."""
+        old, new = self._manifest, other.manifest
+        counts = {name: count for name, count in old.counts.items() if name in OF_INPUTS}
+        counts |= {name: count for name, count in new.counts.items() if name not in OF_INPUTS}
+        self._manifest = replace(
+            old, classes=new.classes, fields=new.fields, tags=new.tags, flip_index=new.flip_index, counts=counts
+        )
+        changed = (
+            row
+            for source in (self._source, other)
+            for row in read_list(source.path, "changed", source.manifest)
+            if (row.change == LENIENT) == (source is self._source)
+        )
+        self.listings["changed"] = Listing(Changed, changed)
+
+    def _change_classes(self) -> None:
+        """Rename and drop classes.
+
+        Raises:
+            UsageError: An option names a class that the pack has not, a record is left without objects, or the pixels
+                of masks would have to change.
+        """
+        if (class_map := class_map_of(self._options, [self._manifest])) is None:
+            return
+        classes = PackClasses.of(class_map, self._manifest)
+        classes.check_masks(self._source.path, "an edit")
+        before = len(self.listings["skipped"])
+        stays = bool((classes.ids == np.arange(len(classes.ids))).all())
+        for shard in self._shards:
+            if shard.rows is not None and not len(shard.rows):
+                continue
+            if shard.rows is not None or shard.index is not None:
+                batch = shard.batch() if shard.rows is None else select_rows(shard.batch(), shard.rows)
+                shard.table, shard.rows = pa.Table.from_batches([batch]), None
+                shard.index = partial(_first_batch, shard.table)
+            found, stay = classes.taken(shard.table, self._options.missing_labels, self.listings["skipped"])
+            shard.index = shard.index if stays else found.batch
+            shard.keep(stay)
+        self.left_out += len(self.listings["skipped"]) - before
+        self.changes = classes.changes
+        self.notes += changes_notes(self.changes)
+        self._manifest = classes.in_manifest(self._manifest)
+        self._recorded = recorded_classes(self._options, self._recorded)
+
+    def _set_extra(self, text: str, file: str) -> None:
+        """Set a field of extras, ``NAME=VALUE``, of the records that a file names; raise UsageError for other lines."""
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(option("set"), f"{printable(text)} is not of the form NAME=VALUE", "write split=val")
+        try:
+            BY_NAME[EXTRAS].kind.text({name: _value(value)})
+        except ValueError as error:
+            raise UsageError(
+                option("set"), f"{printable(name)} cannot be kept: {error}", "give another value"
+            ) from None
+        parts = [shard.table.column("path").combine_chunks() for shard in self._shards]
+        found = read_selection(file, [path for part in parts for path in part.to_pylist()], self._source.path)
+        for line, number in found.unmatched.items():
+            raise UsageError(f"{file}:{number}", f"no record {printable(line)}", "correct the line, or remove it")
+        named, count = pa.array([*found.images], pa.binary()), 0
+        for shard, paths in zip(self._shards, parts, strict=True):
+            rows = np.asarray(pc.is_in(paths, value_set=named))
+            if rows.any():
+                shard.index = partial(_with_extra, replace(shard).batch, np.flatnonzero(rows), name, _value(value))
+                count += int((rows if shard.rows is None else rows[shard.rows]).sum())
+        self.notes.append(f"{EXTRAS}: {printable(text)} in {plural(count, 'record')}")
+        self._manifest = replace(self._manifest, fields=tuple(dict.fromkeys((*self._manifest.fields, EXTRAS))))
+
+    def taken(self) -> list[Taken]:
+        """Return what the new pack takes. Raise UsageError if nothing is left."""
+        found = [
+            Taken(self._source, number, shard.rows, None, shard.index)
+            for number, shard in enumerate(self._shards)
+            if shard.rows is None or len(shard.rows)
+        ]
+        if not found:
+            raise UsageError(self._source.path, "has no record left", "name other records or classes")
+        return found
+
+    def manifest(self, made: Linked, folder: str) -> Manifest:
+        """Return the manifest of the new pack, whose files are in this folder."""
+        counts = {**self._manifest.counts, **{name: len(self.listings[name]) for name in ("rejected", "skipped")}}
+        if changed := len(self.listings["changed"]):
+            counts["changed"] = changed
+        manifest = replace(
+            self._manifest,
+            counts=counts,
+            options=dict(sorted(self._recorded.items())),
+            rejected=tuple(islice(self.listings["rejected"], MOST_IN_MANIFEST)),
+            notes=(*self.notes, *self._manifest.notes),
+            lists={},
+            companions=made.companions,
+            linked=made.linked,
+            made_from=tuple(self._origins),
+            packer=packer.__version__,
+        )
+        return recount(manifest, made.shards, (read_index(os.path.join(folder, s.index.name)) for s in made.shards))
+
+
+def _first_batch(table: Any) -> Any:
+    return table.to_batches()[0]
+
+
+def _value(text: str) -> Any:
+    """Return a value of extras: JSON, else the text itself."""
+    try:
+        return read_json(text.encode("utf-8", "surrogateescape"))
+    except ValueError:
+        return text
+
+
+def _with_extra(batch: Callable[[], Any], rows: Int64, name: str, value: Any) -> Any:
+    """Return an index with a value, or without one (None), in the extras of these rows."""
+    made = batch()
+    texts: Any = column(pa.Table.from_batches([made]), EXTRAS)
+    new: list[str | None] = []
+    for row in rows.tolist():
+        members = {**object_of(texts[row]), name: value}
+        new.append(
+            BY_NAME[EXTRAS].kind.text({key: one for key, one in members.items() if one is not None or key != name})
+        )
+    mask = np.zeros(len(made), np.bool_)
+    mask[rows] = True
+    old = made.column(made.schema.get_field_index(EXTRAS))
+    return with_column(made, EXTRAS, pc.replace_with_mask(old, pa.array(mask), pa.array(new, pa.string())))
