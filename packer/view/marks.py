@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from packer.errors import PackerError, StorageError, UsageError, printable
+from packer.errors import UsageError, printable
 from packer.format.lists import Listing, Skipped, header_of
 from packer.format.pack import Pack
-from packer.system import open_regular
-from packer.system.atomic import make_own_folder, replacing
-from packer.system.locks import lock_folder
+from packer.system.state import StateFiles
 from packer.view.catalog import RecordSet
 
 REASONS = ("wrong label", "bad box", "bad image", "duplicate")
@@ -28,20 +22,6 @@ MOST_AT_ONCE = 10_000
 """Maximum number of records that one request may mark."""
 NO_REASON = "marked"
 """What a list says of a mark without a reason."""
-WAIT_S, POLL_S = 20.0, 0.005
-"""How long a change waits for others, and how often it looks."""
-
-
-def state_folder() -> str:
-    """Return the folder where programs of this user keep their state between runs; it may not exist."""
-    home = os.path.expanduser("~")
-    base = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification: relative paths are ignored
-        base = {
-            "darwin": os.path.join(home, "Library", "Application Support"),
-            "win32": os.environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local"),
-        }.get(sys.platform, os.path.join(home, ".local", "state"))
-    return os.path.join(base, "packer")
 
 
 class Marks:
@@ -53,7 +33,7 @@ class Marks:
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
         self._begins = [0, *accumulate(len(part) for part in pack.packs)]
-        self._folder = os.path.join(state_folder(), "marks")
+        self._files = StateFiles("marks", "marks")
 
     def all(self) -> dict[int, str]:
         """Return the reason of each marked record, in the order of marking; "" for none."""
@@ -84,7 +64,7 @@ class Marks:
         before: dict[int, str | None] = {}
         for number, (begin, end) in enumerate(zip(self._begins, self._begins[1:], strict=False)):
             if of_part := {record - begin: reason for record, reason in wanted.items() if begin <= record < end}:
-                with self._locked():
+                with self._files.changing():
                     marks = self._read(number)
                     before.update((begin + record, marks.get(record)) for record in of_part)
                     kept = {record: reason for record, reason in marks.items() if of_part.get(record, "") is not None}
@@ -121,47 +101,21 @@ class Marks:
             ],
         }
 
-    def _path(self, number: int) -> str:
-        return os.path.join(self._folder, f"{self._pack.packs[number].manifest.digest[:32]}.json")
+    def _name(self, number: int) -> str:
+        return self._pack.packs[number].manifest.digest[:32]
 
     def _read(self, number: int) -> dict[int, str]:
-        path, records = self._path(number), len(self._pack.packs[number])
-        try:
-            with open_regular(path) as file:
-                marks = {int(record): str(reason) for record, reason in json.load(file)["marks"]}
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except OSError as error:
-            raise StorageError(path, error.strerror or str(error)) from None
-        except (ValueError, TypeError, KeyError):
-            raise StorageError(path, "is damaged", "move it away: it has only marks") from None
+        def parse(content: Any) -> dict[int, str]:
+            return {int(record): str(reason) for record, reason in content["marks"]}
+
+        records = len(self._pack.packs[number])
+        marks = self._files.read(self._name(number), parse, {})
         return {record: reason for record, reason in marks.items() if 0 <= record < records}
 
     def _write(self, number: int, marks: Mapping[int, str]) -> None:
         """Replace the marks of a pack, all at once. Raise OSError if that fails."""
-        content = json.dumps({"pack": printable(self._pack.packs[number].path), "marks": list(marks.items())})
-        with replacing(self._path(number)) as file:
-            file.write(content.encode("utf-8"))
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Let no other thread or process change marks. Raise StorageError if they cannot be written."""
-        try:
-            make_own_folder(self._folder, 0o700)
-            end = time.monotonic() + WAIT_S
-            while (lock := lock_folder(self._folder)) is None:
-                if time.monotonic() > end:
-                    raise StorageError(self._folder, "is locked by another packer view", "end it, or try again")
-                time.sleep(POLL_S)
-            try:
-                yield
-            finally:
-                lock.close()
-        except PackerError:
-            raise
-        except OSError as error:
-            step = "set XDG_STATE_HOME to a folder in which you can write"
-            raise StorageError(self._folder, f"cannot keep marks: {error.strerror or error}", step) from None
+        pack = printable(self._pack.packs[number].path)
+        self._files.write(self._name(number), {"pack": pack, "marks": list(marks.items())})
 
 
 def wanted_marks(

@@ -18,8 +18,9 @@ from werkzeug.test import Client, TestResponse
 from packer import join_packs, open_pack
 from packer.format.lists import read_list
 from packer.format.pack import Pack
+from packer.system.state import state_folder
 from packer.view.app import MOST_POSTED, App
-from packer.view.marks import Marks, state_folder
+from packer.view.marks import Marks
 
 TOKEN = "a-token-that-nobody-guesses"
 HOST = "127.0.0.1:8123"
