@@ -294,7 +294,7 @@ def find_beside(kind: type[L], folder: str, manifest: Manifest) -> tuple[L | Non
 
 
 def index_problems(
-    folder: str, manifest: Manifest, listed: JpegIndexList, found: Sequence[Problem], deep: Progress | None = None
+    folder: str, manifest: Manifest, listed: JpegIndexList, left_out: Collection[str], deep: Progress | None = None
 ) -> Iterator[Problem]:
     """Check the index files of a pack.
 
@@ -302,10 +302,10 @@ def index_problems(
         folder: The pack.
         manifest: Its manifest.
         listed: The list of the files.
-        found: What is wrong with the digests of the pack's files; those are left out here.
+        left_out: The names of files whose digests are wrong, or were not looked at.
         deep: Make the index again, and compare: receives the stage indexing, in records. None: do not.
     """
-    bad = {problem.file for problem in found}
+    bad = {*left_out}
     for problem in _file_problems(folder, manifest, listed, bad):
         bad.add(problem.file)
         yield problem
@@ -327,7 +327,7 @@ def drop_damaged(folder: str, manifest: Manifest, check: Callable[[FileEntry], P
     listed, problems = find_beside(JpegIndexList, folder, manifest)
     if listed is not None:
         problems += filter(None, map(check, listed.files))
-        problems += index_problems(folder, manifest, listed, problems)
+        problems += index_problems(folder, manifest, listed, {problem.file for problem in problems})
     if not problems:
         return ()
     remove_files(folder, own_files(folder))

@@ -13,7 +13,7 @@ from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError
 from packer.format.beside import L, parse_beside
 from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest, read_manifest
 from packer.stores import is_url, join_url, open_store
-from packer.stores.store import NoObject, Store, patiently
+from packer.stores.store import NoObject, Object, Store, patiently
 from packer.stores.waiting import all_of, pool
 
 RESTORE = "restore it or build the pack again"
@@ -86,31 +86,32 @@ def fetch_file(store: Store, entry: FileEntry) -> Any:
     raise DamagedPack(where, "was altered: it does not match its digest", RESTORE)
 
 
-def objects_in(store: Store) -> list[str] | None:
-    """Return the names of the objects directly at the URL; None if the store cannot list them."""
+def objects_in(store: Store) -> dict[str, Object] | None:
+    """Return the objects directly at the URL, by name; None if the store cannot list them."""
     if store.url.startswith(WEB):  # most servers answer as if they were overloaded, and are asked again for long
         return None
     try:
-        return [found.name for found in store.folders()[1]]
+        return {found.name: found for found in store.folders()[1]}
     except StorageError:
         return None
 
 
 def missing_objects(store: Store, files: Sequence[FileEntry]) -> list[str]:
     """Return the names of the files of a pack of which there is no object."""
+    return [name for name, found in objects_of(store, files).items() if found is None]
+
+
+def objects_of(store: Store, files: Sequence[FileEntry]) -> dict[str, Object | None]:
+    """Return what the store says of the files of a pack, by name; None for those of which there is no object."""
     names = [file.name for file in files]
-    listed = objects_in(store)
-    if listed is None:
-        with pool(ASKED_AT_ONCE) as threads:
-            there = all_of([threads.submit(_is_there, store, name) for name in names])
-        listed = [name for name, found in zip(names, there, strict=True) if found]
-    found_names = set(listed)
-    return [name for name in names if name not in found_names]
+    if (listed := objects_in(store)) is not None:
+        return {name: listed.get(name) for name in names}
+    with pool(ASKED_AT_ONCE) as threads:
+        return dict(zip(names, all_of([threads.submit(_asked, store, name) for name in names]), strict=True))
 
 
-def _is_there(store: Store, name: str) -> bool:
+def _asked(store: Store, name: str) -> Object | None:
     try:
-        store.size(name)
+        return store.size(name)
     except NoObject:
-        return False
-    return True
+        return None

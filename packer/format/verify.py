@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, pairwise
 from threading import Lock
 from typing import Any
 
 import numpy as np
-from crc32c import crc32c
-from numpy.typing import NDArray
 
 from packer.containers import open_container
-from packer.errors import AnyPath, DamagedPack, PackerError, StorageError, UsageError, option, plural
+from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import read_index
 from packer.format.indexes import value_problems
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.make_jpeg_index import find_beside, index_problems
 from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
-from packer.format.pack_objects import beside_at, manifest_at, objects_in
 from packer.format.sidecar_list import BESIDE
+from packer.format.verify_part import Portion, VerifiedPart, portion_of, whole_of
 from packer.format.verify_records import (
     DecodeJob,
     IndexRows,
@@ -35,16 +33,12 @@ from packer.format.verify_records import (
     Window,
     check_images,
     decode_jobs,
-    record_problems,
     text_of,
     texts,
 )
 from packer.model.annotation import Progress
 from packer.model.annotation_columns import column
 from packer.model.record_json import annotation_json
-from packer.stores import open_store
-from packer.stores.store import NoObject, PackObjects, Store
-from packer.stores.waiting import all_of, pool
 from packer.system import usable_cores
 
 __all__ = ["Problem", "VerifyReport", "verify"]
@@ -72,10 +66,18 @@ class VerifyReport:
     problems: tuple[Problem, ...]
     unknown_files: tuple[str, ...] = ()
     """Files in the pack's directory that are not in the manifest. Harmless, because readers never open them."""
+    part: VerifiedPart | None = None
+    """Which part was verified. None: everything."""
 
 
-def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) -> VerifyReport:
-    """Verify the pack at `path` and list all problems; `packer.format.verify` does it for a URL.
+def verify(
+    path: AnyPath,
+    progress: Progress | None = None,
+    deep: bool = False,
+    subset: str | None = None,
+    newer_than: str | None = None,
+) -> VerifyReport:
+    """Verify the pack at `path` and list all problems; `packer.format.verify_url` does it for a URL.
 
     A file is opened with the library of its format only after its digest has been verified.
 
@@ -84,47 +86,70 @@ def verify(path: AnyPath, progress: Progress | None = None, deep: bool = False) 
         progress: Receives the stages verifying (bytes) and, if `deep`, decoding (images).
         deep: Also decode every image, in worker processes, and compare each record of the containers, with its
             annotation, with the index.
+        subset: Verify only a part, ``1/7``, ``5%`` or ``10GB``: the shards that calls with `subset` have verified
+            longest ago. The user's state folder remembers when that was.
+        newer_than: Verify only the files that were written within an age, ``7d``, or since a date, ``2026-11-20``.
 
     Returns:
         The report; a good pack has no problems.
 
     Raises:
-        UsageError: If `path` is not a pack.
+        UsageError: If `path` is not a pack, or an option is wrong.
         DamagedPack: If the manifest cannot be trusted.
+        StorageError: If what was verified when cannot be kept.
     """
     folder, progress = os.path.abspath(os.fsdecode(path)), progress or Progress()
     manifest = read_manifest(folder)
     lists, wrong = zip(*(find_beside(kind, folder, manifest) for kind in BESIDE), strict=True)
     beside = [file for listed in lists if listed is not None for file in listed.files]
-    report = check_pack(folder, manifest, progress, deep, beside)
+    modified = partial(_modified, folder, manifest)
+    portion = portion_of(manifest, beside, os.path.realpath(folder), subset, newer_than, modified)
+    with portion.interrupted():
+        report = check_pack(folder, manifest, progress, deep, portion)
     problems = [*report.problems, *chain.from_iterable(wrong)]
     for listed in lists:
         if isinstance(listed, JpegIndexList):
-            problems += index_problems(folder, manifest, listed, problems, progress if deep else None)
-    return replace(report, problems=tuple(problems))
+            left_out = {*(file.name for file in portion.left_out), *(problem.file for problem in problems)}
+            problems += index_problems(folder, manifest, listed, left_out, progress if deep else None)
+    return replace(report, problems=tuple(problems), part=portion.finish(problems))
 
 
 def check_pack(
-    folder: str, manifest: Manifest, progress: Progress, deep: bool = False, beside: Sequence[FileEntry] = ()
+    folder: str, manifest: Manifest, progress: Progress, deep: bool = False, portion: Portion | None = None
 ) -> VerifyReport:
-    """Verify the pack in `folder`, whose manifest has been read already, and files `beside` those of the manifest."""
-    looks_like_shards, unknown_files = unlisted(folder, manifest, beside)
+    """Verify the pack in `folder`, whose manifest has been read already, or a portion of it and of what is beside it.
+
+    Of files that are left out, the size is compared.
+    """
+    portion = whole_of(manifest) if portion is None else portion
+    looks_like_shards, unknown_files = unlisted(folder, {file.name for unit in portion.units for file in unit.files})
     problems = [*check_names(manifest), *looks_like_shards]
     jobs: list[DecodeJob] = []
-    files = (*manifest.files, *beside)
-    total = sum(file.bytes for file in files)
-    progress.stage("verifying", total, "bytes")
-    others = (*manifest.companions.values(), *manifest.lists.values(), *beside)
-    problems += filter(None, (check_file(folder, manifest, file, progress) for file in others))
-    with _checked_files(folder, manifest, progress) as checked:
-        for shard, (container, index) in zip(manifest.shards, checked, strict=True):
-            check = _ShardCheck(folder, manifest, shard, deep)
-            problems += check.problems(container, index)
+    progress.stage("verifying", portion.bytes, "bytes")
+    problems += filter(None, (check_size(folder, manifest, file) for file in portion.left_out))
+    for file in portion.others:
+        problems += portion.found([file.name], filter(None, [check_file(folder, manifest, file, progress)]))
+    together = OneAtATime(progress)
+    with _checked_files(folder, portion, together) as checked:
+        for shard, (container, index) in zip(portion.shards, checked, strict=True):
+            check = _ShardCheck(folder, portion, shard, deep, together)
+            names = () if portion.rows else (shard.container.name, shard.index.name)
+            problems += portion.found(names, check.problems(container, index))
             jobs += check.jobs
     if jobs:
         progress.stage("decoding", sum(job.rows[1] - job.rows[0] for job in jobs), "images")
         problems += check_images(jobs, progress)
-    return VerifyReport(folder, len(files), manifest.records, total, tuple(problems), tuple(unknown_files))
+    files, found = len(portion.files), tuple(problems)
+    return VerifyReport(folder, files, portion.records, portion.bytes, found, tuple(unknown_files))
+
+
+def _modified(folder: str, manifest: Manifest, files: Sequence[FileEntry]) -> dict[str, float]:
+    """Return when files were last written; those that are missing are left out."""
+    found = {}
+    for file in files:
+        with suppress(OSError):
+            found[file.name] = os.stat(manifest.path_of(folder, file.name)).st_mtime
+    return found
 
 
 def damaged_files(folder: str, manifest: Manifest, problems: Sequence[Problem]) -> frozenset[str]:
@@ -136,15 +161,26 @@ def damaged_files(folder: str, manifest: Manifest, problems: Sequence[Problem]) 
     return frozenset(problem.file for problem in problems)
 
 
-def check_file(folder: str, manifest: Manifest, file: FileEntry, progress: Progress) -> Problem | None:
-    """Check the size and digest of a file, and the checksum for readers of an index."""
+def check_size(folder: str, manifest: Manifest, file: FileEntry) -> Problem | None:
+    """Check the size of a file."""
     path = manifest.path_of(folder, file.name)
     try:
         if not os.path.isfile(path):  # reading a pipe would block
             return Problem(file.name, None, "is not a file" if os.path.lexists(path) else "is missing")
         size = os.path.getsize(path)
-        if size != file.bytes:
-            return Problem(file.name, None, f"has {size:,} bytes, but the pack says {file.bytes:,}")
+    except OSError as error:
+        return Problem(file.name, None, f"cannot be read: {error.strerror or error}")
+    if size != file.bytes:
+        return Problem(file.name, None, f"has {size:,} bytes, but the pack says {file.bytes:,}")
+    return None
+
+
+def check_file(folder: str, manifest: Manifest, file: FileEntry, progress: Progress) -> Problem | None:
+    """Check the size and digest of a file, and the checksum for readers of an index."""
+    path = manifest.path_of(folder, file.name)
+    if (problem := check_size(folder, manifest, file)) is not None:
+        return problem
+    try:
         if sha256_of(path, progress.advance) != file.sha256:
             return Problem(file.name, None, ALTERED)
         if isinstance(file, IndexEntry) and crc32c_of(path) != file.crc32c:
@@ -163,14 +199,13 @@ def check_names(manifest: Manifest) -> list[Problem]:
     return [Problem(name, None, "is listed twice in the manifest") for name in again]
 
 
-def unlisted(folder: str, manifest: Manifest, beside: Sequence[FileEntry] = ()) -> tuple[list[Problem], list[str]]:
-    """Return the files in the directory that are neither in the manifest nor `beside` it.
+def unlisted(folder: str, listed: Collection[str]) -> tuple[list[Problem], list[str]]:
+    """Return the files in the directory of a pack that neither its manifest nor a list beside it has.
 
     Shards and indexes are problems: the pack was combined from two, or files were renamed. Others are only listed.
     """
-    listed = {file.name for file in (*manifest.files, *beside)}
     try:
-        others = sorted(set(os.listdir(folder)) - listed - {MANIFEST_NAME})
+        others = sorted({*os.listdir(folder)} - {*listed, MANIFEST_NAME})
     except OSError as error:
         raise StorageError(folder, error.strerror or str(error)) from None
     shards = [name for name in others if SHARD_NAME.match(name)]
@@ -194,18 +229,19 @@ Checked = Future[Problem | None]
 
 
 @contextmanager
-def _checked_files(folder: str, manifest: Manifest, progress: Progress) -> Iterator[list[tuple[Checked, Checked]]]:
-    """Check the size and digest of each file in background threads.
+def _checked_files(folder: str, portion: Portion, progress: Progress) -> Iterator[list[tuple[Checked, Checked]]]:
+    """Check the size and digest of each file of the shards in background threads; of a container in part, the size.
 
     Hashing releases the GIL; the checks of records do not, and take about as long.
     """
-    progress = OneAtATime(progress)
+    whole = partial(check_file, folder, portion.manifest, progress=progress)
+    container = partial(check_size, folder, portion.manifest) if portion.rows else whole
     with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores() - 1))) as pool:
         try:
             files = [
-                (pool.submit(check_file, folder, manifest, shard.container, progress), index)
-                for shard in manifest.shards
-                for index in [pool.submit(check_file, folder, manifest, shard.index, progress)]
+                (pool.submit(container, shard.container), index)
+                for shard in portion.shards
+                for index in [pool.submit(whole, shard.index)]
             ]
             yield files
         except BaseException:
@@ -235,8 +271,10 @@ def _differ(a: Mapping[str, tuple[int, int]], b: Mapping[str, tuple[int, int]]) 
 class _ShardCheck:
     """The checks of one shard, except the digests of its files."""
 
-    def __init__(self, folder: str, manifest: Manifest, shard: ShardEntry, deep: bool) -> None:
-        self._manifest = manifest
+    def __init__(self, folder: str, portion: Portion, shard: ShardEntry, deep: bool, progress: Progress) -> None:
+        self._manifest = manifest = portion.manifest
+        self._portion = portion
+        self._progress = progress
         self._shard = shard
         self._deep = deep
         self._container = manifest.path_of(folder, shard.container.name)
@@ -258,17 +296,18 @@ class _ShardCheck:
         bad: list[Problem] = []
         # records are read without any library, so they need not wait for the container's digest
         if os.path.isfile(self._container):
-            keys: Any = column(table, "key")
-            found = enumerate(record_problems(self._container, table))
-            bad = [Problem(name, text_of(keys[row]), problem) for row, problem in found if problem is not None]
+            bad = list(self._portion.record_problems(self._container, table, name, self._progress))
             if self._deep:
-                self.jobs = decode_jobs((self._container, self._index), name, len(table), self._manifest)
-        altered, rows = container.result(), row_problems(table, self._shard, self._manifest)
+                paths, all_rows = (self._container, self._index), [range(len(table))]
+                rows = [unit.rows for unit in self._portion.rows] or all_rows
+                self.jobs = [job for part in rows for job in decode_jobs(paths, name, part, self._manifest)]
+        altered, of_rows = container.result(), row_problems(table, self._shard, self._manifest)
         if altered is None:
-            return [*bad, *rows, *(self._entries(table) if self._deep and not self._linked else ())]
+            is_proved = not self._linked and not self._portion.rows
+            return [*bad, *of_rows, *(self._entries(table) if self._deep and is_proved else ())]
         if altered.problem == ALTERED and not bad:
             altered = replace(altered, problem=f"{ALTERED}; {UNUSED}")
-        return [altered, *bad, *rows]
+        return [altered, *bad, *of_rows]
 
     def _entries(self, table: Any) -> Iterator[Problem]:
         """Compare the container, read with its own library, with the index.
@@ -310,124 +349,3 @@ class _ShardCheck:
         if text != wanted:
             problem = "has another annotation in the container than in the index"
             yield Problem(self._shard.container.name, rows.key(row), problem)
-
-
-RANGE_BYTES = 8 << 20
-OBJECTS_AT_ONCE = 8
-
-
-def verify_url(url: str, progress: Progress | None = None, deep: bool = False) -> VerifyReport:
-    """Verify the pack at `url` as `packer.format.verify.verify` does; every object is read.
-
-    Objects that are not in the manifest are listed as unknown files, shards too: another build of the pack, or an
-    earlier one whose readers have not ended, may own them.
-    """
-    store, progress = open_store(url), progress or Progress()
-    if deep:
-        step = f"packer pull {store.url} PACK, and packer verify PACK --deep"
-        raise UsageError(option("deep"), "needs the pack on this machine", step)
-    manifest = manifest_at(store)
-    files, wrong = manifest.files, list[Problem]()
-    for kind in BESIDE:
-        try:
-            files += () if (listed := beside_at(kind, store, manifest)) is None else listed.files
-        except DamagedPack as error:
-            wrong.append(Problem(kind.NAME, None, error.problem))
-    total = sum(file.bytes for file in files)
-    progress.stage("verifying", total, "bytes")
-    check = _Check(store, manifest, files, OneAtATime(progress))
-    with pool(OBJECTS_AT_ONCE) as threads:
-        found = all_of([threads.submit(check.file, number) for number in range(len(files))])
-    problems = [*check_names(manifest), *check.problems(found), *wrong]
-    known = {MANIFEST_NAME, *(file.name for file in files), *(problem.file for problem in wrong)}
-    unknown = tuple(name for name in objects_in(store) or () if name not in known)
-    return VerifyReport(store.url, len(files), manifest.records, total, tuple(problems), unknown)
-
-
-class _Check:
-    """The checks of one pack. Threads may share it."""
-
-    def __init__(self, store: Store, manifest: Manifest, files: Sequence[FileEntry], progress: Progress) -> None:
-        self._store, self._manifest, self._files, self._progress = store, manifest, files, progress
-        self._objects = PackObjects(store, [(file.name, file.bytes) for file in files])
-        self._shards: dict[str, ShardEntry] = {shard.index.name: shard for shard in manifest.shards}
-        self.tables: dict[str, Any] = {}
-        """The good indexes, by the name of the container."""
-
-    def file(self, number: int) -> list[Problem]:
-        """Read a file of the pack and list what is wrong with it."""
-        file = self._files[number]
-        is_index, digest, checksum, content = isinstance(file, IndexEntry), hashlib.sha256(), 0, bytearray()
-        try:
-            found = self._store.size(file.name).size
-            if found != file.bytes:
-                return [Problem(file.name, None, f"has {found:,} bytes, but the pack says {file.bytes:,}")]
-            for start in range(0, file.bytes, RANGE_BYTES):
-                data = self._objects.read(number, start, min(start + RANGE_BYTES, file.bytes))
-                digest.update(data)
-                if is_index:
-                    checksum = crc32c(data, checksum)
-                    content += memoryview(data)
-                self._progress.advance(len(memoryview(data)))
-        except NoObject:
-            return [Problem(file.name, None, "is missing")]
-        except DamagedPack as error:
-            return [Problem(file.name, None, error.problem)]
-        if digest.hexdigest() != file.sha256:
-            return [Problem(file.name, None, ALTERED)]
-        if isinstance(file, IndexEntry):
-            if checksum != file.crc32c:
-                return [Problem(file.name, None, "does not match its checksum in the manifest")]
-            return list(self._index(file.name, np.frombuffer(content, np.uint8)))
-        return []
-
-    def _index(self, name: str, content: NDArray[np.uint8]) -> Iterator[Problem]:
-        shard = self._shards.get(name)
-        if shard is None:  # of what is beside the pack, whose digest says enough
-            return
-        try:
-            table = read_index(os.path.join(self._store.url, name), content)
-            yield from row_problems(table, shard, self._manifest)
-        except PackerError as error:
-            yield Problem(name, None, error.problem)
-            return
-        self.tables[shard.container.name] = table
-
-    def problems(self, found: list[list[Problem]]) -> Iterator[Problem]:
-        """Return the problems of all files; of altered containers, also the records."""
-        for number, file in enumerate(self._files):
-            altered = any(problem.problem == ALTERED for problem in found[number])
-            records = list(self._records(number)) if altered and file.name in self.tables else None
-            yield from found[number] if records != [] else [Problem(file.name, None, f"{ALTERED}; {UNUSED}")]
-            yield from records or ()
-
-    def _records(self, number: int) -> Iterator[Problem]:
-        """List the records of a container that do not match their checksums."""
-        name, size = self._files[number].name, self._files[number].bytes
-        table = self.tables[name]
-        keys = column(table, "key")
-        for row, problem in enumerate(record_problems(_ObjectWindow(self._objects, number, size), table)):
-            if problem is not None:
-                yield Problem(name, text_of(keys[row]), problem)
-
-
-class _ObjectWindow(Window):
-    """Reads an object one window at a time."""
-
-    ahead_bytes = RANGE_BYTES
-
-    def __init__(self, objects: PackObjects, number: int, size: int) -> None:
-        super().__init__("")
-        self._objects, self._number, self.file_bytes = objects, number, size
-
-    def __enter__(self) -> Window:
-        return self
-
-    def _read(self, offset: int, size: int) -> None:
-        self._start = self._stop = 0
-        stop = min(offset + size, self.file_bytes)
-        try:
-            data = memoryview(self._objects.read(self._number, offset, stop))
-        except DamagedPack as error:
-            raise StorageError(error.where, error.problem) from None
-        self._data, self._start, self._stop = data, offset, offset + len(data)

@@ -244,11 +244,11 @@ class DecodeJob:
     """Rows on which the decoder crashed or hung."""
 
 
-def decode_jobs(paths: tuple[str, str], name: str, records: int, manifest: Manifest) -> list[DecodeJob]:
-    """Return the jobs of a shard; `paths` are of its container and its index."""
-    starts = range(0, records, ROWS_A_JOB)
+def decode_jobs(paths: tuple[str, str], name: str, rows: range, manifest: Manifest) -> list[DecodeJob]:
+    """Return the jobs for rows of a shard; `paths` are of its container and its index."""
+    starts = range(rows.start, rows.stop, ROWS_A_JOB)
     how = manifest.mode, "lenient" if manifest.lenient else "auto"
-    return [DecodeJob(*paths, name, (start, min(start + ROWS_A_JOB, records)), *how) for start in starts]
+    return [DecodeJob(*paths, name, (start, min(start + ROWS_A_JOB, rows.stop)), *how) for start in starts]
 
 
 def check_images(jobs: Sequence[DecodeJob], progress: Progress) -> list[Problem]:

@@ -109,7 +109,7 @@ class Marks:
             return {int(record): str(reason) for record, reason in content["marks"]}
 
         records = len(self._pack.packs[number])
-        marks = self._files.read(self._name(number), parse, {})
+        marks: dict[int, str] = self._files.read(self._name(number), parse, {})
         return {record: reason for record, reason in marks.items() if 0 <= record < records}
 
     def _write(self, number: int, marks: Mapping[int, str]) -> None:

@@ -16,7 +16,7 @@ from running import good, refused, run, signals_heard
 from served import Served
 
 from packer import open_pack
-from packer.format import verify
+from packer.format import verify_url
 from packer.stores import open_store
 from packer.stores.blocks import BlockLayout
 
@@ -126,7 +126,7 @@ def altered(path: Path, place: int) -> None:
 
 
 def test_verify_reads_every_byte_once_and_keeps_nothing(home: Path, server: Served, tmp_path, monkeypatch):
-    monkeypatch.setattr(verify, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(verify_url, "RANGE_BYTES", 1000)
     good("verify", server.url)
     assert not (tmp_path / "cache").exists()
     asked: dict[str, list[tuple[int, int]]] = {}
@@ -139,7 +139,7 @@ def test_verify_reads_every_byte_once_and_keeps_nothing(home: Path, server: Serv
 
 
 def test_verify_lists_what_is_wrong_with_each_object(copied, monkeypatch):
-    monkeypatch.setattr(verify, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(verify_url, "RANGE_BYTES", 1000)
     folder = copied("raw", "tfrecord")
     containers = sorted(folder.glob("*.tfrecord"))
     pack = open_pack(folder)
