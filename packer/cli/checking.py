@@ -6,18 +6,27 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.output import ProgressBar, counts_text, echo, echo_error, echo_step, shortened
+from packer.cli.output import LocalPath, ProgressBar, counts_text, echo, echo_bytes, echo_error, echo_step, shortened
 from packer.cli.storing import cache_options
 from packer.cli.values import PackPath
-from packer.errors import EXIT_DAMAGED_PACK, EXIT_DIFFERENT, DamagedPack, as_options, plural, printable, size_text
+from packer.errors import (
+    EXIT_DAMAGED_PACK,
+    EXIT_DIFFERENT,
+    DamagedPack,
+    UsageError,
+    as_options,
+    plural,
+    printable,
+    size_text,
+)
 from packer.stores import is_url
 
 if TYPE_CHECKING:
@@ -115,10 +124,17 @@ def part_text(part: VerifiedPart) -> str:
 @click.argument("a", type=PackPath())
 @click.argument("b", type=PackPath())
 @click.option("--limit", type=int, default=10, show_default=True, help="Number of records to list in each respect.")
+@click.option(
+    "--combined",
+    metavar="FILE",
+    type=LocalPath(),
+    help="Write a line for each record to FILE, or - for standard output: = PATH (equal), - PATH (only in A), + PATH "
+    "(only in B), * PATH (changed).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @cache_options
 @click.option("--quiet", is_flag=True, help="Print nothing; the exit code says whether they differ.")
-def diff(a: str, b: str, limit: int, as_json: bool, quiet: bool, **cached: Any) -> None:
+def diff(a: str, b: str, limit: int, combined: str | None, as_json: bool, quiet: bool, **cached: Any) -> None:
     """Show how the packs A and B differ.
 
     Either may be a URL. Compares classes, what the values of parts mean, records (by path, else by the digest of the
@@ -129,14 +145,25 @@ def diff(a: str, b: str, limit: int, as_json: bool, quiet: bool, **cached: Any) 
     Examples:
       packer diff imgs.lmdb imgs.hdf5
       packer diff old.lmdb new.lmdb --limit 100 --json
+      packer diff old.lmdb new.lmdb --combined records.txt
     """
     from packer.format.pack import open_pack
     from packer.repack.diff import diff as compare
 
+    to_output = combined == "-"
+    if to_output and as_json:
+        raise UsageError("--combined -", "excludes --json: both write to standard output", "name a file")
     packs = open_pack(a, **cached), open_pack(b, **cached)
-    with ProgressBar(hidden=quiet or as_json) as progress:
-        report = compare(*packs, limit, progress)
-    if as_json:
+    with ProgressBar(hidden=quiet or as_json) as progress, ExitStack() as files:
+        write: Callable[[bytes], object] | None = None if combined is None else echo_bytes
+        if combined is not None and not to_output:
+            from packer.view.export import writing_beside
+
+            write = files.enter_context(writing_beside(packs, combined, "--combined")).write
+        report = compare(*packs, limit, progress, write)
+    if to_output:
+        pass
+    elif as_json:
         echo(json.dumps({**asdict(report), "equal": report.equal}))
     elif not quiet:
         for line in chain(lines(report), sidecar_lines(*packs)):

@@ -391,7 +391,7 @@ def _sheet(pack: Pack, out: str, given: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def _marks(pack: Pack, out: str, given: Mapping[str, Any]) -> tuple[int, str]:
-    from packer.view.export import write_beside
+    from packer.view.export import writing_beside
     from packer.view.marks import Marks
 
     if len(pack.packs) > 1:
@@ -400,7 +400,8 @@ def _marks(pack: Pack, out: str, given: Mapping[str, Any]) -> tuple[int, str]:
     count = len(marks.all())
     if not count:
         raise UsageError("--export-marks", "no record is marked", f"mark some: packer view {printable(pack.path)}")
-    write_beside(pack, out, [marks.listing()], "--export-marks")
+    with writing_beside([pack], out, "--export-marks") as file:
+        file.write(marks.listing())
     return count, plural(count, "marked record")
 
 

@@ -33,8 +33,17 @@ def echo(text: str) -> None:
         ReaderGone: The pipe is closed.
         StorageError: The disk is full.
     """
+    _print(color_first_word(text, sys.stdout) + "\n")
+
+
+def echo_bytes(data: bytes) -> None:
+    """Print bytes as they are on standard output. Raise the errors of `echo`."""
+    _print(data)
+
+
+def _print(content: str | bytes) -> None:
     try:
-        click.echo(color_first_word(text, sys.stdout))
+        click.echo(content, nl=False)
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:

@@ -53,6 +53,8 @@ from packer.system.storage import storage_errors
 MOST_BYTES = 1024 * MIB
 GLOB = re.compile(rb"[*?\[]")
 KEY = re.compile(rb"[0-9]{8,18}")
+AS_GLOB = {byte: b"[%c]" % byte for byte in b" \t\v\f*?[.p\xef\xfe\xff"} | {10: b"[\t-\v]", 13: b"[\f-\x0e]"}
+"""Bytes that need brackets in a glob, or where a line begins or ends. Those of a line break stand in a range."""
 
 
 @dataclass(slots=True)
@@ -129,6 +131,16 @@ def read_selection(file: str, images: Sequence[bytes], like: str | None = None) 
     if later:
         _find_names(selection, later, images, like)
     return selection
+
+
+def line_of(path: bytes) -> bytes:
+    """Return the line of a selection that names a path: the path, or a glob for it if that would be read otherwise.
+
+    A line cannot hold line breaks, and may not begin or end with a space.
+    """
+    if path and [line for _, line in _entries(path + b"\n", "")] == [path]:
+        return path
+    return b"".join(AS_GLOB.get(byte) or b"%c" % byte for byte in path)
 
 
 def _entries(data: bytes, file: str) -> Iterator[tuple[int, bytes]]:

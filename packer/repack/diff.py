@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, AnyStr
 
 import numpy as np
@@ -17,11 +18,14 @@ from packer.format.pack import Pack, open_pack
 from packer.model.annotation import MISSING, OF_PIXELS, Progress, column_of
 from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES
 from packer.model.strict_json import read_json
+from packer.packing.input_table import line_of
 from packer.packing.write_shard import ahead
 from packer.repack.index_columns import annotations_of
 from packer.system import usable_cores
 
 DEFAULT_LIMIT = 10
+EQUAL, ONLY_A, ONLY_B, CHANGED = b"=", b"-", b"+", b"*"
+"""How a line of ``--combined`` begins."""
 ROWS = 4096
 """Rows that are compared as Python values at once."""
 LOSSLESS = math.inf
@@ -83,7 +87,11 @@ class DiffReport:
 
 
 def diff(
-    a: AnyPath | Pack, b: AnyPath | Pack, limit: int | None = DEFAULT_LIMIT, progress: Progress | None = None
+    a: AnyPath | Pack,
+    b: AnyPath | Pack,
+    limit: int | None = DEFAULT_LIMIT,
+    progress: Progress | None = None,
+    combined: Callable[[bytes], object] | None = None,
 ) -> DiffReport:
     """Compare two packs. Images are decoded only where their bytes differ.
 
@@ -94,6 +102,10 @@ def diff(
         b: Another one.
         limit: Number of records to list in each respect. None: all.
         progress: Receives the images that were compared.
+        combined: Receives a line for each record of either pack, such as the `write` of a binary file: its path after
+            ``= `` (equal), ``- `` (only in `a`), ``+ `` (only in `b`) or ``* `` (in both, with other labels or pixels).
+            What follows these two bytes is a line for `include` and `exclude`. A record with another path is in both
+            lists, ``-`` and ``+``.
 
     Returns:
         The differences.
@@ -104,12 +116,20 @@ def diff(
     if limit is not None and limit < 0:
         raise UsageError(option("limit"), f"must be at least 0, got {limit}")
     first, second = (pack if isinstance(pack, Pack) else open_pack(pack) for pack in (a, b))
-    return _Diff(first, second, limit, progress or Progress()).run()
+    comparison = _Diff(first, second, limit, progress or Progress())
+    report = comparison.run()
+    if combined is not None:
+        for lines in comparison.lines():
+            combined(lines)
+    return report
 
 
 class _Diff:
     def __init__(self, a: Pack, b: Pack, limit: int | None, progress: Progress) -> None:
         self.a, self.b, self.limit, self.progress = a, b, limit, progress
+        self.signs = np.full(len(a), EQUAL, "S1")
+        self.added: list[int] = []
+        """The records of `b` with a path that `a` has not."""
         before, now = a.manifest, b.manifest
         names = sorted(before.options.keys() | now.options.keys())
         changed = {name: (before.options.get(name), now.options.get(name)) for name in names}
@@ -138,6 +158,7 @@ class _Diff:
         sources = [np.asarray(pack.column("source_xxh3")) for pack in (self.a, self.b)]
         partner, left = _match_items(paths[0], paths[1])
         alone = [number for number in range(len(self.a)) if partner[number] < 0]
+        self.signs[alone], self.added = ONLY_A, left
         if alone and left:
             keys = [[bytes(row) for row in source[rows]] for source, rows in zip(sources, (alone, left), strict=True)]
             unknown = bytes(16)
@@ -160,6 +181,19 @@ class _Diff:
         found = np.array(partner, np.int64)
         rows_a = np.flatnonzero(found >= 0)
         return rows_a, found[rows_a]
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield a line for each record of either pack, many at once: first those of `a`, then what only `b` has."""
+        signs = (*self.signs.tolist(), *(ONLY_B for _ in self.added))
+        paths = chain(self.a.column("path"), map(self.b.column("path").__getitem__, self.added))
+        lines = (b"%b %b\n" % (sign, line_of(bytes(path))) for sign, path in zip(signs, paths, strict=True))
+        while block := b"".join(islice(lines, ROWS)):
+            yield block
+
+    def _is_changed(self, number: int) -> None:
+        """Note that a record of `a` is another in `b`; one with another path there is listed as two."""
+        if self.signs[number] == EQUAL:
+            self.signs[number] = CHANGED
 
     # -- labels
 
@@ -191,6 +225,7 @@ class _Diff:
                 differing[place].append(name)
         for place in sorted(differing):
             number = int(rows_a[place])
+            self._is_changed(number)
             self.report.labels.add(
                 self.limit, path=self.a.paths[number], key=self.a.key(number), fields=differing[place]
             )
@@ -235,6 +270,7 @@ class _Diff:
         if psnr is not None:
             low, high = self.report.psnr or (psnr, psnr)
             self.report.psnr = min(low, psnr), max(high, psnr)
+        self._is_changed(number)
         path, key = self.a.paths[number], self.a.key(number)
         self.report.pixels.add(self.limit, path=path, key=key, psnr=psnr and round(psnr, 2))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
-from typing import Any
+from itertools import chain
+from typing import IO, Any
 
 import numpy as np
 
@@ -48,7 +50,8 @@ def export(pack: Pack, out: AnyPath, count: int, seed: int | None = None) -> int
         step = f"write --export={printable(stem)}.html, which a browser prints to PDF"
         raise UsageError(option("export"), f"writes HTML, not {printable(extension)}", step)
     parts = (part.encode("utf-8", "backslashreplace") for part in sheet_page(pack, count, seed))  # names of any bytes
-    write_beside(pack, out, parts, option("export"))
+    with writing_beside([pack], out, option("export")) as file:
+        file.writelines(parts)
     return min(count, len(pack))
 
 
@@ -63,27 +66,27 @@ def sheet_page(pack: Pack, count: int, seed: int | None = None) -> Iterator[str]
     return _page(pack, sampled.tolist(), seed)
 
 
-def write_beside(pack: Pack, out: AnyPath, parts: Iterable[bytes], option: str) -> None:
-    """Write a file, which is replaced when the new one is complete.
+@contextmanager
+def writing_beside(packs: Iterable[Pack], out: AnyPath, option: str) -> Iterator[IO[bytes]]:
+    """Yield a new file, which takes its name when it is complete.
 
     Args:
-        pack: The pack from which it is made, or a joined one.
+        packs: The packs from which it is made; they may be joined ones.
         out: The file.
-        parts: Its content.
         option: The option that named it.
 
     Raises:
-        UsageError: It is inside the pack.
+        UsageError: It is inside a pack.
         StorageError: It cannot be written.
     """
     path = os.path.abspath(os.fsdecode(out))
     there = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # a link is replaced itself
-    for part in pack.packs:
+    for part in chain.from_iterable(pack.packs for pack in packs):
         if there == os.path.realpath(part.path) or there.startswith(os.path.realpath(part.path) + os.sep):
             raise UsageError(option, "would write into the pack", "choose a file beside it")
     try:
         with replacing(path) as file:
-            file.writelines(parts)
+            yield file
     except PackerError:
         raise
     except OSError as error:

@@ -341,8 +341,9 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
                     packs = [f"{stem}{split}{end}" for split in SPLITS]
                 named += [(_real(pack, follows=True), True) for pack in packs]
     cache = [(os.path.realpath(os.environ[CACHE]), True)] if CACHE in os.environ else []
-    if name == "view":
+    if name in ("view", "verify"):
         cache.append((os.path.realpath(os.path.join(os.environ.get(STATE, "/nowhere"), "packer")), True))
+    if name == "view":
         cache += [(os.path.splitext(path)[0], False) for path, _ in named]  # the originals of a pack
     named = list(dict.fromkeys(named))
     if name == "completion":  # the user's own start files
@@ -366,7 +367,7 @@ def _linked(pack: str) -> list[str]:
 WRITTEN = frozenset(
     (
         *("-o", "--out", "--quarantine", "--plot", "--report", "--export", "--export-marks", "--work-dir"),
-        *("--scratch", "--cache-dir"),
+        *("--scratch", "--cache-dir", "--combined"),
     )
 )
 SECOND = ("convert", "extract", "pull")
