@@ -51,11 +51,11 @@ class VerifiedPart:
     other_files: int
     """Number of files besides shards and their indexes that were verified: lists, companions, sidecars."""
     left_shards: int
-    """Number of shards that no call has yet found good; 0 for newer ones."""
+    """Number of shards that no call has yet verified."""
     left_records: int
     left_bytes: int
     since: str | None
-    """Everything was found good at this time or later (UTC). None: something is left, or nothing is remembered."""
+    """Everything was verified at this time or later (UTC). None: something is left, or nothing is remembered."""
     unchecked: tuple[str, ...] = ()
     """What was left unchecked because it can only be checked as a whole."""
 
@@ -96,7 +96,7 @@ class Unit:
 
 
 class Times:
-    """When each unit of the pack at a place was last found good.
+    """When each unit of the pack at a place was last verified, in seconds since the epoch; negative if it was bad.
 
     Args:
         place: The real path of the pack, or where its store is.
@@ -108,7 +108,7 @@ class Times:
         self._files = StateFiles("verified", "the times of verifications")
 
     def read(self) -> dict[str, float]:
-        """Return the time of each unit, in seconds since the epoch. Raise StorageError if they cannot be kept."""
+        """Return the time of each unit. Raise StorageError if they cannot be kept."""
         with self._files.changing():  # hours of reading must not end with a folder that cannot be written
             return self._read()
 
@@ -119,20 +119,22 @@ class Times:
         now = time.time()
         # a clock that was ahead must not keep a shard from being verified for years
         times: dict[str, float] = self._files.read(self._name, parse, {})
-        return {key: found for key, found in times.items() if found <= now}
+        return {key: found for key, found in times.items() if abs(found) <= now}
 
-    def add(self, good: Collection[str], known: Collection[str]) -> dict[str, float]:
-        """Remember units as found good just now, and return the times of all.
+    def add(self, good: Collection[str], bad: Collection[str], known: Collection[str]) -> dict[str, float]:
+        """Remember units as verified just now, and return the times of all.
 
         Args:
-            good: Their keys.
+            good: The keys of those that were found good.
+            bad: The keys of others.
             known: The keys of all units of the pack as it is; others are forgotten.
 
         Raises:
             StorageError: They cannot be kept.
         """
         with self._files.changing():
-            times = {**self._read(), **dict.fromkeys(good, round(time.time(), 3))}
+            now = round(time.time(), 3)
+            times = self._read() | dict.fromkeys(good, now) | dict.fromkeys(bad, -now)
             times = {key: found for key, found in times.items() if key in known}
             self._files.write(self._name, {"pack": printable(self._place), "verified": times})
         return times
@@ -152,7 +154,9 @@ class Portion:
     good: set[str] = field(default_factory=set)
     """The names of files, and the keys of rows, that were found good."""
     of_rows: set[Problem] = field(default_factory=set)
-    """What is wrong with single rows; the others can be good."""
+    """What is wrong with the bytes of single rows."""
+    keys: Any = None
+    """Those of the shard of which some rows are verified."""
 
     @cached_property
     def shards(self) -> tuple[ShardEntry, ...]:
@@ -183,8 +187,11 @@ class Portion:
     @property
     def bytes(self) -> int:
         """How much is read."""
+        return self._bytes(self.chosen)
+
+    def _bytes(self, units: Sequence[Unit]) -> int:
         # the index of a shard is needed for any of its rows
-        return sum(unit.bytes for unit in self.chosen) + sum(unit.files[1].bytes for unit in self.rows[:1])
+        return sum(unit.bytes for unit in units) + sum(unit.files[1].bytes for unit in self.rows[:1])
 
     @property
     def records(self) -> int:
@@ -199,7 +206,7 @@ class Portion:
         except BaseException:
             if self.times is not None:
                 with suppress(PackerError):
-                    self._remember(self.times)
+                    self._remember(self.times, is_whole=False)
             raise
 
     def found(self, keys: Sequence[str], problems: Iterable[Problem]) -> list[Problem]:
@@ -232,7 +239,7 @@ class Portion:
             name: The name of its container.
             progress: Receives the bytes, if it is checked in part.
         """
-        keys = column(table, "key")
+        self.keys = keys = column(table, "key")
 
         def named(rows: range, checked: Iterator[str | None]) -> list[Problem]:
             found = zip(rows, checked, strict=False)  # the rows first: nothing is taken that is not theirs
@@ -249,7 +256,7 @@ class Portion:
                 yield from bad
 
     def finish(self, problems: Sequence[Problem]) -> VerifiedPart | None:
-        """Remember what was found good, and return which part that was; None if it was everything.
+        """Remember what was verified, and return which part that was; None if it was everything.
 
         Args:
             problems: All that were found.
@@ -261,26 +268,29 @@ class Portion:
             return None
         self.good -= {problem.file for problem in problems}
         names = {file.name for unit in self.rows for file in unit.files}
-        if any(problem.file in names and problem not in self.of_rows for problem in problems):
-            self.good -= {unit.key for unit in self.rows}
+        bad = {one.record for one in problems if one.file in names and one not in self.of_rows}
+        for unit in self.rows if bad else ():
+            if None in bad or any(text_of(self.keys[row]) in bad for row in unit.rows):
+                self.good.discard(unit.key)
         times = {} if self.times is None else self._remember(self.times)
-        known = [max(times.get(unit.key, 0.0), times.get(unit.whole_key, 0.0)) for unit in self.units]
+        known = [abs(_last(unit, times)) for unit in self.units]
         left = [unit for unit, found in zip(self.units, known, strict=True) if self.times is not None and not found]
         whole = [unit for unit in self.chosen if unit.shard is not None and not unit.rows]
         first = self.manifest.shards[0].container.name
         return VerifiedPart(
             self.asked,
             len(whole), len(self.manifest.shards), self.records, self.manifest.records,
-            self.bytes, sum(unit.bytes for unit in self.units), len(self.others),
+            self.bytes, self._bytes(self.units), len(self.others),
             sum(unit.shard is not None and not unit.rows for unit in left),
             sum(unit.records for unit in left), sum(unit.bytes for unit in left),
             None if left or self.times is None else utc_text(min(known)),
             (f"the digest of {first}, and what lies between its records",) if self.rows else (),
         )  # fmt: skip
 
-    def _remember(self, times: Times) -> dict[str, float]:
-        good = [u.key for u in self.chosen if {u.key} & self.good or {file.name for file in u.files} <= self.good]
-        return times.add(good, {key for unit in self.units for key in (unit.key, unit.whole_key)})
+    def _remember(self, times: Times, is_whole: bool = True) -> dict[str, float]:
+        good = {u.key for u in self.chosen if u.key in self.good or {file.name for file in u.files} <= self.good}
+        bad = {unit.key for unit in self.chosen} - good if is_whole else set[str]()
+        return times.add(good, bad, {key for unit in self.units for key in (unit.key, unit.whole_key)})
 
 
 def portion_of(
@@ -313,10 +323,9 @@ def portion_of(
         return Portion(manifest, units, new, f"newer than {utc_text(since_s)}")
     if subset is None:
         return whole
-    total = sum(_weight(unit) for unit in units)
-    wanted, times = wanted_of(subset, total), Times(place)
-    if len(manifest.shards) == 1 and wanted < total:
+    if len(manifest.shards) == 1 and wanted_of(subset, total := _weight(units)) < total:
         units = [*_ranges(units[0]), *units[1:]]
+    wanted, times = wanted_of(subset, _weight(units)), Times(place)
     return Portion(manifest, units, _oldest(units, times.read(), wanted), subset.strip(), times)
 
 
@@ -338,19 +347,28 @@ def _ranges(unit: Unit) -> list[Unit]:
     return [Unit(unit.files, unit.shard, one) for one in rows]
 
 
-def _weight(unit: Unit) -> int:
-    return max(1, unit.bytes)  # an empty file needs its turn, too
+def _weight(units: Sequence[Unit]) -> int:
+    return sum(max(1, unit.bytes) for unit in units)  # an empty file needs its turn, too
+
+
+def _last(unit: Unit, times: Mapping[str, float]) -> float:
+    """Return when a unit was verified, as `Times` has it; 0 for never."""
+    # a shard that was bad as a whole says nothing of a record
+    return max(times.get(unit.key, 0.0), max(0.0, times.get(unit.whole_key, 0.0)) if unit.rows else 0.0, key=abs)
 
 
 def _oldest(units: Sequence[Unit], times: Mapping[str, float], wanted: Fraction) -> list[Unit]:
-    """Return the units that were verified longest ago, as many as are wanted, in the order of the pack."""
-    since = [max(times.get(unit.key, 0.0), times.get(unit.whole_key, 0.0)) for unit in units]
-    taken, total = [], 0
-    for number in sorted(range(len(units)), key=since.__getitem__):
+    """Return the units that were verified longest ago, as many as are wanted, in the order of the pack.
+
+    Those that were bad come along each time, so that every call says so, and the others still have their turn.
+    """
+    last = [_last(unit, times) for unit in units]
+    taken, total = [number for number, found in enumerate(last) if found < 0], 0
+    for number in sorted((number for number, found in enumerate(last) if found >= 0), key=last.__getitem__):
         if total >= wanted:
             break
         taken.append(number)
-        total += _weight(units[number])
+        total += _weight([units[number]])
     return [units[number] for number in sorted(taken)]
 
 

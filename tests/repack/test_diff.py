@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,7 @@ from damage import edit_index, vouch
 from drawn import draw, draw_classes, draw_voc
 from drawn_masks import draw_mask, pairs, picture, write_files
 from packs import MakePack
-from running import good, refused, run
+from running import ROOT, good, refused, run
 
 from packer import BuildOptions, build_pack, convert, open_pack
 from packer.format.manifest import read_manifest
@@ -164,3 +169,94 @@ def test_command(make_pack: MakePack, tmp_path: Path) -> None:
     assert run("diff", pack, tmp_path / "b.lmdb", "--quiet") == type(ran)(1, "", "")
     assert "no such pack" in refused(2, "diff", pack, tmp_path / "absent")
     assert "--limit: must be at least 0" in refused(2, "diff", pack, pack, "--limit", -1)
+
+
+# -- a line for each record
+
+
+def listed(a: Path, b: Path) -> list[bytes]:
+    """The lines of ``--combined``."""
+    found = io.BytesIO()
+    diff(a, b, limit=0, combined=found.write)
+    return found.getvalue().splitlines()
+
+
+def test_a_line_for_each_record_of_either(tmp_path: Path) -> None:
+    source = draw_voc(tmp_path / "src")
+    images, label = source / "JPEGImages", source / "Annotations" / "002.xml"
+    a = build(source, "a.lmdb", labels=("voc",))
+    label.write_text(label.read_text().replace("<xmax>14.0</xmax>", "<xmax>14.5</xmax>", 1))
+    draw(images / "001.jpg", 77, **dict(zip(("width", "height"), open_pack(a).image(1).shape[1::-1], strict=True)))
+    (images / "000.jpg").rename(images / "009.jpg")
+    (source / "Annotations" / "000.xml").rename(source / "Annotations" / "009.xml")
+    before = [f"JPEGImages/{name}" for name in sorted(path.name for path in images.iterdir())]
+    b = build(source, "b.lmdb", labels=("voc",))
+    assert open_pack(b).paths == before
+    signs = {b"JPEGImages/000.jpg": b"-", b"JPEGImages/001.jpg": b"*", b"JPEGImages/002.jpg": b"*"}
+    expected = [signs.get(path.encode(), b"=") + b" " + path.encode() for path in open_pack(a).paths]
+    assert listed(a, b) == [*expected, b"+ JPEGImages/009.jpg"]
+    assert len(expected) > 3 and listed(a, a) == [b"= " + line[2:] for line in expected]
+
+
+NAMES = [
+    *(b"plain.png", b" lead", b"sp ace", b"a\nb", b"a\tb", b"c\rd", b"x\xff", b"a*b", b"aXb", b"a[1]", b"a1", b"q\\n"),
+    *(b"tail ", b"path\tx", b"path\ty", b"\xef\xbb\xbfbom", "\u00fcml".encode(), b"a?b/ mid ", b"gone.png", b"p"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with packs a.lmdb and b.lmdb: plain.png is equal, gone.png is only in a, new.png only in b."""
+    home = tmp_path_factory.mktemp("strange")
+    paths = [Path(os.fsdecode(name)) for name in NAMES]
+    for number, path in enumerate(paths):
+        draw(home / "src" / path.with_name(f"{path.name.removesuffix('.png')}.png"), number, 8, 8)
+    build(home / "src", "a.lmdb", labels=("none",))
+    for number, path in enumerate(sorted((home / "src").rglob("*.png"))):
+        if path.name == "gone.png":
+            path.unlink()
+        elif path.name != "plain.png":
+            draw(path, 100 + number, 8, 8)
+    draw(home / "src" / "new.png", 99, 8, 8)
+    build(home / "src", "b.lmdb", labels=("none",))
+    return home
+
+
+@pytest.mark.parametrize("option", ["--include", "--exclude"])
+def test_any_name_survives_the_way_to_a_selection(strange: Path, tmp_path: Path, option: str) -> None:
+    """As the page says it, with the tools of a shell."""
+    ran = run("diff", strange / "a.lmdb", strange / "b.lmdb", "--combined", tmp_path / "all.txt", "--limit", 0)
+    assert ran.code == 1 and "with other pixels" in ran.out
+    script = "grep -a '^[*]' all.txt | cut -b3- > changed.txt"
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    good("convert", strange / "b.lmdb", tmp_path / "c.lmdb", option, tmp_path / "changed.txt")
+    good("build", strange / "src", "-o", tmp_path / "d.lmdb", "--labels", "none", option, tmp_path / "changed.txt")
+    changed = {path for path in open_pack(strange / "b.lmdb").paths if path not in ("plain.png", "new.png")}
+    assert len(changed) == len(NAMES) - 2
+    expected = changed if option == "--include" else {"plain.png", "new.png"}
+    assert {*open_pack(tmp_path / "c.lmdb").paths} == {*open_pack(tmp_path / "d.lmdb").paths} == expected
+
+
+def test_lines_are_the_paths_unless_they_would_be_read_otherwise(strange: Path) -> None:
+    lines = {line[:1]: line[2:] for line in listed(strange / "a.lmdb", strange / "b.lmdb") if line[:1] != b"*"}
+    assert lines == {b"=": b"plain.png", b"-": b"gone.png", b"+": b"new.png"}
+    names = [line[2:] for line in listed(strange / "a.lmdb", strange / "b.lmdb")]
+    assert {b"sp ace.png", b"x\xff.png", b"a*b.png", b"a[1].png", b"a\tb.png", b"q\\n.png"} < {*names}
+    assert b"[ ]lead[.][p]ng" in names
+
+
+def test_combined_goes_to_standard_output_or_to_a_file(strange: Path, tmp_path: Path) -> None:
+    packs = strange / "a.lmdb", strange / "b.lmdb"
+    assert run("diff", *packs, "--combined", tmp_path / "all.txt", "--quiet") == type(run("--version"))(1, "", "")
+    command = f"{shlex.quote(sys.executable)} -m packer diff a.lmdb b.lmdb --combined -"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for end, code in (("", 1), (" | true", 1), (" > /dev/full", 3)):
+        script = f"{command}{end}; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", script], cwd=strange, capture_output=True, env=environment, check=False)
+        assert done.returncode in ({code, 3} if "true" in end else {code}), done.stderr
+        assert b"Traceback" not in done.stderr
+        assert done.stdout == ((tmp_path / "all.txt").read_bytes() if not end else b"")
+    assert "--combined -: excludes --json" in refused(2, "diff", *packs, "--combined", "-", "--json")
+    assert "would write into the pack" in refused(2, "diff", *packs, "--combined", strange / "b.lmdb" / "x.txt")
+    assert "absent" in refused(3, "diff", *packs, "--combined", tmp_path / "absent" / "x.txt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.txt"]

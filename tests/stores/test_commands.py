@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from damage import flip
+from drawn import draw_plain
 from packs import needs_cache
 from running import good, refused, run, signals_heard
 from served import Served
 
-from packer import open_pack
+from packer import BuildOptions, build_pack, open_pack
 from packer.format import verify_url
 from packer.stores import open_store
 from packer.stores.blocks import BlockLayout
@@ -119,12 +122,6 @@ def test_lists_of_a_url(tmp_path, make_pack):
 # -- verify
 
 
-def altered(path: Path, place: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
-
-
 def test_verify_reads_every_byte_once_and_keeps_nothing(home: Path, server: Served, tmp_path, monkeypatch):
     monkeypatch.setattr(verify_url, "RANGE_BYTES", 1000)
     good("verify", server.url)
@@ -143,8 +140,8 @@ def test_verify_lists_what_is_wrong_with_each_object(copied, monkeypatch):
     folder = copied("raw", "tfrecord")
     containers = sorted(folder.glob("*.tfrecord"))
     pack = open_pack(folder)
-    altered(containers[0], pack.reader.span(1)[0] + 5)
-    altered(containers[1], 8)  # the checksum of a length, which packer does not read
+    flip(containers[0], pack.reader.span(1)[0] + 5)
+    flip(containers[1], 8)  # the checksum of a length, which packer does not read
     containers[2].unlink()
     (folder / "shard-00099.tfrecord").write_bytes(b"of another build")
     ran = run("verify", url_of(folder))
@@ -161,7 +158,7 @@ def test_verify_of_cut_objects_and_indexes(copied):
     folder = copied("raw", "tfrecord")
     container, index = sorted(folder.glob("*.tfrecord"))[0], sorted(folder.glob("*.arrow"))[1]
     container.write_bytes(container.read_bytes()[:-1])
-    altered(index, 100)
+    flip(index, 100)
     ran = run("verify", url_of(folder))
     size = container.stat().st_size
     assert ran.code == 4 and [line.removeprefix(f"packer: {url_of(folder)}: ") for line in ran.error_lines] == [
@@ -183,6 +180,64 @@ def test_verify_asks_again_for_cut_answers_and_says_what_cannot_be_reached(home:
     server.fault = fault
     good("verify", server.url)
     assert cut == {path.name for path in home.glob("*.tfrecord")}
+
+
+def test_verify_of_a_part_reads_only_that(copied, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = copied("raw", "tfrecord")
+    with Served(folder) as server:
+        for call in range(3):
+            before = len(server.asked)
+            ran = good("verify", server.url, "--subset", "1/3")
+            names = {name for name, _, _ in server.asked[before:]}
+            assert names == {"pack.json", f"shard-{call:05d}.tfrecord", f"shard-{call:05d}.index.arrow"}
+            assert ("all were verified since" in ran.out) == (call == 2)
+        flip(folder / "shard-00001.tfrecord", 100)
+        assert [run("verify", server.url, "--subset", "1/3").code for _ in range(3)] == [0, 4, 4]
+        before = len(server.asked)
+        assert run("verify", server.url, "--subset", "1/3").code == 4
+        names = {name for name, _, _ in server.asked[before:] if name.endswith(".tfrecord")}
+        assert names == {"shard-00001.tfrecord", "shard-00000.tfrecord"}  # the bad one, and the next in turn
+
+
+def test_verify_of_some_records_of_the_only_shard(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(verify_url._ObjectWindow, "ahead_bytes", 100)
+    build_pack(BuildOptions(str(draw_plain(tmp_path / "src", 20)), str(tmp_path / "one"), "tfrecord", labels=("none",)))
+    with Served(tmp_path / "one") as server:
+        for left in (13, 6, 0):
+            before = len(server.asked)
+            report = verify_url.verify_url(server.url, subset="1/3")
+            assert report.part is not None and report.part.left_records == left and report.part.unchecked
+            sent = [(start, stop) for name, start, stop in server.asked[before:] if name.endswith(".tfrecord")]
+            assert sum(stop - start for start, stop in sent) < report.part.of_bytes / 2
+        place = open_pack(tmp_path / "one").reader.span(19)[0]
+        flip(tmp_path / "one" / "shard-00000.tfrecord", place)
+        found = [[one.record for one in verify_url.verify_url(server.url, subset="1/3").problems] for _ in range(4)]
+        assert found == [[], [], ["00000019"], ["00000019"]]
+        (tmp_path / "one" / "shard-00000.tfrecord").write_bytes(b"cut")
+        (problem,) = verify_url.verify_url(server.url, subset="1/3").problems
+        assert "has 3 bytes" in problem.problem
+
+
+def test_verify_of_new_objects(copied, monkeypatch):
+    folder = copied("raw", "tfrecord")
+    for path in folder.iterdir():
+        os.utime(path, (1_600_000_000, 1_600_000_000))
+    os.utime(folder / "shard-00001.index.arrow")
+    ran = good("verify", url_of(folder), "--newer-than", "1d")
+    assert ran.out.startswith(f"{url_of(folder)}: good: 1 of 3 shards, ")
+    (folder / "shard-00000.tfrecord").unlink()
+    found = run("verify", url_of(folder), "--newer-than", "2h")
+    assert found.code == 4 and "shard-00000.tfrecord: is missing" in found.err
+
+
+def test_verify_of_a_part_says_which_object_that_is_left_out_is_missing(copied, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = copied("raw", "tfrecord")
+    (folder / "shard-00002.tfrecord").unlink()
+    ran = run("verify", url_of(folder), "--subset", "1/3")
+    assert ran.code == 4 and len(ran.error_lines) == 1 and "shard-00002.tfrecord: is missing" in ran.err
 
 
 def test_verify_deep_says_to_pull_first(home: Path):
