@@ -87,7 +87,7 @@ def verify(pack: str, deep: bool, as_json: bool, quiet: bool, **part: str | None
             if report.part is not None:
                 echo(f"{name}: {'' if report.problems else 'good: '}{part_text(report.part)}")
                 for unchecked in report.part.unchecked:
-                    echo(f"note: {printable(unchecked)}, is checked only without --subset")
+                    echo(f"note: {printable(unchecked)}, is checked only without --subset, or with 100%")
             elif not report.problems:
                 echo(f"{name}: good: {plural(report.records, 'record')} in {plural(report.files, 'file')}")
         if report.problems and not is_url(pack):

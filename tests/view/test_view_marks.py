@@ -18,7 +18,6 @@ from werkzeug.test import Client, TestResponse
 from packer import join_packs, open_pack
 from packer.format.lists import read_list
 from packer.format.pack import Pack
-from packer.system.state import state_folder
 from packer.view.app import MOST_POSTED, App
 from packer.view.marks import Marks
 
@@ -76,26 +75,6 @@ def test_another_pack_has_marks_of_its_own(pack: Pack, tmp_path: Path) -> None:
     both.change({0: "bad image", 5: None})
     assert (Marks(other).all(), Marks(pack).all()) == ({0: "bad image"}, {})
     assert [part["count"] for part in both.facts()["packs"]] == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("platform", "given", "expected"),
-    [
-        ("linux", {}, ".local/state/packer"),
-        ("linux", {"XDG_STATE_HOME": "relative"}, ".local/state/packer"),
-        ("darwin", {}, "Library/Application Support/packer"),
-        ("win32", {}, "AppData/Local/packer"),
-    ],
-)
-def test_the_state_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str, given: dict[str, str], expected: str
-) -> None:
-    for name in ("XDG_STATE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {"HOME": str(tmp_path), **given}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sys.platform", platform)
-    assert state_folder() == str(tmp_path / expected)
 
 
 def test_servers_and_tabs_lose_no_marks_of_each_other(pack: Pack) -> None:
