@@ -47,7 +47,7 @@ NO_AREA = 0.01
 """Square pixels: less of a polygon is what rounding leaves of one that lies along an edge."""
 FARTHEST = float(np.finfo(np.float32).max)
 ON_EDGE = 0.001
-"""Pixels: a keypoint on the edge is still inside after float32 and a flip have rounded it."""
+"""Pixels, which rounding may leave: a keypoint so near to an edge is inside, and a box of this width is none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -169,7 +169,7 @@ class BatchAnnotations:
         height, width = output
         boxes = np.clip(column.values, np.float32(0), np.array([width, height, width, height], np.float32))
         across, down = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
-        keep = (across > 0) & (down > 0) & (across * down >= min_area)
+        keep = (across > ON_EDGE) & (down > ON_EDGE) & (across * down >= min_area)
         if min_visible:
             left, top, right, bottom = column.values.astype(np.float64).T
             keep &= across * down >= min_visible * (right - left) * (bottom - top)

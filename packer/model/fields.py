@@ -340,6 +340,7 @@ FIELDS = (
 """In the order of the columns of an index."""
 FIELD_NAMES = tuple(field.name for field in FIELDS)
 BY_NAME = {field.name: field for field in FIELDS}
+POLYGONS = BY_NAME["polygons"]
 INSTANCES = BY_NAME["rles"]
 NUMERIC = tuple(field for field in FIELDS if field.kind.is_numeric)
 """Those that are not JSON."""

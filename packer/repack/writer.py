@@ -24,7 +24,7 @@ from packer.images.opencv import quiet_opencv
 from packer.images.parts import BY_KIND, PartRecipe, check_kinds, part_of_value
 from packer.images.resize import Encoding, encode
 from packer.model.annotation import Part, PartSpec, RawAnnotation, Record
-from packer.model.fields import BY_NAME, FIELDS, INSTANCES, Field, Lists, listed_fields
+from packer.model.fields import BY_NAME, FIELDS, INSTANCES, POLYGONS, Field, Lists, listed_fields
 from packer.model.rle import check_installed
 from packer.model.rle import encode as encode_rle
 from packer.packing.build_options import DEFAULT_CONTAINER, DEFAULT_MAX_PIXELS, DEFAULT_QUALITY, check_extension
@@ -155,6 +155,7 @@ class PackWriter:
                 record has one; others may then lack theirs.
             masks: That of the object in each box: arrays (k, height, width) that are not 0 where it is; or run lengths
                 as pycocotools makes them, ``{"size": [height, width], "counts": ...}``, and None for an object without.
+                In place of outlines.
             parts: The value of each of the pack's `parts` that it has: arrays, texts, values of JSON; or the bytes of a
                 file. The first record has all that have pixels.
             fields: What else is known of it, in pixels, by the names of `packer.types.Annotation`: ``boxes=[[xmin,
@@ -176,6 +177,9 @@ class PackWriter:
         where = f"record {self._count}" if path is None else os.fsdecode(name)
         values = {field.name: self._value(field, value, where) for field, value in _given_fields(fields)}
         if masks is not None:
+            if values.get(POLYGONS.name):
+                problem = f"has {POLYGONS.name} and masks, and a record keeps one of them"
+                raise BadLabel(where, problem, f"give masks=, which are exact, or {POLYGONS.name}=")
             values[INSTANCES.name] = tuple(_shape(one, shape[:2], where) for one in masks)
         values = {"boxes": tuple(map(extent, values["obb"])), **values} if "obb" in values else values
         boxes = len(values.get("boxes", ()))

@@ -16,6 +16,7 @@ from packer import (
     CoverCrop,
     CropView,
     Letterbox,
+    Mosaic,
     PackWriter,
     RandomAffine,
     RandomResizedCrop,
@@ -23,7 +24,7 @@ from packer import (
 )
 from packer.samplers import PatchBuckets, ShapeBuckets
 
-SALT = 9
+SALT = 12
 """Chosen so that the cases of the test have every choice."""
 COUNT = 17
 """Samples of a pack."""
@@ -34,6 +35,9 @@ OBJECTS = ("outlines", "instances")
 """Kinds of packs with boxes, and polygons or masks of their objects; a pack has one of these."""
 KINDS = ("labels", "values", "masks", *2 * OBJECTS)
 SAMPLERS = ("shuffle", "sequential", "block", "balanced", "mixture", "repeated", *2 * ("weighted",))
+MODES = (
+    "whole", *3 * ("crop",), *2 * ("views",), "repeats", *2 * ("buckets",), "patches", *3 * ("mosaic",),
+)  # fmt: skip
 COVER, RECT = ShapeBuckets([(16, 16), (14, 20), (20, 14)]), ShapeBuckets.rect(24, 8)
 PATCHES = PatchBuckets(4, (24, 48))
 
@@ -169,6 +173,13 @@ class _Draw:
             Letterbox((20, 20) if square else (15, 22), pick("fast", *filters), fill=pick(0, 114)),
         )
 
+    def mosaic(self) -> Mosaic:
+        pick = self.pick
+        return Mosaic(
+            pick(15, 22, 36), pick(4, 9), chance=pick(1, 1, 0.5), close_epoch=pick(None, None, 2, 3), fill=pick(0, 114),
+            interpolation=pick("fast", "area", "bilinear", "nearest"),
+        )  # fmt: skip
+
     def affine(self) -> Any:
         return self.pick(
             RandomAffine(25, translate=(0.1, 0.2), scale=(0.7, 1.2), shear=5),
@@ -178,13 +189,15 @@ class _Draw:
     def view(self, square: bool) -> CropView:
         own = {name: self.pick(None, None, 0.0, 0.7) for name in ("flip", "vflip", "rotate90")}
         affine = self.maybe(0.2, self.pick(RandomAffine(0), self.affine()), None)
-        return CropView(self.crop(square), self.pick(1, 2, 3), **own, affine=affine)
+        crop = self.maybe(0.03, self.mosaic(), self.crop(square))
+        return CropView(crop, self.pick(1, 2, 3), **own, affine=affine)
 
-    def options(self, kind: str, buckets: bool, pairs: bool) -> dict[str, Any]:
-        pick, maybe = self.pick, self.maybe
+    def options(self, kind: str, mode: str) -> dict[str, Any]:
+        pick, maybe, pairs = self.pick, self.maybe, mode in ("whole", "crop", "mosaic")
         options = {
             "flip": pick(False, True, 1.0), "vflip": maybe(0.4, pick(True, 0.8)),
-            "rotate90": maybe(0.1 if buckets else 0.4, pick(True, 0.5)), "affine": maybe(0.2, self.affine(), None),
+            "rotate90": maybe(0.1 if mode in ("buckets", "patches") else 0.4, pick(True, 0.5)),
+            "affine": maybe(0.6 if mode == "mosaic" else 0.2, self.affine(), None),
             "collate": pick("list", "list", "dict", maybe(0.6, pick("yolo", "padded"), "list")),
             "output": maybe(0.3, "numpy", "torch"), "memory_format": maybe(0.3, torch.contiguous_format, None),
             "threads": pick(1, 2, 3, 4), "prefetch": pick(1, 2, 3), "cache": maybe(0.1, "ram", None),
@@ -205,8 +218,10 @@ def draw_case(number: int) -> Case:
     """The case of a number."""
     draw = _Draw(number)
     pick, maybe = draw.pick, draw.maybe
-    mode = pick("whole", "crop", "crop", "crop", "views", "views", "repeats", "buckets", "buckets", "patches")
+    mode = pick(*MODES)
     buckets, square, kind = {"buckets": pick(COVER, RECT), "patches": PATCHES}.get(mode), maybe(0.7), pick(*KINDS)
+    if mode == "mosaic" and maybe(0.7):
+        kind = pick(*OBJECTS)
     crop = draw.crop(square) if mode in ("crop", "repeats") or maybe(0.05) else None
     if mode == "buckets":
         filters = pick("fast", "area"), pick("nearest", "bilinear")
@@ -215,7 +230,9 @@ def draw_case(number: int) -> Case:
             CoverCrop(random=True, interpolation=filters[0]),
             Letterbox(interpolation=filters[1], fill=pick(0, 114)),
         )
-    batch, options = pick(4, 6, 8, 12), draw.options(kind, buckets is not None, mode in ("whole", "crop"))
+    if mode == "mosaic" or maybe(0.05):
+        crop = draw.mosaic()
+    batch, options = pick(4, 6, 8, 12), draw.options(kind, mode)
     sampler = pick(*SAMPLERS) if buckets is None else "bucket"
     ends = pick((False, True), (False, True), (False, False), (True, True), maybe(0.2, (True, False), (False, True)))
     options["with_weights"] = maybe(0.4 if sampler == "weighted" else 0.02)
@@ -245,8 +262,10 @@ def refusals(case: Case) -> Iterator[str]:
     turned = [crop for crop, own in views if (options["rotate90"] if own is None else own)]
     outputs = [one.output((24, 24)) for one in turned]
     has_outlines = case.kind == "outlines" or (case.kind == "instances" and (parts is None or "masks" in parts))
+    mosaic = any(isinstance(crop, Mosaic) for crop in (case.crop, *(one.crop for one in (case.views or {}).values())))
     begun = case.ranks if case.stop else case.ranks[1:]
     names = {"mask"} if case.kind == "masks" else {"mask", *PARTS, "masks"} if has_boxes else set()
+    seen = names if parts is None else parts
     table = {
         "pad: is False, for every sample to come once": case.drop_last and not case.pad,
         "pad: is False: ranks would differ": case.forever and not case.pad and max(begun) > 1,
@@ -258,6 +277,8 @@ def refusals(case: Case) -> Iterator[str]:
         "affine: cannot be combined with patches": patches and options["affine"] is not None,
         "crop: cannot be combined with PatchBuckets": patches and case.crop is not None,
         "crop: cannot be combined with views": case.views is not None and case.crop is not None,
+        "cannot be combined with Mosaic": mosaic and (several or buckets),
+        "crop: is a Mosaic, which needs boxes or masks": mosaic and not has_boxes and "mask" not in names & {*seen},
         "images differ in size; give a crop": case.sizes == "ragged"
         and not buckets
         and case.views is None

@@ -66,6 +66,19 @@ def nine(sizes: list[tuple[int, int]], size: int) -> list[Place]:
     return places
 
 
+def places_of(images: list[tuple[int, int]], size: int, tiles: int, across: float, down: float) -> list[Place]:
+    """Where images of these (width, height) lie; four of them around a point by random numbers, a single one alone."""
+    sizes = [resized(*one, size) for one in images]
+    low = size // 2
+    if len(sizes) == 1:
+        ((wide, high),) = sizes
+        return [(low + (size - wide) // 2, low + (size - high) // 2, wide, high)]
+    if tiles == 9:
+        return nine(sizes, size)
+    span = 2 * size - 2 * low
+    return around(sizes, low + int(across * span), low + int(down * span))
+
+
 def turned(turns: Any, row: int, size: int) -> Matrix:
     """The flips and the turn of a row, (3, 3)."""
     made = np.eye(3)
@@ -89,16 +102,8 @@ def shown(loader: PackedLoader, samples: Any, epoch: int) -> Iterator[Shown]:
         chance, down, across = numbers[0], numbers[2], numbers[1]
         alone = closed or chance >= mosaic.chance
         records = [own] if alone else [own, *(shortly_before(order.tolist(), own, one) for one in numbers[3:])]
-        sizes = [resized(*loader.pack.reader.shape_of(record)[1::-1], size) for record in records]
-        low = size // 2
-        if alone:
-            ((wide, high),) = sizes
-            places = [(low + (size - wide) // 2, low + (size - high) // 2, wide, high)]
-        elif mosaic.tiles == 9:
-            places = nine(sizes, size)
-        else:
-            span = 2 * size - 2 * low
-            places = around(sizes, low + int(across * span), low + int(down * span))
+        sizes = [loader.pack.reader.shape_of(record)[1::-1] for record in records]
+        places, low = places_of(sizes, size, mosaic.tiles, across, down), size // 2
         cut = np.array([[1, 0, -low], [0, 1, -low], [0, 0, 1.0]])
         moved = np.eye(3) if turns.affine is None else np.vstack([turns.affine[row], [0, 0, 1]])
         reflected = bool(turns.flips) and bool(turns.reflected[row])

@@ -2,7 +2,7 @@
 
 What it takes from packer: the random numbers of a sample (`uniform`, of the streams of seed, epoch and sample), the
 region of a crop and the map of an affine transform, for one image at a time, the grid of patches of an image, and the
-beta distribution. All else is written anew, here, in `plain_steps` and in `plain_batches`.
+beta distribution. All else is written anew, here, in `plain_steps`, `plain_mosaic` and `plain_batches`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from mosaic_reference import places_of, shortly_before
+from plain_mosaic import matrix_of, mosaic
 from plain_steps import (
     ANY,
     OF_BOXES,
@@ -27,7 +29,7 @@ from plain_steps import (
     with_objects_of,
 )
 
-from packer import CoverCrop, Letterbox, Resize
+from packer import CoverCrop, Letterbox, Mosaic, Resize
 from packer.loading.pair_filler import beta_shares
 from packer.samplers.order import VISIT, derive, uniform
 
@@ -72,7 +74,7 @@ class PlainLoader:
     options: dict[str, Any] = field(default_factory=dict)
     """What is left of those of PackedLoader."""
     orders: dict[int, Any] = field(default_factory=dict)
-    """The samples of epochs, of which other images are drawn for pairs."""
+    """The samples of epochs, of which other images are drawn for mosaics and pairs."""
 
     def batch(self, samples: Any, epoch: int) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
         """The images, float64 (height, width, channels), and the targets of a batch, by view."""
@@ -94,11 +96,15 @@ class PlainLoader:
 
     def _made(self, sample: int, view: View, seed: int, epoch: int, bucket: int | None) -> Item:
         """One sample after all of its steps."""
-        item = {**self.items[sample % VISIT], "image_id": sample % VISIT}
-        if "boxes" in item:
-            self._without_ignored(item)
+        item = self._sample(sample % VISIT)
         for step in self.steps(item["image"].shape[:2], sample, view, seed, epoch, bucket):
             item = step(item)
+        return item
+
+    def _sample(self, record: int) -> Item:
+        item = {**self.items[record], "image_id": record}
+        if "boxes" in item:
+            self._without_ignored(item)
         return item
 
     def _paired(self, item: Item, sample: int, view: View, epoch: int) -> Item:
@@ -110,7 +116,7 @@ class PlainLoader:
 
         def other(place: float, kind: int) -> tuple[Item, int]:
             order = [int(one) % VISIT for one in self.orders[epoch]]
-            record = order[(order.index(sample % VISIT) - 8 * (1 + int(place * 8))) % len(order)]
+            record = shortly_before(order, sample % VISIT, place)
             its_sample = record + ((4 << 20) + derive(sample, kind) % (1 << 20)) * VISIT
             return self._made(its_sample, view, self.seed, epoch, None), its_sample
 
@@ -133,27 +139,48 @@ class PlainLoader:
             drawn: list[float] = uniform(seed ^ (stream << 32), epoch, np.array([sample]), count)[0].tolist()
             return drawn
 
-        options, steps, cut_by = self.options, list[Step](), view.crop
+        options, cut_by = self.options, view.crop
+        steps, turns = list[Step](), list[Step]()
         cut_by = view.crop if bucket is None else self._of_bucket(view.crop, size, bucket)
         flip, *numbers = random(0, 1 + (cut_by.num_random if cut_by else 0))
         down, turn = random(6, 2)
-        if cut_by is not None:
+        if isinstance(cut_by, Mosaic):
+            size = cut_by.output(size)
+        elif cut_by is not None:
             size, whole = cut_by.output(size), size
             (region,) = cut_by.regions(*np.array([[whole[1]], [whole[0]]], float), np.array([numbers])).tolist()
             fill = getattr(cut_by, "fill", 0)
             steps.append(crop(region, size, cut_by.interpolation, whole, self.shared, fill))
-        steps += [flipped(options.get("flip_index"))] * (flip < view.flip)
-        steps += [upended(options.get("flip_index"))] * (down < view.vflip)
+        turns += [flipped(options.get("flip_index"))] * (flip < view.flip)
+        turns += [upended(options.get("flip_index"))] * (down < view.vflip)
         if turn < view.rotate90:  # as likely by 90, 180 and 270 degrees
-            steps += [quarter] * (1 + int(turn * 3 / view.rotate90))
+            turns += [quarter] * (1 + int(turn * 3 / view.rotate90))
         left = cut_off(
             size, options.get("min_area", 1.0), options.get("min_visible", 0.0), options.get("hide_outside", True)
         )
-        steps += [left] * (cut_by is not None)
+        its_map = None
         if view.affine is not None and not view.affine.is_identity:
             (its_map,) = view.affine.maps(np.array([random(7, view.affine.num_random)]), size)
-            steps += [warped(its_map, view.affine.fill), left]
-        return steps
+        if isinstance(cut_by, Mosaic):
+            shown = self._mosaic(cut_by, sample, random(8, 2 + cut_by.tiles), epoch, turns, its_map)
+            return [lambda item: shown, *turns, left]
+        steps += [*turns, *[left] * (cut_by is not None)]
+        return steps if its_map is None else [*steps, warped(its_map, view.affine.fill), left]
+
+    def _mosaic(
+        self, crop: Mosaic, sample: int, random: list[float], epoch: int, turns: list[Step], its_map: Any
+    ) -> Item:
+        """The images of a mosaic, which is turned and then moved by a map, before its turns."""
+        (chance, across, down, *drawn), order = random, [int(one) % VISIT for one in self.orders[epoch]]
+        alone = chance >= crop.chance or (crop.close_epoch is not None and epoch >= crop.close_epoch)
+        others = [] if alone else [shortly_before(order, sample % VISIT, one) for one in drawn]
+        items = [self._sample(record) for record in (sample % VISIT, *others)]
+        sizes = [item["image"].shape[1::-1] for item in items]
+        turn = matrix_of(turns, crop.size)
+        warp = np.eye(3) if its_map is None else np.linalg.inv(turn) @ np.vstack([its_map, [0, 0, 1]]) @ turn
+        places = places_of(sizes, crop.size, crop.tiles, across, down)
+        tiles = list(zip(items, places, strict=True))
+        return mosaic(tiles, crop, warp, self.options.get("hide_outside", True))
 
     def _of_bucket(self, given: Any, size: tuple[int, int], bucket: int) -> Any:
         """The crop of an image in a batch of this bucket."""

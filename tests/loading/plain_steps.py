@@ -13,7 +13,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from affine_reference import bilinear, nearest
+from affine_reference import EDGE, bilinear, nearest
 
 Item = dict[str, Any]
 """A sample on its way: image and right (height, width, channels), depth and mask (height, width), a list of each for
@@ -79,6 +79,8 @@ def averaged(values: Any, by: int) -> Any:
 
 def cut(values: Any, region: list[float], output: tuple[int, int], how: str, border: float) -> Any:
     """The part (x, y, width, height) of pixels at the size of the output, float64."""
+    if how in ("area", "fast") and (max(region[0], 0) % 1 or max(region[1], 0) % 1):
+        values, region = shifted(values, region), [0, 0, *region[2:]]
     (x, y, w, h), (height, width) = region, values.shape[:2]
     edges = max(x, 0), max(y, 0), min(x + w, width), min(y + h, height)
     alone = how != "bilinear" or all(edge == round(edge) for edge in edges)
@@ -91,6 +93,17 @@ def cut(values: Any, region: list[float], output: tuple[int, int], how: str, bor
         made[np.isnan(made)] = ANY
     seen = down.any(axis=1)[:, None] & across.any(axis=1)
     return np.where(seen.reshape(*seen.shape, *[1] * (values.ndim - 2)), made, border)
+
+
+def shifted(values: Any, region: list[float]) -> Any:
+    """The part (x, y, width, height) of pixels, of which the first begins at (x, y): each lies between two others."""
+    for axis, (start, extent) in enumerate(((region[1], region[3]), (region[0], region[2]))):
+        first, by = math.floor(start), start % 1
+        places = np.arange(first, first + math.ceil(extent) + 1).clip(0, values.shape[axis] - 1)
+        both = np.take(values.astype(float), places, axis)
+        count = len(places) - 1
+        values = (1 - by) * both.take(range(count), axis) + by * both.take(range(1, count + 1), axis)
+    return values
 
 
 @lru_cache(4096)
@@ -176,8 +189,14 @@ def warped(its_map: Any, fill: float) -> Step:
 
 
 def single(values: Any, its_map: Any, border: float) -> Any:
+    """Each pixel is that at its center, or either of two that differ."""
     found, certain = nearest(values.astype(float), its_map, border)
-    return np.where(certain, found, ANY)
+    if certain.all():
+        return found
+    corners = [(x, y) for x in (-EDGE, EDGE) for y in (-EDGE, EDGE)]
+    beside = [np.column_stack([its_map[:, :2], its_map[:, 2] + 2 * its_map[:, :2] @ corner]) for corner in corners]
+    others = [nearest(values.astype(float), one, border)[0] for one in beside]
+    return np.where(certain | np.all([np.nan_to_num(one) == np.nan_to_num(found) for one in others], 0), found, ANY)
 
 
 def cut_off(size: tuple[int, int], min_area: float, min_visible: float, hide_outside: bool) -> Step:
@@ -197,7 +216,7 @@ def cut_off(size: tuple[int, int], min_area: float, min_visible: float, hide_out
         for box, (x1, y1, x2, y2), before, after in zip(item["boxes"], made["boxes"], whole, left, strict=True):
             gone = len(before) > 0 and (not after or area(after) < 0.01 <= area(before))
             least = max(min_area, min_visible * (box[2] - box[0]) * (box[3] - box[1]))
-            keep.append(x2 > x1 and y2 > y1 and (x2 - x1) * (y2 - y1) >= least and not gone)
+            keep.append(min(x2 - x1, y2 - y1) > 1e-3 and (x2 - x1) * (y2 - y1) >= least and not gone)
         made["keypoints"] = [
             [
                 (x, y, v if not hide_outside or (-1e-3 <= x <= width + 1e-3 and -1e-3 <= y <= height + 1e-3) else 0)

@@ -20,7 +20,7 @@ from packs import MakePack
 from plain_batches import assert_same, collated, formed, most_off, patches_of, scale_of
 from plain_loader import PlainLoader, View, shares_of
 
-from packer import PackedLoader, join_packs, open_pack
+from packer import Mosaic, PackedLoader, join_packs, open_pack
 from packer.errors import UsageError
 from packer.samplers import (
     BalancedSampler,
@@ -34,7 +34,7 @@ from packer.samplers import (
 )
 from packer.samplers.order import VISIT, derive
 
-CASES = 100
+CASES = 130
 FIRST = 2
 """The epoch that is interrupted."""
 SEED = 3
@@ -139,7 +139,7 @@ class Expected:
         self.case, self.plain = case, PlainLoader(items, views, seed, case.buckets, several, case.options)
         self._records, self._updated, self._count = records_of(case, data), updated, len(data)
         self._orders = [self._order(data, number) for number in range(2)]
-        if {"mixup", "copy_paste"} & case.options.keys():
+        if {"mixup", "copy_paste"} & case.options.keys() or isinstance(case.crop, Mosaic):
             self.plain.orders = {FIRST + number: order for number, order in enumerate(self._orders)}
 
     def _order(self, data: Any, number: int) -> Any:
@@ -290,4 +290,8 @@ def test_the_cases_have_everything() -> None:
         assert given == every, name
     for name in ("mixup", "copy_paste"):
         assert sum(name in case.options for case in taken) > 2, name
+    mosaics = [(case.crop, case.options["affine"]) for case in taken if isinstance(case.crop, Mosaic)]
+    ways = {(crop.tiles, affine and affine.upright) for crop, affine in mosaics if crop.joins(np.zeros(1), FIRST)[0]}
+    assert ways == {(tiles, upright) for tiles in (4, 9) for upright in (None, True, False)}
+    assert {(crop.chance, crop.close_epoch) for crop, _ in mosaics} >= {(1, FIRST), (1, FIRST + 1), (0.5, None)}
     assert len({message for case in cases[:CASES] for message in refusals(case)}) > 10

@@ -304,3 +304,15 @@ def test_labels_move_as_pixels_do(tmp_path, way):
                 assert np.abs(extent - box).max() <= AWAY + 0.5  # an edge is in a pixel
                 compared += 1
     assert compared
+
+
+@pytest.mark.parametrize("affine", [None, UPRIGHT])
+def test_no_box_is_left_that_ends_at_an_edge(tmp_path, affine):
+    """What float32 leaves of it is no object, whatever the least area is."""
+    with PackWriter(tmp_path / "p.lmdb", classes=["a"]) as writer:
+        for i in range(12):  # a box for each column
+            columns = [(x, 0, x + 1, 30) for x in range(44)]
+            writer.write(smooth(44, 30, i), boxes=columns, box_labels=[0] * len(columns))
+    for _, target, _ in rows_of(tmp_path / "p.lmdb", Mosaic(32), affine=affine, flip=True, min_area=0):
+        sides = target["boxes"][:, 2:] - target["boxes"][:, :2]
+        assert sides.min() > 1e-3

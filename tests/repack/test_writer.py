@@ -123,6 +123,8 @@ WRONG = [
     ({"label": True}, BadLabel, "has the class True"),
     ({"boxes": "abc"}, BadLabel, "has boxes that are not an array of numbers"),
     ({"extras": 3}, BadLabel, 'has extras that is not a mapping; write extras={"name": value}'),
+    ({"boxes": [[0, 0, 3, 3]], "polygons": [[(0, 0), (3, 0), (3, 3)]], "masks": [None]}, BadLabel,
+     "record 1: has polygons and masks, and a record keeps one of them; give masks=, which are exact, or polygons="),
     ({"path": "first"}, UsageError, "first: cannot be the name of a record, or was given before"),
 ]  # fmt: skip
 
