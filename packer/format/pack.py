@@ -9,7 +9,7 @@ import fnmatch
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -427,7 +427,7 @@ def join_packs(packs: Sequence[AnyPath | Pack]) -> Pack:
         UsageError: Two packs contradict one another, or one is given twice.
         DamagedPack: As for `open_pack`.
     """
-    if isinstance(packs, str | bytes | os.PathLike | Mapping | Pack):
+    if isinstance(packs, str | bytes | os.PathLike | Mapping | Pack) or not isinstance(packs, Iterable):
         problem = f"must be a list of packs, got {packs!r}"
         raise UsageError("packs", problem, "pass a list; for shares, PackedLoader or MixtureSampler")
     opened = [pack if isinstance(pack, Pack) else open_pack(pack) for pack in packs]

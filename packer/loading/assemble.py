@@ -25,6 +25,7 @@ from packer.loading.mixing import (
     BatchPostprocessor,
     Mixing,
     check_augments,
+    check_mixed_labels,
     check_mixing,
     check_output,
     check_weights,
@@ -106,6 +107,7 @@ def assemble(given: Arguments) -> LoaderParts:
     check_normalize(normalize, filler)
     pairing = filler.pairing if isinstance(filler, PairFiller) else None
     alpha: Any = None if isinstance(augment.mixup, tuple | list) else augment.mixup
+    check_mixed_labels(alpha, augment.cutmix, targets)
     mixing = Mixing(alpha, augment.cutmix, augment.color_jitter, len(pack.classes), seed)
     augments = view_transforms(views, augment.augment, augment.color_jitter, seed)
     floats_made = check_augments(augments, normalize, filler, targets, functions)

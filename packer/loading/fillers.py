@@ -85,7 +85,7 @@ def check_labels(filler: ImageFiller, targets: Targets) -> None:
         raise UsageError("parts", problem, "write parts=()")
     filler = filler.one if isinstance(filler, PairFiller) else filler
     if isinstance(filler, MosaicFiller) and not (targets.has_boxes or targets.of_pixels):
-        problem = "is a Mosaic, which needs boxes or masks, but the pack has labels of whole images"
+        problem = "is a Mosaic, which needs boxes or masks, but the targets have none"
         raise UsageError("crop", problem, "write packer.RandomResizedCrop(224)")
 
 

@@ -306,6 +306,13 @@ def check_output(output: Any, device: torch.device, normalize: Normalize) -> str
     return str(output)
 
 
+def check_mixed_labels(mixup: Any, cutmix: Any, targets: Targets) -> None:
+    """Raise UsageError if there are no class labels to mix, also where torchvision is missing, which would not help."""
+    name = "cutmix" if mixup is None else "mixup"
+    if not (mixup is None and cutmix is None) and not targets.are_labels:
+        raise UsageError(name, "needs class labels of images, but the pack has other labels", "leave it out")
+
+
 def check_mixing(
     mixing: Mixing, normalize: Normalize, filler: ImageFiller, targets: Targets, functions: Transforms,
     floats: bool = False,
@@ -317,8 +324,6 @@ def check_mixing(
     if not mixing.mixes:
         return
     name = mixing.mixes[0]
-    if not targets.are_labels:
-        raise UsageError(name, "needs class labels of images, but the pack has other labels", "leave it out")
     if functions.of_targets:
         raise UsageError(name, "needs the pack's own class labels", "leave out target_transform")
     fractions = normalize.mean is not None or (normalize.dtype is not None and normalize.dtype.is_floating_point)

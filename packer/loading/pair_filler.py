@@ -77,12 +77,13 @@ def check_pairing(mixup: Any, copy_paste: Any, targets: Targets) -> Pairing | No
             problem = f"must be (alpha, chance) for objects, got {mixup!r}"
             raise UsageError("mixup", problem, "write mixup=(32.0, 0.15), or leave it out")
         if not targets.has_boxes:
-            raise UsageError("mixup", "is (alpha, chance), but the pack has no boxes", "write alpha alone: mixup=0.2")
+            hint = "write alpha alone: mixup=0.2" if targets.are_labels else "leave it out"
+            raise UsageError("mixup", "is (alpha, chance), but the pack has no boxes", hint)
     elif mixup is not None and targets.has_boxes:
         problem = f"is {mixup!r}, but the pack has boxes, which need alpha and a chance"
-        raise UsageError("mixup", problem, "write mixup=(32.0, 0.15)")
+        raise UsageError("mixup", problem, "write mixup=(32.0, 0.15), or leave it out")
     if chance and not (targets.has_boxes and targets.has_outlines):
-        problem = "needs boxes with polygons or masks, but the pack has none"
+        problem = "needs boxes with polygons or masks of their own, but the targets have none"
         raise UsageError("copy_paste", problem, "leave it out")
     return Pairing(alpha, mixed, chance) if mixed or chance else None
 

@@ -36,7 +36,7 @@ class CropView:
     """Crops of each image, `count` of them, each at random.
 
     Args:
-        crop: `RandomResizedCrop`, `CenterCrop` or `Resize`.
+        crop: any crop of a single image, such as `RandomResizedCrop`; not a `Mosaic`.
         count: crops of each image.
         flip: chance of a horizontal flip; True is 0.5. Default: that of the loader.
         color_jitter: arguments of torchvision's ColorJitter. Default: those of the loader.

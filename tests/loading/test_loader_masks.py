@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,10 +213,15 @@ def test_a_state_in_mid_epoch(packs: dict[str, Path]) -> None:
     assert all(torch.equal(a[1], b[1]) for a, b in zip(whole[1:], second, strict=True))
 
 
-def test_mixing_needs_labels(packs: dict[str, Path]) -> None:
-    pytest.importorskip("torchvision", reason="mixup is torchvision's")
-    with pytest.raises(UsageError, match="needs class labels of images"):
-        PackedLoader(packs[RAW], 4, mixup=0.2, dtype=torch.float32)
+@pytest.mark.parametrize("options", [{"mixup": 0.2}, {"cutmix": 1.0}, {"mixup": 0.2, "cutmix": 1.0}])
+def test_mixing_needs_labels_whether_torchvision_is_there_or_not(packs: dict[str, Path], options: Any) -> None:
+    with pytest.raises(UsageError, match=f"{next(iter(options))}: needs class labels of images.*; leave it out"):
+        PackedLoader(packs[RAW], 4, dtype=torch.float32, **options)
+
+
+def test_a_mixup_of_objects_is_left_out_where_there_are_masks_alone(packs: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match=r"mixup: .* the pack has no boxes; leave it out"):
+        PackedLoader(packs[RAW], 4, mixup=(32.0, 0.15))
 
 
 def test_a_damaged_mask_is_named(packs: dict[str, Path], tmp_path: Path) -> None:

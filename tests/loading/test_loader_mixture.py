@@ -296,7 +296,7 @@ def test_what_cannot_be_mixed_is_refused(pack, turned, tmp_path):
     ]:
         with pytest.raises(UsageError, match=message):
             PackedLoader(packs, 4, **options)
-    for packs in (str(raw), {raw: 0.5, other: 0.5}):
+    for packs in (str(raw), {raw: 0.5, other: 0.5}, None):
         with pytest.raises(UsageError, match=r"packs: must be a list of packs, got .*; pass a list; for shares, "):
             join_packs(packs)
     with pytest.raises(ValueError, match="images differ in size; give a crop"):

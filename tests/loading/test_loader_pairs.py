@@ -234,8 +234,9 @@ def test_a_wrong_mixup_is_refused(objects, mixup):
     refused(objects, r"mixup: must be \(alpha, chance\)", mixup=mixup)
 
 
-def test_alpha_alone_is_for_labels(objects):
-    refused(objects, r"mixup=\(32.0, 0.15\)", mixup=0.2)
+@pytest.mark.parametrize("alpha", [0, 0.2])
+def test_alpha_alone_is_for_labels(objects, alpha):
+    refused(objects, r"mixup=\(32.0, 0.15\), or leave it out", mixup=alpha)
 
 
 def test_what_cannot_be_paired_is_refused(objects, tmp_path):
@@ -245,7 +246,7 @@ def test_what_cannot_be_paired_is_refused(objects, tmp_path):
     with PackWriter(tmp_path / "labels.lmdb", classes=["a"]) as writer:
         for _ in range(4):
             writer.write(np.zeros((50, 50, 3), np.uint8), label=0)
-    refused(tmp_path / "labels.lmdb", "has no boxes", mixup=(1.0, 0.5))
+    refused(tmp_path / "labels.lmdb", "has no boxes; write alpha alone", mixup=(1.0, 0.5))
     refused(tmp_path / "labels.lmdb", "needs boxes with polygons or masks", copy_paste=0.5)
     with PackWriter(tmp_path / "boxes.lmdb", classes=["a"]) as writer:
         for _ in range(4):
