@@ -27,8 +27,9 @@ from packer.model.fields import INSTANCES
 from packer.samplers.order import Float64, records_in, uniform
 from packer.system.locks import Locked
 
-KEPT = 96
-"""Images that are kept, of at most 1.2 MB each for mosaics of 640: those of 64 positions, and of threads ahead."""
+KEPT, KEPT_BYTES = 96, 128 << 20
+"""Images that are kept, at most: those of 64 positions, and of threads that are ahead. They are of 1.2 MB each for mosaics
+of 640; of larger ones fewer are kept."""
 UPRIGHT = 1e-9
 """What rounding leaves of a rotation that is none."""
 
@@ -81,10 +82,11 @@ class MosaicParams:
 
 
 class _Kept(Locked):
-    """Images that were resized last, for all threads."""
+    """Images that were resized last, for all threads: at most `most`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
+        self.most = most
         self.images: dict[int, Image] = {}
 
 
@@ -106,7 +108,7 @@ class MosaicFiller(ImageFiller):
         assert isinstance(crop, Mosaic)
         self._mosaic = crop
         self._canvas = 2 * crop.size
-        self._kept = _Kept()
+        self._kept = _Kept(min(KEPT, max(1, KEPT_BYTES // self.row_bytes)))
 
     def params(self, samples: Int64, epoch: int) -> Any:
         """Return what is in the row of each sample: it depends on (seed, epoch, record, visit) and the order alone."""
@@ -208,7 +210,7 @@ class MosaicFiller(ImageFiller):
         self._fill(one, CropParams(region, None, (height, width)), rows)
         with self._kept.lock:
             self._kept.images[record] = rows[0]
-            while len(self._kept.images) > KEPT:
+            while len(self._kept.images) > self._kept.most:
                 del self._kept.images[next(iter(self._kept.images))]
         found: Image = rows[0]
         return found
