@@ -28,8 +28,8 @@ from packer.samplers.order import Float64, records_in, uniform
 from packer.system.locks import Locked
 
 KEPT, KEPT_BYTES = 96, 128 << 20
-"""Images that are kept, at most: those of 64 positions, and of threads that are ahead. They are of 1.2 MB each for mosaics
-of 640; of larger ones fewer are kept."""
+"""Images that are kept, at most: those of 64 positions, and of threads that are ahead. For mosaics of 640 they have 1.2
+MB each; of larger ones fewer are kept."""
 UPRIGHT = 1e-9
 """What rounding leaves of a rotation that is none."""
 
