@@ -86,8 +86,15 @@ class _Kept(Locked):
 
     def __init__(self, most: int) -> None:
         super().__init__()
-        self.most = most
+        self._most = most
         self.images: dict[int, Image] = {}
+
+    def add(self, record: int, image: Image) -> None:
+        """Keep an image, and not the one that has been kept longest if there are too many."""
+        with self.lock:
+            self.images[record] = image
+            while len(self.images) > self._most:
+                del self.images[next(iter(self.images))]
 
 
 class MosaicFiller(ImageFiller):
@@ -176,7 +183,7 @@ class MosaicFiller(ImageFiller):
         tiles = params.tiles
 
         def read(tile: int, out: Image) -> None:
-            image = self._resized(int(tiles.records[tile]), tiles.resized[tile].tolist())
+            image = images[records[tile]]
             cut, size = tiles.cuts[tile].tolist(), out.shape[1::-1]
             x, y, across, down = map(int, cut)
             if self.interpolation != "fast" or [x, y, across, down] != cut:
@@ -189,30 +196,29 @@ class MosaicFiller(ImageFiller):
                 cv2.resize(part, size, out, 0, 0, cv2.INTER_LINEAR)
 
         with self.pack.reader.held(np.unique(tiles.records)):
+            images, records = self._images(tiles[tiles.shown]), tiles.records.tolist()
             self._draw(params, rows, read, self._mosaic.fill, nearest=False)
         flip_rows(rows, params.turns)
 
-    def _resized(self, record: int, size: list[int]) -> Image:
-        """Return a whole image of (width, height) on a canvas, which is kept for those that come next."""
+    def _images(self, tiles: Tiles) -> dict[int, Image]:
+        """Return the whole images of some tiles by record, resized for the canvas, and keep them for the next ones."""
+        records, firsts = np.unique(tiles.records, return_index=True)
         with self._kept.lock:
-            image = self._kept.images.get(record)
-        if image is not None:
-            return image
-        one, (width, height) = np.array([record]), size
-        sides = sizes_of(self.pack, one)
-        is_whole = [float(side[0]) for side in sides] == size
-        if is_whole and self.pack.manifest.encoding == "raw":  # as it is in the pack, which is not copied
+            found: dict[int, Any] = {record: self._kept.images.get(record) for record in records.tolist()}
+        lacking = np.array([image is None for image in found.values()], np.bool_)
+        sizes, resized = np.stack(sizes_of(self.pack, records), axis=1), tiles.resized[firsts]
+        whole = (sizes == resized).all(axis=1)
+        if self.pack.manifest.encoding == "raw":  # whole ones as they are in the pack, which are not copied
             if self.verify:
-                self.pack.reader.check(one)
-            return next(self.mapped(one, sides))
-        rows = np.empty((1, height, width, self.channels), self.dtype)
-        region = None if is_whole else np.hstack([[0, 0], *sides])[None]
-        self._fill(one, CropParams(region, None, (height, width)), rows)
-        with self._kept.lock:
-            self._kept.images[record] = rows[0]
-            while len(self._kept.images) > self._kept.most:
-                del self._kept.images[next(iter(self._kept.images))]
-        found: Image = rows[0]
+                self.pack.reader.check(records[whole])
+            found.update(zip(records[whole].tolist(), self.mapped(records[whole], tuple(sizes[whole].T)), strict=True))
+            lacking &= ~whole
+        for place in np.flatnonzero(lacking).tolist():
+            rows = np.empty((1, *resized[place, ::-1].tolist(), self.channels), self.dtype)
+            region = None if whole[place] else np.concatenate([[0, 0], sizes[place]])[None]
+            self._fill(records[place : place + 1], CropParams(region, None, rows.shape[1:3]), rows)
+            found[int(records[place])] = rows[0]
+            self._kept.add(int(records[place]), rows[0])
         return found
 
     def _cut_of(self, tiles: Tiles, tile: int) -> CropParams:
