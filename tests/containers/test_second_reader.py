@@ -43,13 +43,17 @@ def labels_of(kind: str, i: int) -> dict[str, Any]:
         return {}
     count = i % 4
     boxes = [[0.1 + k, 1 / 3, 4.7, 5.25 + k] for k in range(count)]
+    outlines: dict[str, Any] = {
+        "polygons": [[[a, b], [c, b], [c, d]][: 3 * (k % 2)] for k, (a, b, c, d) in enumerate(boxes)],
+        "masks": [(noise(9 * i + k, HEIGHT, WIDTH, 1)[..., 0] > 99).astype(np.uint8) for k in range(count)],
+    }
+    kept = "polygons" if kind in ("jpeg", "bmp") else "masks"  # a record has one of them
     return {
         "label": ("ant", "büg")[i % 2], "boxes": boxes, "box_labels": [k % 2 for k in range(count)],
-        "polygons": [[[a, b], [c, b], [c, d]][: 3 * (k % 2)] for k, (a, b, c, d) in enumerate(boxes)],
+        kept: outlines[kept],
         "keypoints": [[[a, b, 2], [c / 3, d, 0]] for a, b, c, d in boxes], "landmarks": [[1.5, -2.2], [30, 1e-3]],
         "box_fields": {"difficult": [k % 2 for k in range(count)], "pose": ["Left"] * count},
         "value": [0.1 * i, -3], "extras": {"night": True, "ä": [1, None, {"b": 0.1}]},
-        "masks": [(noise(9 * i + k, HEIGHT, WIDTH, 1)[..., 0] > 99).astype(np.uint8) for k in range(count)],
     }  # fmt: skip
 
 
