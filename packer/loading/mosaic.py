@@ -42,7 +42,7 @@ class Mosaic:
         tiles: images on a canvas, 4 or 9.
         chance: share of the images that are shown so; each of the others is alone in the middle.
         close_epoch: epoch from which all images are alone; None: never.
-        fill: value of pixels where there is no image, also of those that `affine` brings in; of 16 bits, 114 is nearly
+        fill: value of pixels that no image covers, also of those that `affine` brings in; of 16 bits, 114 is nearly
             black, and 29298 the gray that it is of 8.
         interpolation: as for `RandomResizedCrop`.
 
