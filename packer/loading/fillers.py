@@ -12,13 +12,13 @@ from packer.loading.arguments import Arguments, Augment
 from packer.loading.augmentation import Augmentation, check_chance
 from packer.loading.crop import Crop
 from packer.loading.dataset import check_decoder
+from packer.loading.epoch_order import EpochOrder
 from packer.loading.fill import BucketFiller, ImageFiller
 from packer.loading.mixing import MIXING_STATE
 from packer.loading.mosaic import Mosaic
 from packer.loading.mosaic_filler import MosaicFiller
 from packer.loading.pair_filler import PairFiller, check_pairing
 from packer.loading.patch_filler import PatchFiller
-from packer.loading.stand_ins import EpochOrder
 from packer.loading.targets import Targets
 from packer.loading.views import CropView, ViewFiller
 from packer.samplers import BucketSampler, Sampler

@@ -23,8 +23,8 @@ MOSAIC_STREAM = 8 << 32
 """Gives mosaics other random numbers than crops, flips and affine maps."""
 GRIDS = (4, 9)
 MAGNIFIED = 2
-"""Up to this scale, parts of images begin and end between two of their pixels: nothing moves by more than one pixel of
-the output, and a part of a JPEG can be decoded alone."""
+"""Up to this scale, parts of images begin and end between two of their pixels, so that they are cut out as they are:
+nothing moves by more than one pixel of the output."""
 
 
 @dataclass(frozen=True)

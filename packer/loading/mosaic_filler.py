@@ -18,10 +18,10 @@ from packer.loading.affine import warp_row
 from packer.loading.annotations import BatchAnnotations
 from packer.loading.augmentation import Augmentation, CropParams
 from packer.loading.decoding import flip_rows, sizes_of
+from packer.loading.epoch_order import EpochOrder
 from packer.loading.fill import ImageFiller
 from packer.loading.instance_rows import read_instances
 from packer.loading.mosaic import MOSAIC_STREAM, Mosaic, after, in_whole_pixels_of_both, undone, upright_maps
-from packer.loading.stand_ins import EpochOrder
 from packer.model.annotation import OF_PIXELS, Image, Int64
 from packer.model.fields import INSTANCES
 from packer.samplers.order import Float64, records_in, uniform

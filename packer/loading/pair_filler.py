@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.loading.annotations import BatchAnnotations
+from packer.loading.epoch_order import EpochOrder
 from packer.loading.fill import Floats, ImageFiller
-from packer.loading.stand_ins import EpochOrder
 from packer.loading.targets import Targets
 from packer.model.annotation import Int64
 from packer.model.fields import INSTANCES
