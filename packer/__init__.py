@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from packer.loading.views import CropView
     from packer.packing.build import BuildSummary, build, build_pack, build_packs, build_part, build_parts
     from packer.packing.build_options import BuildOptions
+    from packer.packing.publish_version import versions_of
     from packer.packing.recorded import options_from, options_like
     from packer.repack.adopt import adopt
     from packer.repack.attach import attach, detach
@@ -81,6 +82,7 @@ _HOMES = {
     "repair": "packer.format.salvage",
     "split": "packer.repack.split",
     "verify": "packer.format.verify",
+    "versions_of": "packer.packing.publish_version",
     "xywhr": "packer.loading.collate",
 }
 
@@ -130,6 +132,7 @@ __all__ = [
     "split",
     "stats",
     "verify",
+    "versions_of",
     "view",
     "xywhr",
 ]

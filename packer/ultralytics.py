@@ -22,8 +22,8 @@ import numpy as np
 
 from packer.containers import container_of
 from packer.errors import NotInstalled, UsageError, plural
-from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
+from packer.format.pack_paths import names_a_pack
 from packer.loading.yolo_labels import (
     ImageFiles,
     MaskLabels,

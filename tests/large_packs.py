@@ -16,7 +16,8 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from packer.format.index import DTYPES, ENCODINGS, FULL_SCHEMA, batch_of, dictionary_column, write_index
-from packer.format.manifest import INDEX_SUFFIX, FileEntry, Manifest, ShardEntry
+from packer.format.manifest import FileEntry, Manifest, ShardEntry
+from packer.format.pack_paths import INDEX_SUFFIX
 from packer.model.fields import FIELD_NAMES, label_arrays
 
 CLASSES = 10

@@ -64,8 +64,9 @@ JSON: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "edit": (
         ("p.webdataset", "-o", "e", "--delete", "some.txt"),
-        "path records counts classes shards indexes deleted left_out relabelled class_changes notes seconds",
+        "path version records counts classes shards indexes deleted left_out relabelled class_changes notes seconds",
     ),
+    "log": (("p.webdataset",), "path versions"),
     "split": (("p.webdataset", "--parts", "a=0.5,b=0.5"), "path parts notes seconds"),
     "extract": (("p.webdataset", "files"), "path layout images build lost renamed notes seconds"),
     "attach": (

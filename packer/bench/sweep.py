@@ -33,8 +33,8 @@ from packer.bench.report import (
 from packer.bench.sample import MOST_SIDE, Images, batch_size_of, indexed_sample, sample_images, sample_records
 from packer.errors import PackerError, StorageError, UsageError, option, plural, size_text
 from packer.format.lists import read_list
-from packer.format.manifest import names_a_pack
 from packer.format.pack import Pack, open_pack
+from packer.format.pack_paths import names_a_pack
 from packer.model.annotation import Progress
 from packer.packing import BuildOptions, build_pack
 from packer.sources.synthetic import draw_sample

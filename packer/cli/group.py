@@ -18,12 +18,13 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
 from packer import __version__
+from packer.cli.changing import edit, log
 from packer.cli.checking import diff, hash_command, info, verify
 from packer.cli.looking import stats, view
 from packer.cli.making import adopt, build, convert, sample
 from packer.cli.measuring import bench, demo, doctor
 from packer.cli.output import echo, has_colors
-from packer.cli.reshaping import attach, detach, edit, extract, index, merge, repair, split
+from packer.cli.reshaping import attach, detach, extract, index, merge, repair, split
 from packer.cli.storing import cache, clean, pull, push
 from packer.cli.values import OneOf
 from packer.errors import UsageError, printable
@@ -247,7 +248,8 @@ Exit codes: 0 good, 1 bad data beyond --max-bad, 2 usage, 3 disk or
 permission, 4 a damaged pack, 130 interrupted."""
 
 SECTIONS = {
-    "Make packs": (build, adopt, convert, merge, split, edit, attach),
+    "Make packs": (build, adopt, convert, merge, split, attach),
+    "Change packs": (edit, log),
     "Look": (info, view, stats, diff, extract),
     "Check": (verify, repair),
     "Move": (push, pull, cache),

@@ -100,7 +100,7 @@ def bench(path: str | None, tune: bool, report_dir: str | None, as_json: bool, q
     from packer.bench import BenchOptions, beside, compare, sweep
     from packer.bench import tune as find_best
     from packer.errors import UsageError
-    from packer.format.manifest import names_a_pack
+    from packer.format.pack_paths import names_a_pack
     from packer.stores import is_url
 
     if importlib.util.find_spec("torch") is None:  # the measuring processes import it

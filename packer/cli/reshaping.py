@@ -1,4 +1,4 @@
-"""Commands that make something of packs: `packer merge`, `edit`, `split`, `extract`, `repair`, `index` and `attach`."""
+"""Commands that make something of packs: `packer merge`, `split`, `extract`, `repair`, `index` and `attach`."""
 
 from __future__ import annotations
 
@@ -90,84 +90,6 @@ def _facts(report: MergeReport) -> dict[str, Any]:
         "notes": list(report.notes),
         "seconds": round(report.seconds, 3),
     }
-
-
-@click.command()
-@click.argument("pack", type=PackPath())
-@build_option("out", required=True, help="Path of the new pack.")
-@click.option(
-    "--delete",
-    type=LocalPath(),
-    metavar="FILE",
-    help="Delete the records in FILE: one path, name, glob or key per line, or the marks of packer view.",
-)
-@click.option(
-    "--problems",
-    multiple=True,
-    metavar="KIND",
-    help="Delete the records in which packer stats --problems --json finds this kind; of duplicates, all but the "
-    "first. Masks and maps are read for it.",
-)
-@click.option(
-    "--labels-from",
-    type=PackPath(),
-    metavar="PACK",
-    help="Give records the labels of another pack, joined by path and digest of the source files.",
-)
-@class_options
-@click.option(
-    "--set",
-    nargs=2,
-    multiple=True,
-    metavar="NAME=VALUE FILE",
-    help="Set a field of extras of the records in FILE; VALUE is text or JSON, null removes the field.",
-)
-@build_option("overwrite")
-@telling()
-def edit(pack: str, out: str, problems: tuple[str, ...], progress: ProgressBar, **given: Any) -> Told:
-    """Write PACK with other labels, or without some records.
-
-    No image is read or copied: shards are hard links where the file system allows, and only their indexes are
-    written. PACK stays as it is. Records are deleted first, then get the labels of another pack, other classes, and
-    extras.
-
-    \b
-    Examples:
-      packer edit imgs.lmdb -o renamed.lmdb --map "bus,truck=car"
-      packer edit imgs.lmdb -o clean.lmdb --delete marks.tsv
-      packer edit imgs.lmdb -o fixed.lmdb --labels-from relabelled.lmdb
-      packer edit imgs.lmdb -o marked.lmdb --set split=val val.txt
-    """
-    from packer.repack.edit import edit as edit_pack
-    from packer.repack.links import shards_text
-
-    if problems:
-        from packer.format.pack import open_pack
-        from packer.stats.problems import records_with
-
-        if given["delete"] is not None:
-            raise UsageError("--problems", "excludes --delete", "leave out one of them, or edit the new pack")
-        given["delete"] = records_with(open_pack(pack), problems, progress)
-    report = edit_pack(pack, out, **given, progress=progress)
-    manifest = report.manifest
-    counts = (report.deleted, "deleted"), (report.left_out, "left out"), (report.relabelled, "labelled anew")
-    said = "".join(f", {count:,} {what}" for count, what in counts if count)
-    indexes = f", {report.indexes:,} with another index" if report.indexes else ""
-    lines = [
-        f"{printable(report.path)}: {plural(manifest.records, 'record')}{said}; "
-        f"{plural(len(manifest.classes), 'class')}; {shards_text(report.shards)}{indexes}; "
-        f"{time_text(report.seconds)}",
-        f'read it: packer.PackedDataset("{printable(report.path)}")',
-    ]
-    told = ("path", "deleted", "left_out", "relabelled", "shards", "indexes", "notes")
-    facts: dict[str, Any] = {name: getattr(report, name) for name in told} | {
-        "records": manifest.records,
-        "counts": dict(manifest.counts),
-        "classes": list(manifest.classes),
-        "class_changes": [asdict(change) for change in report.class_changes],
-        "seconds": round(report.seconds, 3),
-    }
-    return facts, [as_typed(line, [out, pack]) for line in lines]
 
 
 @click.command()

@@ -17,8 +17,9 @@ from packer.format.digests import sha256_of
 from packer.format.index import read_index
 from packer.format.indexes import all_ranges
 from packer.format.jpeg_index_list import JPEG_INDEX, index_file_of
-from packer.format.manifest import MANIFEST_NAME, Manifest, read_manifest
+from packer.format.manifest import Manifest, read_manifest
 from packer.format.mmap import map_file
+from packer.format.pack_paths import MANIFEST_NAME
 from packer.format.sidecar_list import CHECKED_BYTES, SidecarList
 from packer.format.sidecars import checksums_of
 from packer.format.verify_records import record_problems, text_of

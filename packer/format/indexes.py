@@ -193,6 +193,10 @@ class IndexFiles(NamedTuple):
     content: Callable[[int, bool], Content | None] | None = None
     class_ids: NDArray[Any] | None = None
 
+    def path_of(self, name: str) -> str:
+        """Return the path of one of the files."""
+        return os.path.join(self.folder, name) if self.manifest is None else self.manifest.path_of(self.folder, name)
+
 
 class Indexes:
     """The indexes of all shards, by shard number. Thread-safe: two threads that open one at once get equal results."""
@@ -245,7 +249,7 @@ class Indexes:
 
     def path(self, number: int) -> str:
         """Return the file of a shard's index."""
-        return os.path.join(self._pack_of(number)[0].folder, self._shards[number].index.name)
+        return self._pack_of(number)[0].path_of(self._shards[number].index.name)
 
     def __len__(self) -> int:
         return len(self._shards)

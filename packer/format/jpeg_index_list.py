@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from packer.errors import UsageError, printable
 from packer.format.beside import BesideList
-from packer.format.manifest import INDEX_SUFFIX, FileEntry, IndexEntry, Manifest, ShardEntry
+from packer.format.manifest import FileEntry, IndexEntry, Manifest, ShardEntry
+from packer.format.pack_paths import INDEX_SUFFIX
 from packer.stores import is_url
 from packer.system import sync_path
 

@@ -205,7 +205,7 @@ def read_list(pack: AnyPath, name: str, manifest: Manifest | None = None) -> Ite
     if entry is None:  # nothing of that kind, or a pack of an earlier version, which lists all in its manifest
         yield from manifest.rejected if name == "rejected" else ()
         return
-    path, remote = os.path.join(folder, entry.name), is_url(folder)
+    path, remote = manifest.path_of(folder, entry.name), is_url(folder)
     content = fetch_file(open_store(folder), entry) if remote else b""
     try:
         with io.BytesIO(content) if remote else open_regular(path) as file:
@@ -247,7 +247,7 @@ def lists_of(folder: str, manifest: Manifest) -> tuple[dict[str, Listing[Any]], 
     """
     selections = {}
     for name, entry in manifest.lists.items():
-        path = os.path.join(folder, entry.name)
+        path = manifest.path_of(folder, entry.name)
         try:
             with open_regular(path) as file:
                 content = file.read() if name not in KINDS else b""

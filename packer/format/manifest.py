@@ -6,15 +6,13 @@ import hashlib
 import itertools
 import json
 import os
-import re
-import shlex
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any, get_args, get_origin, get_type_hints
 
-from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError, UsageError
+from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
+from packer.format.pack_paths import MANIFEST_NAME, no_pack, own_folder, version_named
 from packer.model.annotation import (
     KINDS,
     MAP_DTYPES,
@@ -58,9 +56,6 @@ def from_json_value(hint: Any, value: Any) -> Any:
     if type(value) is not hint:
         raise TypeError(f"{value!r} is not of type {hint.__name__}")
     return value
-
-
-INDEX_SUFFIX = ".index.arrow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +105,8 @@ class ShardEntry:
         )
 
 
-MANIFEST_NAME = "pack.json"
-PARTIAL_SUFFIX = ".partial"
 FORMAT_VERSION = 2
 MAX_MANIFEST_BYTES = 1 << 30
-WAS_URL = re.compile(r"(?:^|/)([a-zA-Z][a-zA-Z0-9+.-]+):/+(.+)")
-"""A URL, also as part of what `os.path.abspath` has made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +200,8 @@ class Manifest:
     libraries: Mapping[str, str] = field(default_factory=dict)
     """Versions of the libraries that produced its bytes."""
     version: int = FORMAT_VERSION
+    base: str = field(default="", compare=False)
+    """The folder of its files if that is not the folder of pack.json: of a version of a pack; not in the file."""
 
     @property
     def part_specs(self) -> tuple[PartSpec, ...]:
@@ -252,6 +245,7 @@ class Manifest:
         content["made_from"] = [asdict(origin) for origin in self.made_from]
         for name in ("lists", "companions", "masks", "pixels"):
             content[name] = {key: asdict(file) for key, file in content[name].items()}
+        del content["base"]
         if self.flip_index is None:  # as packs of before have it, which must stay what they are
             del content["flip_index"]
         if not self.lists:
@@ -262,8 +256,11 @@ class Manifest:
         return content
 
     def path_of(self, folder: str, name: str) -> str:
-        """Return the path of the file `name` of the pack in `folder`; linked files may be elsewhere."""
-        return os.path.join(folder, self.linked.get(name) or name)
+        """Return the path of the file `name` of the pack in `folder`, or of a version of it (``PACK@2``).
+
+        Linked files may be elsewhere, and those of a version are in the pack.
+        """
+        return os.path.join(folder, self.base, self.linked.get(name) or name)
 
     @property
     def shard_bytes(self) -> int:
@@ -284,15 +281,8 @@ def digest_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def names_a_pack(path: AnyPath) -> bool:
-    """Return whether `path` is a pack, even an unfinished one, rather than a folder of images."""
-    folder = os.fsdecode(path)
-    unfinished = folder.rstrip("/").endswith(PARTIAL_SUFFIX) and os.path.isdir(folder)
-    return unfinished or os.path.isfile(os.path.join(folder, MANIFEST_NAME))
-
-
 def read_manifest(pack: AnyPath) -> Manifest:
-    """Read and check the pack.json of the directory `pack`.
+    """Read and check the pack.json of the directory `pack`, or of a version of it, ``PACK@2``.
 
     Raises:
         PackNotFound: The directory is not a pack.
@@ -301,54 +291,21 @@ def read_manifest(pack: AnyPath) -> Manifest:
         StorageError: The file cannot be read.
     """
     folder = os.fsdecode(pack)
-    path = os.path.join(folder, MANIFEST_NAME)
+    own = own_folder(folder)
+    path = os.path.join(own, MANIFEST_NAME)
     try:
         with open_regular(path) as file:
             text = file.read() if os.path.getsize(path) <= MAX_MANIFEST_BYTES else None
     except (FileNotFoundError, NotADirectoryError):
-        raise _no_pack(folder) from None
+        raise no_pack(folder) from None
     except OSError as error:
         raise StorageError(path, error.strerror or str(error)) from None
     if text is None:
         raise DamagedPack(path, f"is larger than {MAX_MANIFEST_BYTES} bytes", "restore it or build the pack again")
-    return parse_manifest(path, text)
-
-
-def _no_pack(folder: str) -> PackNotFound:
-    if not os.path.lexists(folder):
-        if (url := WAS_URL.search(folder)) is not None:
-            name = f"{url[1]}://{'/' if url[1] == 'file' else ''}{url[2]}"
-            return PackNotFound(name, "is a URL, and this works on folders", f"copy it first: packer pull {name} PACK")
-        partial = folder.rstrip("/") + PARTIAL_SUFFIX
-        hint = f"its build did not finish ({partial} exists): run it again" if os.path.isdir(partial) else ""
-        return PackNotFound(folder, "no such pack", hint or "build one: packer build FOLDER")
-    if folder.rstrip("/").endswith(PARTIAL_SUFFIX):
-        return PackNotFound(folder, "is an unfinished build, not a pack", "run the same packer build again")
-    if os.path.isdir(folder):
-        return PackNotFound(folder, f"is not a pack: it has no {MANIFEST_NAME}", _pack_of(folder))
-    beside = os.path.dirname(folder)
-    step = f"name it: {beside}" if names_a_pack(beside) else "pass the directory that packer build wrote"
-    return PackNotFound(folder, "is a file, but a pack is a directory", step)
-
-
-def _pack_of(folder: str) -> str:
-    """Return the next step for a folder that is not a pack: the pack that was made of it, else how to make one."""
-    name = os.path.basename(os.path.abspath(folder))
-    names = _names_in(folder)
-    if indexes := [found for found in names if found.endswith(INDEX_SUFFIX)]:
-        if len(names) == len(indexes):  # those of packer adopt
-            return f"restore its {MANIFEST_NAME}, or make it again: its images are in other files"
-        return f"restore its {MANIFEST_NAME}, or rebuild it: packer repair {shlex.quote(folder)}"
-    beside = _names_in(os.path.dirname(os.path.abspath(folder)))
-    packs = [os.path.join(os.path.dirname(folder.rstrip("/")), n) for n in beside if os.path.splitext(n)[0] == name]
-    made = next(filter(names_a_pack, packs), "")
-    return f"name the pack that was built of it: {made}" if made else f"packer build {shlex.quote(folder)}"
-
-
-def _names_in(folder: str) -> list[str]:
-    with suppress(OSError):
-        return sorted(os.listdir(folder))
-    return []
+    manifest = parse_manifest(path, text)
+    if own != folder and (named := version_named(folder)) is not None:
+        object.__setattr__(manifest, "base", os.path.abspath(named[0]))
+    return manifest
 
 
 def parse_manifest(path: str, text: bytes) -> Manifest:

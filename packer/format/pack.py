@@ -26,6 +26,7 @@ from packer.format.pack_files import open_files
 from packer.format.records import Records
 from packer.format.sidecar_list import SidecarFacts
 from packer.format.sidecars import Sidecar, sidecars_in
+from packer.format.versions import version_with
 from packer.model.annotation import OF_PIXELS, Annotation, Image, Int64, Mask, Sample
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import FLIPS, WHOLE
@@ -315,8 +316,6 @@ class Pack:
         """Return image and annotation of record `i`; `decoder` as in `image`."""
         return Sample(self.image(i, decoder), self.annotation(i))
 
-    # -- annotations
-
     def annotation(self, i: int) -> Annotation:
         """Return the annotation of record `i`; its arrays are read-only views of the index."""
         return self.reader.annotation(i)
@@ -402,15 +401,15 @@ class Samples(Sequence[Sample]):
 
 def _reopen(path: str, digest: str, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> Pack:
     pack = Pack(path, cache_dir, cache_bytes)
+    if pack.manifest.digest != digest and (version := version_with(path, digest)):  # it was changed in place
+        return Pack(version)
     if pack.manifest.digest != digest:
         raise DamagedPack(path, "was replaced by another pack since it was opened", "open it again").with_location(path)
     return pack
 
 
-# Several packs read as one: their records follow one another, and their classes are joined by name.
-#
-# Nothing is copied. Each pack keeps its container, its maps and its cache; only the numbers of records and of classes
-# are those of the joined pack.
+# Several packs read as one: their records follow one another, and their classes are joined by name. Each pack keeps its
+# container, its maps and its cache; only the numbers of records and of classes are those of the joined pack.
 
 
 def join_packs(packs: Sequence[AnyPath | Pack]) -> Pack:

@@ -11,7 +11,8 @@ from typing import Any
 
 from packer.errors import AnyPath, DamagedPack, PackNotFound, StorageError
 from packer.format.beside import L, parse_beside
-from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest, read_manifest
+from packer.format.manifest import FileEntry, Manifest, parse_manifest, read_manifest
+from packer.format.pack_paths import MANIFEST_NAME
 from packer.stores import is_url, join_url, open_store
 from packer.stores.store import NoObject, Object, Store, patiently
 from packer.stores.waiting import all_of, pool

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from packer.errors import AnyPath, DamagedPack, UsageError, size_text
 from packer.format.beside import BesideList
 from packer.format.indexes import FETCHED_AT_ONCE
-from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest
+from packer.format.manifest import FileEntry, Manifest
 from packer.format.mmap import MANY_FILES, Region, map_files
 from packer.format.pack_objects import fetch_file, manifest_at
+from packer.format.pack_paths import MANIFEST_NAME
 from packer.model.annotation import Int64
 from packer.stores import clean_url, join_url, open_store
 from packer.stores.blocks import BlockLayout, Blocks, MemoryBlocks

@@ -19,9 +19,7 @@ from packer.format.digests import sha256_of
 from packer.format.lists import carry_over
 from packer.format.make_jpeg_index import drop_damaged, find_beside
 from packer.format.manifest import (
-    MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
-    PARTIAL_SUFFIX,
     FileEntry,
     Manifest,
     Rejected,
@@ -29,6 +27,7 @@ from packer.format.manifest import (
     parse_manifest,
     read_manifest,
 )
+from packer.format.pack_paths import MANIFEST_NAME, PARTIAL_SUFFIX
 from packer.format.salvage_records import (
     FoundShard,
     LostRecord,
@@ -42,6 +41,7 @@ from packer.format.salvage_records import (
 from packer.format.sidecar_list import SidecarList, not_carried
 from packer.format.verify import Problem, check_file, check_pack, damaged_files
 from packer.format.verify_records import restore_companions, write_companions
+from packer.format.versions import check_newest
 from packer.model.annotation import Progress
 from packer.system import open_regular, sync_path
 from packer.system.atomic import remove, write_new
@@ -96,7 +96,7 @@ def repair(path: AnyPath, out: str | None = None, progress: Progress | None = No
         DamagedPack: If nothing can be saved.
         StorageError: If a file cannot be read or written.
     """
-    folder = os.path.abspath(os.fsdecode(path))
+    folder = check_newest(path, "packer repair") if out is None else os.path.abspath(os.fsdecode(path))
     target = folder.rstrip("/") + REPAIRED_SUFFIX if out is None else os.path.abspath(out)
     try:
         report = _Repair(folder, target, out is None, progress or Progress()).run()

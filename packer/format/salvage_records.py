@@ -17,7 +17,8 @@ from packer.containers import CONTAINERS, open_container
 from packer.containers.container import Entry, PlaceList, Places, ShardSpec
 from packer.errors import DamagedPack, PackerError, WorkerDied, plural
 from packer.format.index import IndexBuilder, read_index
-from packer.format.manifest import INDEX_SUFFIX, MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry
+from packer.format.manifest import FileEntry, IndexEntry, Manifest, ShardEntry
+from packer.format.pack_paths import INDEX_SUFFIX, MANIFEST_NAME
 from packer.format.verify import SHARD_NAME
 from packer.format.verify_records import IndexRows, Window, digest_of_written, record_problems
 from packer.model.annotation import KINDS, PartSpec, Record, names_in

@@ -18,6 +18,7 @@ from packer.errors import printable, size_text
 from packer.format.beside import BesideList
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.manifest import FileEntry, Manifest, check_pixels
+from packer.format.pack_paths import own_folder
 from packer.model.annotation import ENCODINGS, OF_PIXELS, MaskFacts, PartSpec, check_names
 from packer.model.fields import check_target_name
 from packer.stores import is_url
@@ -204,5 +205,5 @@ def not_kept(folder: str) -> list[str]:
 
 def not_carried(folders: Iterable[str]) -> list[str]:
     """Return notes for a pack that is made of these ones, if there is something beside the shards of one of them."""
-    there = {name for folder in folders for name in os.listdir(folder)}
+    there = {name for folder in folders for name in os.listdir(own_folder(folder))}
     return [kind.NOT_CARRIED for kind in BESIDE if kind.NAME in there]

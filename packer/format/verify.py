@@ -23,7 +23,8 @@ from packer.format.index import read_index
 from packer.format.indexes import value_problems
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.make_jpeg_index import find_beside, index_problems
-from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
+from packer.format.manifest import FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
+from packer.format.pack_paths import MANIFEST_NAME, VERSIONS, own_folder
 from packer.format.sidecar_list import BESIDE
 from packer.format.verify_part import Portion, VerifiedPart, portion_of, whole_of
 from packer.format.verify_records import (
@@ -36,6 +37,7 @@ from packer.format.verify_records import (
     text_of,
     texts,
 )
+from packer.format.versions import files_of_versions, numbers_in
 from packer.model.annotation import Progress
 from packer.model.annotation_columns import column
 from packer.model.record_json import annotation_json
@@ -204,8 +206,11 @@ def unlisted(folder: str, listed: Collection[str]) -> tuple[list[Problem], list[
 
     Shards and indexes are problems: the pack was combined from two, or files were renamed. Others are only listed.
     """
+    if own_folder(folder) != folder:  # of a version: what is beside its files is that of the pack
+        return [], []
+    listed = {*listed, *files_of_versions(folder, numbers_in(folder)), MANIFEST_NAME, VERSIONS}
     try:
-        others = sorted({*os.listdir(folder)} - {*listed, MANIFEST_NAME})
+        others = sorted({*os.listdir(folder)} - listed)
     except OSError as error:
         raise StorageError(folder, error.strerror or str(error)) from None
     shards = [name for name in others if SHARD_NAME.match(name)]
@@ -278,7 +283,7 @@ class _ShardCheck:
         self._shard = shard
         self._deep = deep
         self._container = manifest.path_of(folder, shard.container.name)
-        self._index = os.path.join(folder, shard.index.name)
+        self._index = manifest.path_of(folder, shard.index.name)
         self._linked = shard.container.name in manifest.linked
         self.jobs: list[DecodeJob] = []
         """Images to decode."""

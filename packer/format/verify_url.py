@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedPack, PackerError, StorageError, UsageError, option
 from packer.format.index import read_index
-from packer.format.manifest import MANIFEST_NAME, FileEntry, IndexEntry, ShardEntry
+from packer.format.manifest import FileEntry, IndexEntry, ShardEntry
 from packer.format.pack_objects import beside_at, manifest_at, objects_in, objects_of
+from packer.format.pack_paths import MANIFEST_NAME
 from packer.format.sidecar_list import BESIDE
 from packer.format.verify import ALTERED, UNUSED, OneAtATime, VerifyReport, check_names, row_problems
 from packer.format.verify_part import Portion, portion_of

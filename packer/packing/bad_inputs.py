@@ -9,7 +9,8 @@ from itertools import islice, starmap
 
 from packer.errors import BadInput, StorageError, TooManyBad, UsageError, option, plural, printable, words_of
 from packer.format.lists import Listing, file_of
-from packer.format.manifest import PARTIAL_SUFFIX, Rejected
+from packer.format.manifest import Rejected
+from packer.format.pack_paths import PARTIAL_SUFFIX
 from packer.images.opencv import quiet_opencv
 from packer.model.annotation import Annotation, Progress
 from packer.packing.build_options import BuildOptions

@@ -12,7 +12,8 @@ from typing import Any
 
 from packer.containers import container_of
 from packer.errors import NoLabel, PackerError, UsageError, option, plural, printable
-from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, FileEntry, Manifest
+from packer.format.manifest import FileEntry, Manifest
+from packer.format.pack_paths import MANIFEST_NAME, PARTIAL_SUFFIX
 from packer.packing.build_options import BuildOptions
 from packer.packing.input_table import Inputs
 from packer.packing.journal import Journal, ShardResult

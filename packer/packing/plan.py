@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from packer.containers import open_container
 from packer.containers.container import ShardSpec
 from packer.errors import StorageError, UsageError, as_options, option, plural, printable, size_text
-from packer.format.manifest import PARTIAL_SUFFIX, check_pixels
+from packer.format.manifest import check_pixels
+from packer.format.pack_paths import PARTIAL_SUFFIX
 from packer.images.decode import Decoder
 from packer.images.header import Mode
 from packer.images.image_headers import OnAnimation

@@ -16,7 +16,8 @@ from typing import Any
 from packer.errors import AnyPath, StorageError, UsageError, plural, printable
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.lists import Listing, write_lists
-from packer.format.manifest import MANIFEST_NAME, PARTIAL_SUFFIX, Manifest, read_manifest
+from packer.format.manifest import Manifest, read_manifest
+from packer.format.pack_paths import MANIFEST_NAME, PARTIAL_SUFFIX
 from packer.format.verify_records import write_companions
 from packer.packing.journal import Journal, ShardResult
 from packer.packing.write_shard import name_files
@@ -233,6 +234,7 @@ class Output:
         Returns:
             The manifest with the entries of the lists and of the companions of shards.
         """
+        manifest = replace(manifest, base="")
         try:
             beside = () if self.jpeg_index is None else self.jpeg_index.files
             self._keep_only({file.name for file in (*manifest.files, *beside)})

@@ -46,7 +46,7 @@ def options_like(pack: str | os.PathLike[str], source: str, **given: Any) -> Bui
     recorded["classes"] = folder if manifest.classes else None
     for name in ("include", "exclude"):
         if name in recorded:
-            recorded[name] = os.path.join(folder, _file(manifest, name))
+            recorded[name] = manifest.path_of(folder, _file(manifest, name))
     if "labels" in given:
         kinds = sorted(spec.partition(":")[0] for spec in given["labels"])
         if kinds != sorted(manifest.options["labels"]):  # else they are the same lists elsewhere
@@ -157,7 +157,7 @@ def command_of(manifest: Manifest, pack: str) -> str:
         words = ["packer", manifest.made_from[0].command, first]
         words += [option("labels-from"), *others] if words[1] == "edit" and others else others
         for name, value in manifest.options.get("repack", {}).items():
-            words += _words(name, os.path.join(pack, value) if name == "delete" else value)
+            words += _words(name, manifest.path_of(pack, value) if name == "delete" else value)
         if words[1] == "convert":
             return shlex.join([*words[:3], pack, option("format"), manifest.container]) + _conversion_options(
                 manifest, pack
@@ -171,7 +171,7 @@ def command_of(manifest: Manifest, pack: str) -> str:
     recorded: dict[str, Any] = {**manifest.options, "format": manifest.container}
     if "classes" in recorded:
         recorded["classes"] = pack
-    recorded |= {n: os.path.join(pack, _file(manifest, n)) for n in ("include", "exclude") if n in recorded}
+    recorded |= {n: manifest.path_of(pack, _file(manifest, n)) for n in ("include", "exclude") if n in recorded}
     if manifest.counts["rejected"]:
         recorded["max_bad"] = manifest.counts["rejected"]
     if recorded.get("encode") == default_encoding(recorded.get("resize") is not None or manifest.shape is not None):
@@ -203,7 +203,7 @@ def _conversion_options(manifest: Manifest, pack: str) -> str:
     names += [n for n in ("resize", "fit", "pad_value", "interpolation") if n in options and options.get("resize")]
     words = [word for name in names for word in (label_of(name), str(options[name]))]
     for name in (n for n in ("include", "exclude") if n in options):
-        words += [option(name), os.path.join(pack, _file(manifest, name))]
+        words += [option(name), manifest.path_of(pack, _file(manifest, name))]
     for name, value in options.get("repack", {}).items():
         words += _words(name, value) if name in (*CLASS_OPTIONS, "missing_labels") else []
     return f" {shlex.join(words)}  # or so: {manifest.made_from[0].name} may have had some of these" if words else ""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from packer.errors import BadBox, BadLabel, UsageError, option, printable
 from packer.format.lists import Changed, Listing
-from packer.format.manifest import names_a_pack, read_manifest
+from packer.format.manifest import read_manifest
+from packer.format.pack_paths import names_a_pack
 from packer.images.decode import orient
 from packer.images.header import Header
 from packer.model.annotation import FLAGS, IGNORED, Annotation, RawAnnotation

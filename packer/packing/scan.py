@@ -17,7 +17,8 @@ import numpy as np
 
 from packer.errors import BadInput, NoImage, UsageError, as_options, option, printable
 from packer.format.lists import Skipped
-from packer.format.manifest import MANIFEST_NAME, Rejected, names_a_pack
+from packer.format.manifest import Rejected
+from packer.format.pack_paths import MANIFEST_NAME, names_a_pack
 from packer.images.image_headers import OnAnimation
 from packer.model.annotation import Progress
 from packer.packing.build_options import BuildOptions, not_in_split

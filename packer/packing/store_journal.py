@@ -16,7 +16,8 @@ from itertools import islice
 from typing import Any
 
 from packer.errors import StorageError, UsageError, printable
-from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry
+from packer.format.manifest import FileEntry, Manifest, ShardEntry
+from packer.format.pack_paths import MANIFEST_NAME
 from packer.packing.journal import Journal, ShardResult, checked_line, content_of, line_of, result_of
 from packer.stores import join_url
 from packer.stores.store import ABSENT, AGAIN, NoObject, Object, ObjectChanged, Store, sha256_of_object

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from packer.containers import open_container
 from packer.errors import StorageError, printable
 from packer.format.lists import Listing, write_lists
-from packer.format.manifest import PARTIAL_SUFFIX, FileEntry, Manifest
+from packer.format.manifest import FileEntry, Manifest
+from packer.format.pack_paths import PARTIAL_SUFFIX
 from packer.format.verify_records import write_companion
 from packer.model.annotation import Progress
 from packer.packing.build_options import BuildOptions

@@ -21,7 +21,8 @@ from packer.containers.container import ShardSpec
 from packer.errors import BadInput, DamagedPack, StorageError, printable
 from packer.format.index import IndexBuilder
 from packer.format.lists import Changed
-from packer.format.manifest import INDEX_SUFFIX, FileEntry, Rejected, ShardEntry
+from packer.format.manifest import FileEntry, Rejected, ShardEntry
+from packer.format.pack_paths import INDEX_SUFFIX
 from packer.format.verify_records import digest_of_written
 from packer.images.header import losses_named
 from packer.images.opencv import quiet_opencv

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from packer.errors import AnyPath, UsageError, WorkerDied, option, plural, printable
-from packer.format.manifest import INDEX_SUFFIX, names_a_pack
+from packer.format.pack_paths import INDEX_SUFFIX, names_a_pack
 from packer.model.annotation import Progress, advancing
 from packer.packing.option_table import CLASS_OPTIONS
 from packer.repack.formats import FormatOptions, check_roles, recognize

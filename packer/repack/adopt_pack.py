@@ -17,7 +17,8 @@ import packer
 from packer.errors import NoLabel, UsageError, option, printable
 from packer.format.index import PART_COLUMNS, batch_of, write_index
 from packer.format.lists import MOST_IN_MANIFEST, Skipped
-from packer.format.manifest import INDEX_SUFFIX, FileEntry, Manifest, Origin, ShardEntry, of_parts
+from packer.format.manifest import FileEntry, Manifest, Origin, ShardEntry, of_parts
+from packer.format.pack_paths import INDEX_SUFFIX
 from packer.images.masks import MaskValues
 from packer.model.annotation import PartSpec
 from packer.model.annotation_columns import column, present

@@ -29,12 +29,12 @@ from packer.format.sidecar_list import (
     file_names,
     rows_digest,
 )
+from packer.format.versions import check_newest
 from packer.images.parts import BY_KIND
 from packer.model.annotation import OF_PIXELS, Progress
 from packer.repack.attached_rows import Attached, naming, read_attached
 from packer.repack.attached_tables import DTYPES, AttachRequest
 from packer.repack.index_jpegs import in_place
-from packer.stores import clean_url, is_url
 from packer.system import sync_path
 from packer.system.atomic import remove
 from packer.system.locks import growing_folder
@@ -174,10 +174,7 @@ def detach(pack: AnyPath, name: str) -> DetachReport:
 
 
 def _open_local_pack(pack: AnyPath) -> Pack:
-    if is_url(pack):
-        step = "packer pull it first, and push it again"
-        raise UsageError(clean_url(pack), "is a URL, and sidecars are made in folders", step)
-    return open_pack(pack)
+    return open_pack(check_newest(pack, "packer attach"))
 
 
 def _check_name(pack: Pack, name: str, taken: SidecarList | None) -> None:

@@ -124,7 +124,7 @@ class CopyPlan:
                 container=options.container,
                 spec=replace(spec, planned_records=len(table), planned_bytes=int(self.image_bytes[first:stop].sum())),
                 bad_allowed=len(table),
-                pack=os.path.abspath(options.source),
+                pack=old.base or os.path.abspath(options.source),
                 file=old.path_of(os.path.abspath(options.source), entry.container.name),
                 entry=entry,
                 rows=rows[number],

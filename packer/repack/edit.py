@@ -6,9 +6,10 @@ No image is read: what is labelled is whole columns of the indexes, and what is 
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -33,10 +34,11 @@ from packer.packing.class_map import ClassChange, changes_notes
 from packer.packing.input_table import read_selection
 from packer.packing.option_table import CLASS_OPTIONS
 from packer.packing.publish import Output, check_folder
+from packer.packing.publish_version import NextVersion
 from packer.packing.resume import resume_or_restart
 from packer.repack.index_columns import recount, select_rows, with_column
 from packer.repack.labels_of import LabelsOf
-from packer.repack.links import Linked, Source, Taken, link_shards
+from packer.repack.links import Linked, Source, Taken, index_shards, link_shards
 from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
 from packer.repack.selected import select
 
@@ -114,35 +116,59 @@ class EditReport:
     seconds: float
     class_changes: tuple[ClassChange, ...] = ()
     """What became of classes that were renamed or dropped."""
+    version: int | None = None
+    """The number of the new version of the pack. None: `path` is a new pack."""
 
 
 def edit(
-    pack: AnyPath, out: AnyPath, overwrite: bool = False, progress: Progress | None = None, **options: Any
+    pack: AnyPath,
+    out: AnyPath | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> EditReport:
-    """Write a pack with other labels, or without some records, without reading an image.
+    """Give a pack other labels, or leave out some of its records, without reading an image.
 
-    The shards of the new pack are hard links to those of the pack where the file system allows; else copies. What is
-    asked for happens in this order: records are deleted, get the labels of another pack, other classes, and extras.
+    Without `out`, the pack gets a new version, and stays as it was under the name of the earlier one, ``PACK@1``
+    (`packer.versions_of`). The shards of a new pack are hard links to those of the pack where the file system allows;
+    else copies. What is asked for happens in this order: records are deleted, get the labels of another pack, other
+    classes, and extras.
 
     Args:
-        pack: The pack, which stays as it is.
-        out: Path of the new pack.
+        pack: The pack.
+        out: Path of a new pack; the pack then stays as it is. None: the pack itself is changed.
         overwrite: Replace an existing pack.
-        progress: Receives the stage linking, in shards.
+        progress: Receives the stage linking, or indexing, in shards.
         options: The fields of `EditOptions`.
 
     Returns:
         What was written.
 
     Raises:
-        UsageError: An option does not fit the pack, nothing is asked for, no record is left, or `out` exists.
+        UsageError: An option does not fit the pack, nothing is asked for, no record is left, `out` exists, or another
+            process is changing the pack.
         DamagedPack: A file of the pack is missing, or its index was altered.
         StorageError: A file cannot be written.
     """
     started = time.perf_counter()
-    progress = progress or Progress()
+    progress, asked = progress or Progress(), EditOptions(**options)
+    if out is not None:
+        return _into_new_pack(pack, out, overwrite, progress, asked, started)
+    with NextVersion(pack, command_text(pack, asked)) as new:
+        edited = _Edit(Source(new.path), asked)
+        taken = edited.taken()
+        for note in (*edited.notes, *edited.hints):
+            progress.note(f"note: {note}")
+        made = index_shards(new, taken, progress)
+        manifest = edited.manifest(made, new.folder)
+        new.publish(manifest, edited.listings.values(), edited.files, edited.counts)
+    return edited.report(new.path, manifest, made, taken, started, new.number)
+
+
+def _into_new_pack(
+    pack: AnyPath, out: AnyPath, overwrite: bool, progress: Progress, asked: EditOptions, started: float
+) -> EditReport:
     check_folder(out, "edit")
-    asked = EditOptions(**options)
     source = Source(pack)
     path = os.path.abspath(os.fsdecode(out))
     check_extension(path, f"{option('out')}=", source.manifest.container)
@@ -157,11 +183,28 @@ def edit(
             progress.note(f"note: {note}")
         made = link_shards(output.folder, path, taken, progress)
         manifest = output.publish(edited.manifest(made, output.folder), edited.listings.values(), edited.files)
-    return EditReport(
-        path, manifest, edited.deleted, edited.left_out, edited.relabelled, dict(made.how),
-        sum(item.rows is not None or item.index is not None for item in taken), notes,
-        time.perf_counter() - started, edited.changes,
-    )  # fmt: skip
+    return edited.report(path, manifest, made, taken, started)
+
+
+def command_text(pack: AnyPath, asked: EditOptions) -> str:
+    """Return the command of an edit as a log shows it: of files, only their names."""
+    words = ["packer", "edit", os.path.basename(os.path.abspath(os.fsdecode(pack)))]
+    for member in fields(asked):
+        value = getattr(asked, member.name)
+        if value in (member.default, ()):
+            continue
+        for one in (value,) if isinstance(value, str | bytes | os.PathLike) or member.name == "delete" else value:
+            texts, is_path = one if isinstance(one, tuple) else (one,), member.name != "map"
+            words += [option(member.name.replace("_", "-")), *(_named(text, is_path) for text in texts)]
+    return shlex.join(words)
+
+
+def _named(value: Any, is_path: bool) -> str:
+    """Return a value of an option as a log shows it."""
+    if not isinstance(value, str | bytes | os.PathLike):
+        return plural(len(value), "record")
+    text = os.fsdecode(value)
+    return os.path.basename(text) if is_path and os.path.isabs(text) else text
 
 
 @dataclass(slots=True)
@@ -345,8 +388,25 @@ class _Edit:
             raise UsageError(self._source.path, "has no record left", "name other records or classes")
         return found
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was done, by name."""
+        names = ("deleted", "left_out", "relabelled")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+    def report(
+        self, path: str, manifest: Manifest, made: Linked, taken: Sequence[Taken], started: float,
+        version: int | None = None,
+    ) -> EditReport:  # fmt: skip
+        """Return what was written."""
+        return EditReport(
+            path, manifest, self.deleted, self.left_out, self.relabelled, dict(made.how),
+            sum(item.rows is not None or item.index is not None for item in taken), (*self.notes, *self.hints),
+            time.perf_counter() - started, self.changes, version,
+        )  # fmt: skip
+
     def manifest(self, made: Linked, folder: str) -> Manifest:
-        """Return the manifest of the new pack, whose files are in this folder."""
+        """Return the manifest of the new pack, whose new files are in this folder."""
         counts = {**self._manifest.counts, **{name: len(self.listings[name]) for name in ("rejected", "skipped")}}
         if changed := len(self.listings["changed"]):
             counts["changed"] = changed
@@ -362,7 +422,10 @@ class _Edit:
             made_from=tuple(self._origins),
             packer=packer.__version__,
         )
-        return recount(manifest, made.shards, (read_index(os.path.join(folder, s.index.name)) for s in made.shards))
+        paths = (os.path.join(folder, shard.index.name) for shard in made.shards)
+        others = (self._source.manifest.path_of(self._source.path, shard.index.name) for shard in made.shards)
+        files = (path if os.path.lexists(path) else other for path, other in zip(paths, others, strict=True))
+        return recount(manifest, made.shards, map(read_index, files))
 
 
 def _first_batch(table: Any) -> Any:

@@ -28,10 +28,10 @@ from packer.format.make_jpeg_index import (
     make_jpeg_index,
 )
 from packer.format.pack import Pack, open_pack
+from packer.format.versions import check_newest
 from packer.model.annotation import Progress, advancing
 from packer.packing.build_options import DEFAULT_DECODE_TIMEOUT_S, JPEG_ENCODINGS
 from packer.packing.engines import with_threads
-from packer.stores import clean_url, is_url
 from packer.system import sync_path, usable_cores
 from packer.system.atomic import is_own_file
 from packer.system.locks import LOCK, lock_folder, remove_folder
@@ -146,9 +146,7 @@ def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
 
 
 def _open_local_pack(pack: AnyPath) -> Pack:
-    if is_url(pack):
-        raise UsageError(clean_url(pack), "is a URL, and packer index works on folders", "packer pull it first")
-    return open_pack(pack)
+    return open_pack(check_newest(pack, "packer index"))
 
 
 @contextmanager

@@ -20,11 +20,13 @@ from packer.errors import AnyPath, DamagedPack, PackerError, StorageError, Usage
 from packer.format.digests import sha256_of
 from packer.format.index import write_index
 from packer.format.indexes import Indexes, IndexFiles
-from packer.format.manifest import INDEX_SUFFIX, SAME_MASKS, FileEntry, Manifest, Origin, ShardEntry, read_manifest
+from packer.format.manifest import SAME_MASKS, FileEntry, Manifest, Origin, ShardEntry, read_manifest
 from packer.format.mmap import check_size
+from packer.format.pack_paths import INDEX_SUFFIX
 from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import column
 from packer.model.fields import BY_NAME, FLIPS, WHOLE
+from packer.packing.publish_version import NextVersion
 from packer.packing.resolve import similar_names
 from packer.repack.index_columns import relabelled, select_rows
 from packer.system import share_file, usable_cores
@@ -205,6 +207,40 @@ def _link(folder: str, home: str, number: int, taken: Taken) -> tuple[ShardEntry
     except OSError as error:
         raise StorageError(error.filename or folder, error.strerror or str(error), "choose another --out") from None
     return ShardEntry(old.records if batch is None else len(batch), container, entry), path, how
+
+
+def index_shards(new: NextVersion, taken: Sequence[Taken], progress: Progress) -> Linked:
+    """Write the indexes of the next version of a pack that differ; the other files of its shards stay.
+
+    Args:
+        new: The next version.
+        taken: Its shards, which are those of the pack, without those that have no record left.
+        progress: Receives the stage indexing, in shards.
+
+    Raises:
+        DamagedPack: An index was altered.
+        StorageError: A file cannot be written.
+    """
+    progress.stage("indexing", len(taken), "shards")
+    made = Linked(how=Counter({IN_PLACE: len(taken)}))
+
+    def entry_of(item: Taken) -> ShardEntry:
+        if (batch := item.table()) is None:
+            return item.shard
+        index = write_index(os.path.join(new.folder, new.name(item.shard.index.name)), batch)
+        return ShardEntry(len(batch), item.shard.container, index)
+
+    old = new.manifest
+    with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores()))) as pool:
+        for item, entry in zip(taken, pool.map(entry_of, taken), strict=True):
+            name = entry.container.name
+            made.shards.append(entry)
+            if name in old.linked or entry is not item.shard:
+                made.linked[name] = old.linked.get(name, "")
+            if name in old.companions:
+                made.companions[name] = old.companions[name]
+            progress.advance(1)
+    return made
 
 
 def _companion(folder: str, number: int, taken: Taken, path: str | None) -> FileEntry | None:

@@ -80,5 +80,5 @@ def _with_earlier(found: Selection, pack: str, manifest: Manifest, paths: list[b
     """Return what is excluded now and, if the pack was built with ``--exclude``, what was excluded then."""
     if (entry := manifest.lists.get("exclude")) is None:
         return found.content
-    earlier = read_selection(os.path.join(pack, entry.name), paths)
+    earlier = read_selection(manifest.path_of(pack, entry.name), paths)
     return Selection(found.file, lines=[*earlier.lines, *found.lines]).content

@@ -276,7 +276,7 @@ def split(
             of = plural(len(opened), "record") if asked.group is None else f"{plural(len(opened), 'record')} in groups"
             raise UsageError(option("parts"), f"leave nothing for {printable(name)}: {of}", "make its share larger")
     folder = os.path.dirname(source.path) if out is None else os.path.abspath(os.fsdecode(out))
-    stem, extension = os.path.splitext(source.name)
+    stem, extension = os.path.splitext(os.path.basename(source.manifest.base or source.path))
     paths = [os.path.join(folder, f"{stem}-{name}{'.txt' if asked.lists else extension}") for name in shares]
     if asked.lists:
         of_images = [os.fsencode(path) for path in opened.paths]

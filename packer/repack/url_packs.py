@@ -16,9 +16,10 @@ from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, printa
 from packer.format.beside import BesideList, read_beside
 from packer.format.digests import sha256_of
 from packer.format.jpeg_index_list import JPEG_INDEX
-from packer.format.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
+from packer.format.manifest import FileEntry, Manifest, read_manifest
 from packer.format.mmap import check_files
 from packer.format.pack_objects import beside_at, find_manifest, manifest_at
+from packer.format.pack_paths import MANIFEST_NAME
 from packer.format.sidecar_list import BESIDE, SIDECAR_FILE
 from packer.model.annotation import Progress
 from packer.packing.journal import checked_line, line_of

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from packer.errors import UsageError, plural
+from packer.errors import UsageError, plural, printable
+from packer.format.versions import version_with
 from packer.model.annotation import Int64
 from packer.samplers.clock import (
     STATE_VERSION,
@@ -101,6 +102,7 @@ class Sampler(ABC):
         self._given, self._warned = (rank, world_size), False
         pack = pack_of(data)
         self._pack_digest = None if pack is None else pack.manifest.digest
+        self._pack_path = "" if pack is None else pack.path
         self._members = records_of(data)
         """Numbers in the pack of the records of a dataset, whose samples are numbered otherwise; None: all."""
         count = length_of(data)
@@ -346,12 +348,22 @@ class Sampler(ABC):
         Raises:
             UsageError: if the state has another order or batch size; it names the first difference.
         """
+        self._check_version(state)
         batch = {} if global_batch is None else {"global_batch": global_batch}
         epoch, position = check_state(state, {**batch, **self.identity}, self.held)
         try:
             return epoch, self._check_position(position, global_batch or self.world_size)
         except UsageError as error:
             refuse(str(error))
+
+    def _check_version(self, state: Any) -> None:
+        """Raise UsageError if a state is that of another version of the pack (`packer.versions_of`)."""
+        digest = state.get("pack") if isinstance(state, Mapping) else None
+        if not self._pack_path or not isinstance(digest, str) or digest == self._pack_digest:
+            return
+        if (version := version_with(self._pack_path, digest)) is not None:
+            problem = f"is of {printable(version)}, another version of {printable(self._pack_path)}"
+            raise UsageError("state", problem, f"open {printable(version)} to resume it, or start over")
 
     def _check_position(self, position: Any, global_batch: int) -> int:
         """Return a position between two global batches, or at the end. Raise UsageError if it is not one."""

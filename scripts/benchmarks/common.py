@@ -19,7 +19,8 @@ from packer.bench.measure import Figure, take_turns
 from packer.containers import open_container
 from packer.containers.container import ShardSpec
 from packer.format.index import IndexBuilder
-from packer.format.manifest import INDEX_SUFFIX, FileEntry, Manifest, ShardEntry
+from packer.format.manifest import FileEntry, Manifest, ShardEntry
+from packer.format.pack_paths import INDEX_SUFFIX
 from packer.format.verify_records import digest_of_written
 from packer.model.annotation import Annotation, Record
 

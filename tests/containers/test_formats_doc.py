@@ -16,7 +16,7 @@ from container_records import records_of, write_shard
 from packer.containers import CONTAINERS
 from packer.containers.container import Places
 from packer.format.index import DTYPES, ENCODINGS, SCHEMA, IndexBuilder
-from packer.format.manifest import INDEX_SUFFIX
+from packer.format.pack_paths import INDEX_SUFFIX
 from packer.model.annotation import Annotation
 from packer.model.fields import FIELD_NAMES
 

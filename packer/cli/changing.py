@@ -1,0 +1,120 @@
+"""Commands that change a pack in place, and list its versions: `packer edit` and `log`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, telling
+from packer.cli.values import PackPath, build_option, class_options
+from packer.errors import UsageError, plural, printable, time_text
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@build_option("out", help="Path of a new pack, of links to the files of PACK.  [default: change PACK]")
+@click.option(
+    "--delete",
+    type=LocalPath(),
+    metavar="FILE",
+    help="Delete the records in FILE: one path, name, glob or key per line, or the marks of packer view.",
+)
+@click.option(
+    "--problems",
+    multiple=True,
+    metavar="KIND",
+    help="Delete the records in which packer stats --problems --json finds this kind; of duplicates, all but the "
+    "first. Masks and maps are read for it.",
+)
+@click.option(
+    "--labels-from",
+    type=PackPath(),
+    metavar="PACK",
+    help="Give records the labels of another pack, joined by path and digest of the source files.",
+)
+@class_options
+@click.option(
+    "--set",
+    nargs=2,
+    multiple=True,
+    metavar="NAME=VALUE FILE",
+    help="Set a field of extras of the records in FILE; VALUE is text or JSON, null removes the field.",
+)
+@build_option("overwrite")
+@telling()
+def edit(pack: str, out: str | None, problems: tuple[str, ...], progress: ProgressBar, **given: Any) -> Told:
+    """Give PACK other labels, or delete some of its records.
+
+    No image is read or copied: only indexes are written. Without --out, PACK gets a new version. The earlier ones stay
+    under the names PACK@1, PACK@2 and so on, which any command takes; packer log lists them. Records are deleted
+    first, then get the labels of another pack, other classes, and extras.
+
+    \b
+    Examples:
+      packer edit imgs.lmdb --map "bus,truck=car"
+      packer edit imgs.lmdb --delete marks.tsv
+      packer edit imgs.lmdb -o fixed.lmdb --labels-from relabelled.lmdb
+      packer edit imgs.lmdb -o marked.lmdb --set split=val val.txt
+    """
+    from packer.repack.edit import edit as edit_pack
+    from packer.repack.links import shards_text
+
+    if problems:
+        from packer.format.pack import open_pack
+        from packer.stats.problems import records_with
+
+        if given["delete"] is not None:
+            raise UsageError("--problems", "excludes --delete", "leave out one of them, or edit the new pack")
+        given["delete"] = records_with(open_pack(pack), problems, progress)
+    report = edit_pack(pack, out, **given, progress=progress)
+    manifest = report.manifest
+    counts = (report.deleted, "deleted"), (report.left_out, "left out"), (report.relabelled, "labelled anew")
+    said = "".join(f", {count:,} {what}" for count, what in counts if count)
+    indexes = f", {report.indexes:,} with another index" if report.indexes else ""
+    shards = shards_text(report.shards) if report.version is None else plural(sum(report.shards.values()), "shard")
+    name = report.path if report.version is None else f"{report.path}, version {report.version}"
+    lines = [
+        f"{printable(name)}: {plural(manifest.records, 'record')}{said}; "
+        f"{plural(len(manifest.classes), 'class')}; {shards}{indexes}; {time_text(report.seconds)}",
+    ]
+    if report.version is None:
+        lines.append(f'read it: packer.PackedDataset("{printable(report.path)}")')
+    else:
+        lines.append(f"as it was: {printable(report.path)}@{report.version - 1}")
+    told = ("path", "version", "deleted", "left_out", "relabelled", "shards", "indexes", "notes")
+    facts: dict[str, Any] = {name: getattr(report, name) for name in told} | {
+        "records": manifest.records,
+        "counts": dict(manifest.counts),
+        "classes": list(manifest.classes),
+        "class_changes": [asdict(change) for change in report.class_changes],
+        "seconds": round(report.seconds, 3),
+    }
+    return facts, [as_typed(line, [pack, *filter(None, [out])]) for line in lines]
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@telling()
+def log(pack: str, progress: ProgressBar) -> Told:
+    """List the versions of PACK: what made each, when, and of what.
+
+    A version is a pack under the name PACK@2, for every command and for packer.PackedDataset. PACK is the last one.
+
+    \b
+    Examples:
+      packer log imgs.lmdb
+      packer diff imgs.lmdb@1 imgs.lmdb@2
+      packer edit imgs.lmdb@1 -o again.lmdb --map "bus=car"
+    """
+    from packer.packing.publish_version import versions_of
+
+    found, lines = versions_of(pack), []
+    for version in reversed(found):
+        made = version.made
+        counts = "".join(f", {count:,} {printable(name.replace('_', ' '))}" for name, count in made.counts.items())
+        lines.append(f"{printable(version.path)}: {plural(version.records, 'record')}{counts}; {made.date}")
+        lines.append(f"  {printable(made.command)}")
+        lines += [f"  digest {made.digest}", *(f"  parent {parent}" for parent in made.parents)]
+    return {"path": pack, "versions": [version.to_json() for version in found]}, lines

@@ -1,0 +1,127 @@
+"""The versions of a pack that was changed in place: which there are, what made each, and which is which.
+
+``PACK/versions/N`` has the manifest of version N, and ``made.json``: what made it. Readers need neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+
+from packer.errors import AnyPath, DamagedPack, PackerError, UsageError, printable
+from packer.format.manifest import Manifest, from_json_value, read_manifest
+from packer.format.pack_paths import MANIFEST_NAME, VERSIONS, own_folder, version_folder, version_named
+from packer.stores import clean_url, is_url
+from packer.system import open_regular
+
+MADE_NAME = "made.json"
+MOST_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What made a version of a pack: the content of made.json."""
+
+    digest: str
+    """Digest of the version (`Manifest.digest`)."""
+    command: str
+    """The command, without the folders of its files."""
+    date: str
+    """When it was made, UTC: ``2026-11-27T18:00:00Z``. Of a pack that was never changed, when pack.json was written."""
+    parents: tuple[str, ...] = ()
+    """Digests of the packs that it was made from; the version before it is the first."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What was done: records deleted, added, ..."""
+
+    def to_json(self) -> bytes:
+        """Return the content of the file."""
+        return (json.dumps(asdict(self), indent=1) + "\n").encode("ascii")
+
+
+def date_text(seconds: float | None = None) -> str:
+    """Return a time as `Made.date` has it; None: now."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def check_newest(pack: AnyPath, what: str) -> str:
+    """Return the absolute path of a pack that is to be changed.
+
+    Raises:
+        UsageError: It is an earlier version of a pack, or a URL.
+    """
+    if is_url(pack):
+        raise UsageError(clean_url(pack), f"is a URL, and {what} works on folders", "packer pull it first")
+    path = os.fsdecode(pack)
+    if (named := version_named(path)) is not None and os.path.isdir(own_folder(path)):
+        problem = "is a version of a pack, which stays as it is"
+        raise UsageError(path, problem, f"name the pack, {printable(named[0])}, or write a new one with --out")
+    return os.path.abspath(path)
+
+
+def numbers_in(pack: str) -> list[int]:
+    """Return the numbers of the folders of versions in a pack, sorted: also of one that was begun, but never made."""
+    names: list[str] = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        names = os.listdir(os.path.join(pack, VERSIONS))
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and not name.startswith("0"))
+
+
+def read_made(pack: str, number: int) -> Made:
+    """Read what made a version. Raise DamagedPack if that cannot be read."""
+    path = os.path.join(version_folder(pack, number), MADE_NAME)
+    try:
+        with open_regular(path) as file:
+            made: Made = from_json_value(Made, json.loads(file.read(MOST_BYTES)))
+            return made
+    except (OSError, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        problem = getattr(error, "strerror", None) or "is damaged"
+        raise DamagedPack(path, f"cannot be read: {problem}", "restore it").with_location(pack) from None
+
+
+def current_number(pack: str, manifest: Manifest) -> int:
+    """Return the number of the newest version of a pack, whose manifest this is: 1 if it was never changed.
+
+    Raises:
+        DamagedPack: Its versions are those of another pack.
+    """
+    numbers = numbers_in(pack)
+    for number in reversed(numbers):
+        if read_made(pack, number).digest == manifest.digest:
+            return number
+    if any(os.path.isfile(os.path.join(version_folder(pack, one), MANIFEST_NAME)) for one in numbers if one == 1):
+        problem = "holds versions of another pack: pack.json was replaced"
+        raise DamagedPack(os.path.join(pack, VERSIONS), problem, "restore pack.json, or move the folder away")
+    return 1
+
+
+def version_with(pack: str, digest: str) -> str | None:
+    """Return the version of a pack that has this digest, as ``PACK@2``; None if there is none, or it is at a URL."""
+    named = version_named(pack)
+    path = pack if named is None else named[0]
+    if is_url(path):
+        return None
+    for number in numbers_in(path):
+        with suppress(DamagedPack):
+            if read_made(path, number).digest == digest:
+                return f"{path.rstrip('/')}@{number}"
+    return None
+
+
+def read_version(pack: str, number: int) -> Manifest:
+    """Read the manifest of a version of a pack; raise the errors of `read_manifest`."""
+    manifest = read_manifest(version_folder(pack, number))
+    object.__setattr__(manifest, "base", os.path.abspath(pack))
+    return manifest
+
+
+def files_of_versions(pack: str, numbers: Iterable[int]) -> set[str]:
+    """Return the names of the files of some versions of a pack; none of those whose manifest is not readable."""
+    names = set[str]()
+    for number in numbers:
+        with suppress(PackerError):
+            names.update(file.name for file in read_version(pack, number).files)
+    return names

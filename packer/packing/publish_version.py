@@ -1,0 +1,253 @@
+"""Changes a pack in place: a new version takes the place of the pack in one step, and the earlier ones stay.
+
+What is new is written into ``PACK/versions/N.partial``. Then the folder gets its name, its files take theirs in PACK,
+and the new pack.json replaces the old one; until then the pack is what it was, whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from packer.errors import AnyPath, StorageError, UsageError
+from packer.format.lists import Listing, write_lists
+from packer.format.manifest import FileEntry, Manifest, read_manifest
+from packer.format.pack_paths import MANIFEST_NAME, PARTIAL_SUFFIX, VERSIONS, version_folder
+from packer.format.verify_records import write_companions
+from packer.format.versions import (
+    MADE_NAME,
+    Made,
+    check_newest,
+    current_number,
+    date_text,
+    files_of_versions,
+    numbers_in,
+    read_made,
+    read_version,
+)
+from packer.packing.recorded import command_of
+from packer.system import sync_path
+from packer.system.atomic import make_own_folder, remove, replacing, write_new
+from packer.system.locks import LOCK, FolderLock, lock_folder
+from packer.system.pool import held_signals
+
+_OF_VERSION = re.compile(r"\.v\d+(?=\.)")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a pack."""
+
+    number: int
+    path: str
+    """``PACK@2``."""
+    made: Made
+    records: int
+    classes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as ``packer log --json`` prints it."""
+        facts = {"number": self.number, "path": self.path, "records": self.records, "classes": self.classes}
+        return facts | asdict(self.made)
+
+
+def versions_of(pack: AnyPath) -> list[Version]:
+    """Return the versions of a pack, the first one first; a pack that was never changed in place has one.
+
+    Args:
+        pack: The folder of the pack.
+
+    Raises:
+        PackNotFound: It is not a pack.
+        DamagedPack: The manifest of a version was altered, or is missing.
+        StorageError: A file cannot be read.
+    """
+    path, given = check_newest(pack, "packer log"), os.fsdecode(pack).rstrip("/")
+    manifest = read_manifest(path)
+    newest, found = current_number(path, manifest), []
+    for number in [one for one in numbers_in(path) if one <= newest] or [1]:
+        its = manifest if number == newest else read_version(path, number)
+        made = read_made(path, number) if os.path.isdir(version_folder(path, number)) else _first_made(path, its)
+        found.append(Version(number, f"{given}@{number}", made, its.records, len(its.classes)))
+    return found
+
+
+def _first_made(pack: str, manifest: Manifest) -> Made:
+    """Return what made a pack that was never changed in place."""
+    modified = os.stat(os.path.join(pack, MANIFEST_NAME)).st_mtime
+    parents = tuple(origin.digest for origin in manifest.made_from)
+    counts = {name: manifest.counts[name] for name in ("packed", "rejected", "skipped")}
+    return Made(manifest.digest, command_of(manifest, os.path.basename(pack)), date_text(modified), parents, counts)
+
+
+class NextVersion:
+    """The next version of a pack. A context manager: entering locks the versions of the pack, exiting unlocks them.
+
+    What a change that died has left is removed on entering, and what is not published on exiting.
+
+    Args:
+        pack: The folder of the pack.
+        command: The command that changes it, as the log shows it.
+
+    Raises:
+        PackNotFound: It is not a pack.
+        UsageError: It is an earlier version of a pack, or a URL.
+        DamagedPack: Its manifest was altered, or its versions are those of another pack.
+    """
+
+    def __init__(self, pack: AnyPath, command: str) -> None:
+        self.path = check_newest(pack, f"packer {command.split(' ')[1]}")
+        self.manifest = read_manifest(self.path)
+        """That of the version which is now the newest."""
+        self._command = command
+        self._lock: FolderLock | None = None
+        self._versions = os.path.join(self.path, VERSIONS)
+        self.number = 0
+        """Its number; known when the versions are locked."""
+
+    @property
+    def folder(self) -> str:
+        """Where its new files are written."""
+        return version_folder(self.path, self.number) + PARTIAL_SUFFIX
+
+    def name(self, file: str) -> str:
+        """Return the name of a new file that takes the place of `file`: ``shard-00000.v2.index.arrow``."""
+        stem, _, ending = _OF_VERSION.sub("", file, count=1).partition(".")
+        return f"{stem}.v{self.number}.{ending}"
+
+    def __enter__(self) -> NextVersion:
+        try:
+            with held_signals():
+                self._open()
+        except OSError as error:
+            self._leave()
+            raise StorageError(error.filename or self.path, error.strerror or str(error)) from None
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def _open(self) -> None:
+        self._lock = lock_folder(self._versions)
+        if self._lock is None:
+            raise UsageError(self.path, "is being changed by another packer", "wait until it has ended")
+        self.manifest = read_manifest(self.path)  # that of before may have been replaced
+        current = current_number(self.path, self.manifest)
+        self.number = current + 1
+        self._recover(current)
+        make_own_folder(self.folder)
+
+    def _recover(self, current: int) -> None:
+        """Remove what changes that died have left: versions that never became the newest one, and their files."""
+        numbers = numbers_in(self.path)
+        begun = [number for number in numbers if number > current]
+        kept = {file.name for file in self.manifest.files} | files_of_versions(self.path, {*numbers} - {*begun})
+        for name in files_of_versions(self.path, begun) - kept:
+            remove(os.path.join(self.path, name))
+        for number in begun:
+            remove(version_folder(self.path, number))
+        for name in os.listdir(self._versions):
+            if name.removesuffix(PARTIAL_SUFFIX).isdigit() and name.endswith(PARTIAL_SUFFIX):
+                remove(os.path.join(self._versions, name))
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        with held_signals():
+            if self._lock is None:
+                return
+            with suppress(OSError):
+                remove(self.folder, ignore_errors=True)
+                if {*os.listdir(self._versions)} <= {LOCK}:
+                    remove(self._versions, ignore_errors=True)
+            self._lock.close()
+            self._lock = None
+
+    def publish(
+        self,
+        manifest: Manifest,
+        listings: Iterable[Listing[Any]],
+        selections: Mapping[str, bytes] | None = None,
+        counts: Mapping[str, int] | None = None,
+    ) -> Manifest:
+        """Let the new version take the place of the pack.
+
+        Args:
+            manifest: Its manifest, without its lists. Its files are in `folder`, or in the pack already.
+            listings: The rejected, skipped and changed inputs.
+            selections: Name of an option -> the file that it named (include, exclude).
+            counts: What was done, for the log.
+
+        Returns:
+            The manifest with the entries of the lists and of the companions of new shards.
+
+        Raises:
+            StorageError: A file cannot be written; the pack is as it was.
+        """
+        try:
+            listed = write_lists(self.folder, listings, selections or {})
+            lists = {name: self._kept_or_new(entry, self.manifest.lists.get(name)) for name, entry in listed.items()}
+            own = {*os.listdir(self.folder)}
+            new = tuple(shard for shard in manifest.shards if shard.container.name in own)
+            companions = write_companions(self.folder, replace(manifest, shards=new, base=""))
+            manifest = replace(manifest, lists=lists, companions=companions, base="")
+            self._commit(manifest, counts or {})
+        except OSError as error:
+            raise StorageError(
+                error.filename or self.path, error.strerror or str(error), "the pack is as it was: try again"
+            ) from None
+        return manifest
+
+    def _kept_or_new(self, entry: FileEntry, before: FileEntry | None) -> FileEntry:
+        """Return the entry of a list: of the one that the pack has if it is the same, else under its new name."""
+        path = os.path.join(self.folder, entry.name)
+        if before is not None and (before.bytes, before.sha256) == (entry.bytes, entry.sha256):
+            os.unlink(path)
+            return before
+        new = replace(entry, name=self.name(entry.name))
+        os.rename(path, os.path.join(self.folder, new.name))
+        return new
+
+    def _commit(self, manifest: Manifest, counts: Mapping[str, int]) -> None:
+        text = manifest.to_json()
+        parents = dict.fromkeys((self.manifest.digest, *(origin.digest for origin in manifest.made_from)))
+        made = Made(manifest.digest, self._command, date_text(), tuple(parents), dict(counts))
+        names = os.listdir(self.folder)
+        for path in (os.path.join(self.path, name) for name in names):
+            if os.path.lexists(path):
+                raise UsageError(path, "is in the way: it is not of this pack", "move it away")
+        _write_facts(self.folder, text, made)
+        target = version_folder(self.path, self.number)
+        with held_signals():
+            self._keep_current()
+            os.rename(self.folder, target)
+            sync_path(self._versions)
+            for name in names:
+                os.rename(os.path.join(target, name), os.path.join(self.path, name))
+            sync_path(self.path)
+            with replacing(os.path.join(self.path, MANIFEST_NAME)) as file:
+                file.write(text)
+            sync_path(self.path)
+
+    def _keep_current(self) -> None:
+        """Keep the manifest of a pack that is changed for the first time."""
+        first = version_folder(self.path, self.number - 1)
+        if os.path.isdir(first):
+            return
+        partial = first + PARTIAL_SUFFIX
+        make_own_folder(partial)
+        _write_facts(partial, self.manifest.to_json(), _first_made(self.path, self.manifest))
+        os.rename(partial, first)
+        sync_path(self._versions)
+
+
+def _write_facts(folder: str, manifest: bytes, made: Made) -> None:
+    """Write the manifest of a version, and what made it, into its folder."""
+    write_new(os.path.join(folder, MANIFEST_NAME), manifest)
+    write_new(os.path.join(folder, MADE_NAME), made.to_json())
+    sync_path(folder)
