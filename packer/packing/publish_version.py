@@ -31,10 +31,12 @@ from packer.format.versions import (
 )
 from packer.packing.recorded import command_of
 from packer.system import sync_path
-from packer.system.atomic import make_own_folder, remove, replacing, write_new
+from packer.system.atomic import make_own_folder, remove, write_new
 from packer.system.locks import LOCK, FolderLock, lock_folder
 from packer.system.pool import held_signals
 
+NEWEST = "newest.json"
+"""The new pack.json, in the folder of its version until it gets its place."""
 _OF_VERSION = re.compile(r"\.v\d+(?=\.)")
 
 
@@ -221,6 +223,7 @@ class NextVersion:
         for path in (os.path.join(self.path, name) for name in names):
             if os.path.lexists(path):
                 raise UsageError(path, "is in the way: it is not of this pack", "move it away")
+        write_new(os.path.join(self.folder, NEWEST), text)
         _write_facts(self.folder, text, made)
         target = version_folder(self.path, self.number)
         with held_signals():
@@ -230,8 +233,7 @@ class NextVersion:
             for name in names:
                 os.rename(os.path.join(target, name), os.path.join(self.path, name))
             sync_path(self.path)
-            with replacing(os.path.join(self.path, MANIFEST_NAME)) as file:
-                file.write(text)
+            os.replace(os.path.join(target, NEWEST), os.path.join(self.path, MANIFEST_NAME))
             sync_path(self.path)
 
     def _keep_current(self) -> None:

@@ -232,11 +232,10 @@ def index_shards(new: NextVersion, taken: Sequence[Taken], progress: Progress) -
 
     old = new.manifest
     with ThreadPoolExecutor(max(1, min(MOST_THREADS, usable_cores()))) as pool:
-        for item, entry in zip(taken, pool.map(entry_of, taken), strict=True):
+        for entry in pool.map(entry_of, taken):
             name = entry.container.name
             made.shards.append(entry)
-            if name in old.linked or entry is not item.shard:
-                made.linked[name] = old.linked.get(name, "")
+            made.linked[name] = old.linked.get(name, "")  # even if only names of classes differ: the file has them
             if name in old.companions:
                 made.companions[name] = old.companions[name]
             progress.advance(1)

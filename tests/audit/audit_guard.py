@@ -324,11 +324,13 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
         if name == "attach" and "{" in value:  # a pattern: its folder
             value = os.path.dirname(value.partition("{")[0]) or "."
         if value:
-            path = os.path.realpath(value)
+            path = os.path.realpath(value if os.path.lexists(value) else re.sub(r"@\d+\Z", "", value))
             written = option in WRITTEN or name in ("repair", "sample") or (name in SECOND and len(named) == 1)
             named.append((path, written))
             if name in BESIDE:
                 named += [(os.path.join(path, start), True) for start in BESIDE[name]]
+            if name in IN_PLACE and not named[1:]:
+                named += [(os.path.join(path, file), True) for file in _of_versions(path)]
             if name == "split" and option == "--parts":
                 stem, end = os.path.splitext(named[0][0])
                 named += [(f"{stem}-{part}{end}", True) for part in re.findall(r"([\w.+-]+)=", word)]
@@ -352,6 +354,14 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
     return named + cache + [(file, False) for path, _ in named for file in _linked(path)]
 
 
+def _of_versions(pack: str) -> Iterator[str]:
+    """The files of a pack that a change in place may write: never those of an earlier version."""
+    yield from ("versions", "pack.json")
+    names = os.listdir(pack) if os.path.isfile(os.path.join(pack, "pack.json")) else []
+    stems = {name.partition(".")[0] for name in names} | {"skipped", "changed", "exclude", "include"}
+    yield from (f"{stem}.v{number}" for stem in stems for number in range(2, 10))
+
+
 def _linked(pack: str) -> list[str]:
     """The files of other tools that a pack refers to."""
     try:
@@ -372,6 +382,8 @@ WRITTEN = frozenset(
 )
 SECOND = ("convert", "extract", "pull")
 """Commands that write to the second path in their line."""
+IN_PLACE = ("edit",)
+"""Commands that change a pack in place."""
 BESIDE = {"index": ("jpeg-index",), **dict.fromkeys(("attach", "detach"), ("sidecar", "sidecars"))}
 """Command -> how the files begin that it makes in a pack."""
 SPLITS = ("-train", "-val", "-valid", "-test", "-trainval")
