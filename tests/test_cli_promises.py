@@ -36,7 +36,7 @@ JSON: dict[str, tuple[tuple[str, ...], str]] = {
         ("p.webdataset",),
         "path container encoding mode dtype shape classes class_counts tags fields records counts options shards bytes "
         "rejected notes flip_index lists parts masks pixels linked companions made_from sidecars missing packer "
-        "libraries version content command",
+        "libraries version versions content command",
     ),
     "verify": (("p.webdataset",), "path good records files bytes problems unknown_files"),
     "hash": (("p.webdataset",), "path content deep records"),

@@ -291,9 +291,10 @@ def info(
             "missing": missing_files(pack, manifest),
             "content": content_digest_of(pack, manifest, cache_dir, cache_bytes),
         }
-        found |= jpeg_index_facts(pack, manifest)
+        found |= jpeg_index_facts(pack, manifest) | {"versions": versions_in(pack)}
         found["sidecars"] = sidecar_facts(pack, manifest)
         facts = {"path": pack, "bytes": manifest.shard_bytes, **asdict(manifest)}
+        del facts["base"]
         echo(json.dumps({**facts, **found, **command_line, **asked}))
         return
     if command:
@@ -301,6 +302,8 @@ def info(
         return
     for name, value in rows(manifest):
         echo(f"{name:<10} {printable(value)}")
+    if versions := versions_in(pack):
+        echo(f"versions   {len(versions)}: {printable(versions[0])} to {printable(versions[-1])}; see packer log")
     for value in jpeg_index_facts(pack, manifest).values():
         echo(f"JPEG index {value['text']}")
     for sidecar in sidecar_facts(pack, manifest):
@@ -326,6 +329,13 @@ def info(
     if lists["skipped"]:
         for entry in read_list(pack, "skipped", manifest):
             echo(f"{printable(entry.path)}: {printable(entry.reason)}")
+
+
+def versions_in(pack: str) -> list[str]:
+    """Return the names of the versions of a pack that was changed in place; none of others, and of a version."""
+    from packer.format.versions import numbers_in
+
+    return [] if is_url(pack) else [f"{pack.rstrip('/')}@{number}" for number in numbers_in(pack)]
 
 
 def content_digest_of(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: str | None) -> str | None:

@@ -89,6 +89,8 @@ def test_the_log_names_what_made_each_version(tmp_path: Path) -> None:
     assert facts[0]["command"].startswith("packer build SRC ") and facts[1]["command"] == "packer edit p --map bee=wasp"
     assert facts[2]["command"] == "packer edit p --delete marks.txt --labels-from other"  # no folder of this machine
     assert facts[2]["counts"] == {"deleted": 1, "relabelled": 14}
+    assert json.loads(good("info", pack, "--json").out)["versions"] == [f"{pack}@{number}" for number in (1, 2, 3)]
+    assert f"versions   3: {pack}@1 to {pack}@3" in good("info", pack).out
     told = good("log", pack).out.splitlines()
     assert told[0].startswith(f"{pack}@3: 14 records, 1 deleted, 14 relabelled; 20")
 
