@@ -229,29 +229,38 @@ def _option(value: Any) -> str:
 @click.command(name="hash")
 @click.argument("pack", type=PackPath())
 @click.option("--deep", is_flag=True, help="Read and verify every image, and digest the bytes themselves.")
+@click.option("--by-path", is_flag=True, help="Take the records in the order of their paths, without their keys.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @cache_options
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-def hash_command(pack: str, deep: bool, as_json: bool, quiet: bool, **cached: Any) -> None:
+def hash_command(pack: str, deep: bool, by_path: bool, as_json: bool, quiet: bool, **cached: Any) -> None:
     """Print one digest of the records of PACK, a folder or a URL.
 
     It is the same in any container: it covers the keys, the stored images, the labels and the names of their
     classes, and not how they are cut into shards. Without --deep it is computed from the checksums in the indexes,
-    in moments, and is the "content" of packer info --json. The two kinds are not comparable.
+    in moments, and is the "content" of packer info --json.
+
+    With --by-path it covers the paths of the source files instead of the keys, and neither the order of the records
+    nor the ids of their classes count: a pack that has grown equals one that was built at once. Digests of different
+    kinds are not comparable.
 
     \b
     Examples:
       packer hash imgs.lmdb
       packer hash imgs.lmdb --deep
+      packer hash imgs.lmdb --by-path
     """
     from packer.format.content import content_digest, deep_digest
+    from packer.format.content_by_path import content_digest_by_path, deep_digest_by_path
     from packer.format.pack import open_pack
 
     opened = open_pack(pack, **cached)
+    shallow, full = (content_digest_by_path, deep_digest_by_path) if by_path else (content_digest, deep_digest)
     with ProgressBar(hidden=quiet or as_json) as progress:
-        digest = deep_digest(opened, progress) if deep else content_digest(opened.reader.indexes, opened.manifest)
+        digest = full(opened, progress) if deep else shallow(opened.reader.indexes, opened.manifest)
     if as_json:
-        echo(json.dumps({"path": pack, "deep": deep, "content": digest, "records": len(opened)}))
+        found = {"path": pack, "deep": deep, "by_path": by_path, "content": digest, "records": len(opened)}
+        echo(json.dumps(found))
     else:
         echo(f"{digest}  {printable(pack)}")
 

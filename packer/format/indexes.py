@@ -420,14 +420,18 @@ class Indexes:
             if from_stores:  # many at a time
                 with pool(FETCHED_AT_ONCE) as threads:
                     all_of([threads.submit(self.read, number) for number in from_stores])
-            parts = list(self.parts(name))
-            if ragged := [part for part in parts if isinstance(part, Ragged)]:
-                found = Ragged.concat(ragged)
-            else:
-                found = np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
+            found = joined_column([*self.parts(name)])
+            if not isinstance(found, Ragged):
                 found.flags.writeable = False  # all callers share it
             self._columns[name] = found
         return found
+
+
+def joined_column(parts: Sequence[Column]) -> Column:
+    """Return the columns of several shards as one."""
+    if ragged := [part for part in parts if isinstance(part, Ragged)]:
+        return Ragged.concat(ragged)
+    return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
 
 
 def in_memory(sizes: Sequence[int]) -> tuple[Region, Int64]:

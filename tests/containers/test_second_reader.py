@@ -7,8 +7,10 @@ import io
 import json
 import shutil
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import independent_digest
 import independent_reader as second
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,8 @@ from PIL import Image
 
 from packer import BuildOptions, PackWriter, adopt, attach, build_pack, merge, open_pack
 from packer.containers import container_names
+from packer.format.content import content_digest, deep_digest
+from packer.format.content_by_path import content_digest_by_path, deep_digest_by_path
 from packer.format.pack import Pack
 
 GOLDEN = sorted(path.parent for path in (Path(__file__).parents[1] / "golden").glob("*/*/pack.json"))
@@ -166,6 +170,12 @@ def check(folder: Path, foreign: bool = True) -> None:
         note["source_xxh3"] = source
     if foreign:
         assert [(key, data, rounded(note), parts) for key, data, note, parts in second.foreign_records(folder)] == found
+    for written, shallow, deep in (
+        (independent_digest.plain, content_digest, deep_digest),
+        (independent_digest.by_path, content_digest_by_path, deep_digest_by_path),
+    ):
+        assert written(folder, deep=False) == shallow(pack.reader.indexes, pack.manifest)
+        assert written(folder, deep=True) == deep(pack)
 
 
 @pytest.mark.parametrize("folder", GOLDEN, ids=lambda path: "-".join(path.parts[-2:]))
@@ -299,9 +309,10 @@ def test_packs_from_packs(tmp_path: Path) -> None:
     check(tmp_path / "merged", foreign=False)
 
 
-def test_it_imports_nothing_of_packer() -> None:
-    text = Path(second.__file__).read_text("utf-8")
+@pytest.mark.parametrize("module", [second, independent_digest])
+def test_it_imports_nothing_of_packer(module: ModuleType) -> None:
+    text = Path(str(module.__file__)).read_text("utf-8")
     modules = {alias.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import) for alias in node.names}
     modules |= {str(node.module) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
-    assert "numpy" in modules and not [name for name in modules if name.startswith(("packer", "cv2", "PIL"))]
+    assert "json" in modules and not [name for name in modules if name.startswith(("packer", "cv2", "PIL"))]
     assert len(text.splitlines()) <= 300

@@ -74,7 +74,7 @@ def test_commands(make_pack: MakePack, copied: MakePack) -> None:
     assert good("hash", pack).out == f"{shallow}  {pack}\n"
     assert good("hash", pack, "--deep").out == f"{deep}  {pack}\n"
     assert json.loads(good("hash", pack, "--json").out) == {
-        "path": str(pack), "deep": False, "content": shallow, "records": 9,
+        "path": str(pack), "deep": False, "by_path": False, "content": shallow, "records": 9,
     }  # fmt: skip
     assert json.loads(good("info", pack, "--json").out)["content"] == shallow
 
