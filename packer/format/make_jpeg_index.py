@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from crc32c import crc32c
 
 from packer.errors import BadInput, DamagedPack, NotInstalled, option
@@ -37,7 +38,7 @@ from packer.format.mmap import map_file
 from packer.format.verify_records import DECODE_TIMEOUT_S, Problem
 from packer.images.decoders import INSTALL, load_native
 from packer.images.header import read_header
-from packer.model.annotation import Progress, advancing
+from packer.model.annotation import Int64, Progress, advancing
 from packer.model.annotation_columns import column
 from packer.system import usable_cores
 from packer.system.child import Decoding, Report, unmarked
@@ -150,6 +151,52 @@ def make_jpeg_index(job: JpegIndexJob, report: Report, decoding: Decoding = unma
         raise
     entry = replace(entry, name=os.path.basename(job.path))
     return MadeJpegIndex(_entry(job, entry), len(indexes) - sum(without.values()), without, seconds)
+
+
+OTHER = "other JPEGs"
+"""Why records have no index, if nobody knows any more."""
+
+
+def take_jpeg_index(
+    path: str, entry: ShardJpegIndex, rows: Int64 | None, shard: ShardEntry, table: Any, out: str
+) -> MadeJpegIndex:
+    """Write the index of some of the JPEGs of a shard, without reading these.
+
+    Args:
+        path: The index of all of them.
+        entry: What its list says of it.
+        rows: Which of them. None: all, and nothing is written.
+        shard: The new shard.
+        table: Its own index, of these rows.
+        out: The new file.
+
+    Raises:
+        DamagedPack: The index was altered.
+        StorageError: It cannot be written.
+    """
+    data, index = map_file(path, entry.index.bytes), entry.index
+    if rows is not None and crc32c(data) != index.crc32c:
+        raise DamagedPack(path, "was altered: it does not match its checksum")
+    indexes = index_column(path, data)
+    with pa.ipc.open_file(pa.py_buffer(data)) as file:
+        made_of = json.loads(file.schema.metadata[MADE_OF])
+    without = Counter(made_of.pop("without"))
+    if rows is not None:
+        indexes = indexes.take(pa.array(rows))
+        without = _reasons(indexes, without, np.asarray(column(table, "encoding")))
+        made_of |= {"container_sha256": shard.container.sha256, "rows_sha256": shard.index.sha256}
+        index = write_index(out, _batch(indexes, made_of, without))
+    made = ShardJpegIndex(shard.container.name, shard.container.sha256, shard.index.sha256, index)
+    return MadeJpegIndex(made, len(indexes) - without.total(), without, 0.0)
+
+
+def _reasons(indexes: Any, before: Mapping[str, int], codes: Any) -> Counter[str]:
+    """Return why rows have no index, of which it is known why the rows of the whole shard have none."""
+    missing = np.flatnonzero(np.asarray(pc.binary_length(indexes)) == 0)
+    of_jpegs = [why for why in before if why not in ENCODINGS]
+    names = [ENCODINGS[code] for code in codes[missing].tolist()]
+    why = of_jpegs[0] if len(of_jpegs) == 1 else OTHER
+    return Counter(sorted(why if name == "jpeg" else name for name in names))
 
 
 def _batch(indexes: Any, made_of: Mapping[str, Any], without: Mapping[str, int]) -> Any:
@@ -271,14 +318,20 @@ def _why(jpeg: bytes, otherwise: str) -> str:
     return otherwise
 
 
-def list_of(made: Sequence[MadeJpegIndex], interval: int) -> JpegIndexList:
-    """Return the list of the index files of a pack, in the order of its shards."""
+def list_of(made: Sequence[MadeJpegIndex], interval: int, made_with: str = "") -> JpegIndexList:
+    """Return the list of the index files of a pack, in the order of its shards.
+
+    Args:
+        made: The files.
+        interval: MCUs between two entries.
+        made_with: What has made them. Empty: what is installed.
+    """
     without: Counter[str] = Counter()
     for one in made:
         without.update(one.without)
     return JpegIndexList(
         interval=interval,
-        made_with=check_installed(""),
+        made_with=made_with or check_installed(""),
         indexed=sum(one.indexed for one in made),
         without=dict(sorted(without.items())),
         shards=tuple(one.entry for one in made),

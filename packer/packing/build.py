@@ -268,8 +268,9 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
             listings = (inputs.rejected, inputs.skipped, inputs.changed)
             manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
             seconds, shared = shared + own + time.monotonic() - publishing, 0.0
+            jpeg_index = next((one for one in output.beside if isinstance(one, JpegIndexList)), None)
             summaries[given.split] = BuildSummary(
-                output.path, manifest, seconds, output.jpeg_index, given.output, plan.elsewhere, inputs.class_changes
+                output.path, manifest, seconds, jpeg_index, given.output, plan.elsewhere, inputs.class_changes
             )
     return [summaries[options.split] for options in every if options.split in summaries]
 
@@ -333,7 +334,7 @@ def _check_installed(options: BuildOptions) -> None:
 def _index_jpegs(
     options: BuildOptions, results: Sequence[ShardResult], pool: Engine, output: Output, progress: Progress
 ) -> None:
-    """Index the JPEGs of all shards, if that was asked for, and note what there is in `output.jpeg_index`.
+    """Index the JPEGs of all shards, if that was asked for, and note what there is in `output.beside`.
 
     A part of a build has no index: it is made when all are published.
     """
@@ -344,8 +345,9 @@ def _index_jpegs(
     jobs = with_threads(jobs_for(output.folder, shards, os.path.join, interval, output.folder), pool.size)
     progress.stage("indexing", sum(shard.records for shard in shards))
     made = dict(pool.run(make_jpeg_index, jobs, advancing(progress)))
-    output.jpeg_index = list_of([made[number] for number in sorted(made)], interval)
-    output.jpeg_index.write(output.folder)
+    listed = list_of([made[number] for number in sorted(made)], interval)
+    listed.write(output.folder)
+    output.beside = [listed]
 
 
 def _planned_and_packed(

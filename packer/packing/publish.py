@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from packer.errors import AnyPath, StorageError, UsageError, plural, printable
-from packer.format.jpeg_index_list import JpegIndexList
+from packer.format.beside import BesideList
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import Manifest, read_manifest
 from packer.format.pack_paths import MANIFEST_NAME, PARTIAL_SUFFIX
@@ -64,7 +64,8 @@ class Output:
         """The folder in which the pack grows."""
         self.source = os.path.join(self.partial, SOURCE)
         """The folder for archives that must be decompressed."""
-        self.jpeg_index: JpegIndexList | None = None
+        self.beside: Sequence[BesideList] = ()
+        """Lists of files beside the shards; they and their files are in `folder`."""
         self.journal = Journal("")
         self._lock: FolderLock | None = None
         self._published = False
@@ -236,7 +237,7 @@ class Output:
         """
         manifest = replace(manifest, base="")
         try:
-            beside = () if self.jpeg_index is None else self.jpeg_index.files
+            beside = (file for listed in self.beside for file in listed.files)
             self._keep_only({file.name for file in (*manifest.files, *beside)})
             lists = write_lists(self.folder, listings, selections or {})
             companions = write_companions(self.folder, manifest)

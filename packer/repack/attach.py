@@ -228,7 +228,7 @@ Written = tuple[str, tuple[int, ...], list[SidecarFile]]
 """dtype and shape of what a record has, and the files."""
 
 
-def _write_array(work: str, names: Sequence[str], found: Attached, records: int, progress: Progress) -> Written:
+def write_array(work: str, names: Sequence[str], found: Attached, records: int, progress: Progress) -> Written:
     """Write a .npy file."""
     first = found.chunk(0, 1)
     dtype, shape = first.dtype.newbyteorder("="), tuple(first.shape[1:])
@@ -264,19 +264,20 @@ def _write_lines(work: str, names: Sequence[str], found: Attached, records: int,
             problem = f"has a value{of} that JSON cannot hold: {error}"
             raise BadInput("", problem, "write it as text or numbers, or attach another column") from None
 
-    return "", (-1,) if several else (), _write_rows(work, names, records, lines, CHUNK_ROWS, progress)
+    return "", (-1,) if several else (), write_rows(work, names, records, lines, CHUNK_ROWS, progress)
 
 
 def _write_pixels(work: str, names: Sequence[str], found: Attached, records: int, progress: Progress) -> Written:
     """Write a file with the bytes of each record, and a .npy file with the place where these begin."""
     assert found.recipe is not None
-    return found.recipe.spec.dtype, (), _write_rows(work, names, records, found.chunk, CHUNK_PIXELS, progress)
+    return found.recipe.spec.dtype, (), write_rows(work, names, records, found.chunk, CHUNK_PIXELS, progress)
 
 
-def _write_rows(
+def write_rows(
     work: str, names: Sequence[str], records: int, rows: Callable[[int, int], list[bytes]], step: int,
     progress: Progress,
 ) -> list[SidecarFile]:  # fmt: skip
+    """Write a file with the bytes of each record, of which `rows` returns some, and one of where these begin."""
     ends = np.zeros(records + 1, np.int64)
     with _new_file(work, names[0]) as file, _new_file(work, names[1]) as offsets:
         for start in range(0, records, step):
@@ -363,7 +364,7 @@ _PIXELS = SidecarKind(
     "save one file for each image, of its name, and give their folder",
 )  # fmt: skip
 KINDS = {
-    "array": SidecarKind("an array of numbers, the same shape for each record", _is_array, _write_array),
+    "array": SidecarKind("an array of numbers, the same shape for each record", _is_array, write_array),
     "text": SidecarKind("text", _is_text, _write_lines),
     "json": SidecarKind("JSON", lambda found: True, _write_lines),
     **dict.fromkeys(OF_PIXELS, _PIXELS),

@@ -24,7 +24,6 @@ from packer.errors import AnyPath, UsageError, option, plural, printable
 from packer.format.index import read_index
 from packer.format.lists import MOST_IN_MANIFEST, Changed, Listing, Skipped, lists_of, read_list, selection_file
 from packer.format.manifest import Manifest
-from packer.format.sidecar_list import not_carried
 from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import column
 from packer.model.fields import BY_NAME, object_of
@@ -36,6 +35,7 @@ from packer.packing.option_table import CLASS_OPTIONS
 from packer.packing.publish import Output, check_folder
 from packer.packing.publish_version import NextVersion
 from packer.packing.resume import resume_or_restart
+from packer.repack.carry import NewFiles, carry
 from packer.repack.index_columns import recount, select_rows, with_column
 from packer.repack.labels_of import LabelsOf
 from packer.repack.links import Linked, Source, Taken, index_shards, link_shards
@@ -182,7 +182,9 @@ def _into_new_pack(
         for note in (*resume_or_restart(output, {"command": "edit", "pack": source.path}, overwrite), *notes):
             progress.note(f"note: {note}")
         made = link_shards(output.folder, path, taken, progress)
-        manifest = output.publish(edited.manifest(made, output.folder), edited.listings.values(), edited.files)
+        manifest = edited.manifest(made, output.folder)
+        output.beside, _ = carry(taken, manifest, NewFiles(output.folder))
+        manifest = output.publish(manifest, edited.listings.values(), edited.files)
     return edited.report(path, manifest, made, taken, started)
 
 
@@ -242,7 +244,7 @@ class _Edit:
         self.deleted = self.left_out = self.relabelled = 0
         self.notes: list[str] = []
         """What the new pack says of its labels."""
-        self.hints = not_carried([source.path])
+        self.hints: list[str] = []
         """What only the user is told."""
         self.changes: tuple[ClassChange, ...] = ()
         if asked.delete is not None:

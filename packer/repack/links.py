@@ -194,11 +194,11 @@ def _link(folder: str, home: str, number: int, taken: Taken) -> tuple[ShardEntry
         if before:
             how, path = IN_PLACE, _path_from_home(before, source.path, home)
         else:
-            how = _share(source.file_of(old), os.path.join(folder, container.name), old.container)
+            how = share(source.file_of(old), os.path.join(folder, container.name), old.container)
             path = "" if how == "hard link" or batch is not None or before == "" else None
         index = os.path.join(folder, stem + INDEX_SUFFIX)
         if batch is None:
-            _share(source.indexes.path(taken.number), index, old.index)
+            share(source.indexes.path(taken.number), index, old.index)
             entry = replace(old.index, name=os.path.basename(index))
         else:
             entry = write_index(index, batch)
@@ -249,7 +249,7 @@ def _companion(folder: str, number: int, taken: Taken, path: str | None) -> File
         return None
     name = f"shard-{number:05d}{os.path.splitext(old.name)[1]}"
     try:
-        _share(os.path.join(taken.source.path, old.name), os.path.join(folder, name), old)
+        share(os.path.join(taken.source.path, old.name), os.path.join(folder, name), old)
     except FileNotFoundError:  # it is made again
         return None
     except OSError as error:
@@ -267,7 +267,8 @@ def _suffix(name: str, container: str) -> str:
     return extension
 
 
-def _share(source: str, target: str, entry: FileEntry) -> str:
+def share(source: str, target: str, entry: FileEntry) -> str:
+    """Link a file of a pack, and return what was done. Raise DamagedPack if a copy does not have its digest."""
     how = share_file(source, target)
     if how == "copy" and sha256_of(target) != entry.sha256:
         raise DamagedPack(source, "does not match its digest", "run packer verify").with_location(

@@ -18,7 +18,6 @@ from packer.errors import AnyPath, BadInput, UsageError, option, plural, printab
 from packer.format.index import read_index
 from packer.format.lists import KINDS, MOST_IN_MANIFEST, Listing, Skipped, read_list
 from packer.format.manifest import Manifest
-from packer.format.sidecar_list import not_carried
 from packer.model.annotation import Int64, Progress, column_of
 from packer.model.annotation_columns import Ragged, column, present
 from packer.model.fields import CLASS_IDS, NUMERIC
@@ -28,6 +27,7 @@ from packer.packing.option_table import CLASS_OPTIONS
 from packer.packing.publish import Output, check_folder
 from packer.packing.resolve import read_classes
 from packer.packing.resume import resume_or_restart
+from packer.repack.carry import NewFiles, carry
 from packer.repack.index_columns import equal_files, map_ids, recount, rows_of, select_rows
 from packer.repack.links import Linked, Source, Taken, joined_classes, joint_manifest, link_shards
 from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
@@ -210,7 +210,7 @@ def merge(
         len(item.source.tables)
         progress.advance(1)
     manifest, notes = joint_manifest(sources, names)
-    notes = [*changes_notes(changes), *notes, *not_carried(source.path for source in sources)]
+    notes = [*changes_notes(changes), *notes]
     manifest = _recorded(manifest, duplicates, options, changes)
     found, later, _ = find_duplicates(taken)
     if found.records and duplicates == "fail":
@@ -223,13 +223,15 @@ def merge(
     with output:
         for note in resume_or_restart(output, asked, overwrite):
             progress.note(f"note: {note}")
-        made = link_shards(output.folder, path, [item for item in taken if item is not None], progress)
+        kept = [item for item in taken if item is not None]
+        made = link_shards(output.folder, path, kept, progress)
         manifest = _counted_manifest(manifest, sources, made, output.folder, dropped + left_out)
         manifest = replace(manifest, rejected=tuple(islice(listings["rejected"], MOST_IN_MANIFEST)))
+        output.beside, lost = carry(kept, manifest, NewFiles(output.folder))
         manifest = output.publish(manifest, listings.values())
     changed = sum(item is not None and (item.mapping is not None or item.source.has_new_index) for item in taken)
     return MergeReport(
-        path, manifest, dict(made.how), changed, found, dropped, tuple(notes), time.perf_counter() - started, changes
+        path, manifest, dict(made.how), changed, found, dropped, (*notes, *lost), time.perf_counter() - started, changes
     )
 
 

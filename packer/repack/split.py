@@ -21,7 +21,6 @@ from packer.errors import AnyPath, PackerError, StorageError, UsageError, as_opt
 from packer.format.index import read_index
 from packer.format.manifest import Manifest, read_manifest
 from packer.format.pack import Pack, open_pack
-from packer.format.sidecar_list import not_carried
 from packer.format.verify_records import texts
 from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import Ragged
@@ -29,6 +28,7 @@ from packer.model.fields import object_of
 from packer.packing.input_table import Selection
 from packer.packing.publish import Output, Outputs, check_folder
 from packer.packing.resume import resume_or_restart
+from packer.repack.carry import NewFiles, carry
 from packer.repack.index_columns import recount
 from packer.repack.links import Linked, Source, Taken, link_shards
 from packer.samplers.order import derive, permutation
@@ -269,7 +269,6 @@ def split(
     source = Source(pack)
     opened = open_pack(source.path)
     numbers, notes = divide_records(opened, shares, asked.stratify, asked.group, asked.seed)
-    notes = [*notes, *(() if asked.lists else not_carried([source.path]))]
     counts = np.bincount(numbers, minlength=len(shares)).tolist()
     for name, count in zip(shares, counts, strict=True):
         if not count:
@@ -299,8 +298,10 @@ def _write_packs(
             begun = {"command": "split", "pack": source.path, "options": repr(asked), "part": number}
             for note in resume_or_restart(output, begun, overwrite):
                 progress.note(f"note: {note}")
-            made = link_shards(output.folder, path, _taken_shards(source, numbers == number), progress)
+            taken = _taken_shards(source, numbers == number)
+            made = link_shards(output.folder, path, taken, progress)
             manifest = _manifest(source, asked, made, output.folder)
+            output.beside, _ = carry(taken, manifest, NewFiles(output.folder))
             if path in before:
                 output.check_same(manifest)
                 progress.note(f"note: {printable(path)} is finished")
