@@ -342,9 +342,13 @@ def info(
 
 def versions_in(pack: str) -> list[str]:
     """Return the names of the versions of a pack that was changed in place; none of others, and of a version."""
-    from packer.format.versions import numbers_in
+    from packer.format.pack_paths import numbers_in, own_folder
 
-    return [] if is_url(pack) else [f"{pack.rstrip('/')}@{number}" for number in numbers_in(pack)]
+    return (
+        []
+        if is_url(pack) or own_folder(pack) != pack
+        else [f"{pack.rstrip('/')}@{number}" for number in numbers_in(pack)]
+    )
 
 
 def content_digest_of(pack: str, manifest: Manifest, cache_dir: str | None, cache_bytes: str | None) -> str | None:

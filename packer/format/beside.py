@@ -1,6 +1,7 @@
 """Lists of files beside the shards of a pack that its manifest does not name: the index of its JPEGs, its sidecars.
 
-A pack is the same with them, without them, and to a packer that has never heard of them.
+A pack is the same with them, without them, and to a packer that has never heard of them. The list in PACK is that of
+its newest version; that of an earlier one is in the folder of the version, as its manifest is.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-from packer.errors import DamagedPack, StorageError
+from packer.errors import DamagedPack, PackerError, StorageError
 from packer.format.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest, digest_of, from_json_value
+from packer.format.pack_paths import VERSIONS, numbers_in, own_folder, version_folder
 from packer.system import open_regular
 from packer.system.atomic import replacing
 
@@ -92,11 +95,56 @@ def read_beside(kind: type[L], folder: str, manifest: Manifest) -> L | None:
         DamagedPack: It was altered, or is that of another pack.
         StorageError: It cannot be read.
     """
-    text = beside_text(kind, folder)
+    text = beside_text(kind, folder, manifest)
     return None if text is None else parse_beside(kind, folder, text, manifest)
 
 
-def beside_text(kind: type[BesideList], folder: str) -> bytes | None:
+def beside_text(kind: type[BesideList], folder: str, manifest: Manifest) -> bytes | None:
+    """Return the content of the list of a pack, or of a version of it; None if it has none.
+
+    Raises:
+        StorageError: It is unreadable.
+    """
+    if (own := own_folder(folder)) != folder:
+        return _text_of_version(kind, own, manifest)
+    text = list_text(kind, folder)
+    if text is None or not os.path.isdir(os.path.join(folder, VERSIONS)) or fits(kind, text, manifest):
+        return text
+    # a change died before it has put the list of the new version there
+    numbers = reversed(numbers_in(folder))
+    others = [list_text(kind, version_folder(folder, number)) for number in numbers]
+    right = (one for one in others if one is not None and fits(kind, one, manifest))
+    return next(right, None if text in others else text)
+
+
+def _text_of_version(kind: type[BesideList], own: str, manifest: Manifest) -> bytes | None:
+    text = list_text(kind, own)
+    if text is None and manifest.base:  # of the newest version, if it was changed since; or there was no change
+        text = list_text(kind, manifest.base)
+        text = text if text is not None and fits(kind, text, manifest) else None
+    return text
+
+
+def files_of_version(kinds: Iterable[type[BesideList]], own: str, manifest: Manifest) -> set[str]:
+    """Return the names of the files beside a version whose folder this is, but of lists that cannot be read."""
+    names = set[str]()
+    for kind in kinds:
+        with suppress(PackerError):
+            if (text := _text_of_version(kind, own, manifest)) is not None:
+                names.update(file.name for file in parse_beside(kind, own, text, manifest).data_files)
+    return names
+
+
+def fits(kind: type[BesideList], text: bytes, manifest: Manifest) -> bool:
+    """Return whether this is the content of a list of a pack, and not damaged."""
+    try:
+        parse_beside(kind, "", text, manifest)
+    except DamagedPack:
+        return False
+    return True
+
+
+def list_text(kind: type[BesideList], folder: str) -> bytes | None:
     """Return the content of a list in a folder; None if there is none. Raise StorageError if it is unreadable."""
     path = os.path.join(folder, kind.NAME)
     try:

@@ -16,7 +16,7 @@ from packer.format.beside import read_beside
 from packer.format.digests import sha256_of
 from packer.format.index import read_index
 from packer.format.indexes import all_ranges
-from packer.format.jpeg_index_list import JPEG_INDEX, index_file_of
+from packer.format.jpeg_index_list import JPEG_INDEX
 from packer.format.manifest import Manifest, read_manifest
 from packer.format.mmap import map_file
 from packer.format.pack_paths import MANIFEST_NAME
@@ -262,6 +262,8 @@ def _own_names(pack: CachedPack) -> set[str]:
     manifest: Manifest | None = None
     with suppress(PackerError):
         manifest = read_manifest(pack.folder)
+    names = os.listdir(pack.folder)
+    own |= {name for name in names if JPEG_INDEX.fullmatch(name)}
     if manifest is not None:
-        return own | {file.name for file in manifest.files} | {index_file_of(shard) for shard in manifest.shards}
-    return own | {name for name in os.listdir(pack.folder) if name.endswith(INDEX_SUFFIX) or JPEG_INDEX.fullmatch(name)}
+        return own | {file.name for file in manifest.files}
+    return own | {name for name in names if name.endswith(INDEX_SUFFIX)}

@@ -54,7 +54,9 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
         StorageError: A file cannot be opened or fetched.
     """
     while True:
-        texts = [None if one.remote else beside_text(JpegIndexList, one.folder) for one in pack.reader.files]
+        texts = [
+            None if one.remote else beside_text(JpegIndexList, one.folder, one.manifest) for one in pack.reader.files
+        ]
         problem, found = None, None
         try:
             listed = [_read_list_file(*each) for each in zip(pack.reader.files, texts, strict=True)]
@@ -63,7 +65,9 @@ def open_jpeg_indexes(pack: Pack) -> JpegIndexes | None:
         except DamagedPack as error:
             problem = error
         # whoever replaces an index removes its list before its files
-        if texts == [None if one.remote else beside_text(JpegIndexList, one.folder) for one in pack.reader.files]:
+        if texts == [
+            None if one.remote else beside_text(JpegIndexList, one.folder, one.manifest) for one in pack.reader.files
+        ]:
             if problem is not None:
                 raise problem
             return found
@@ -112,7 +116,7 @@ class JpegIndexes:
         self._files: list[tuple[str, int]] = []
         for files, its in zip(pack.reader.files, listed, strict=True):
             entries = [None] * len(files.shards) if its is None else [shard.index for shard in its.shards]
-            paths = [(os.path.join(files.folder, one.name), one.bytes) if one else ("", 0) for one in entries]
+            paths = [(files.manifest.path_of(files.folder, one.name), one.bytes) if one else ("", 0) for one in entries]
             if files.remote is None:
                 try:
                     check_files([path for path in paths if path[0]])
@@ -239,7 +243,7 @@ class JpegIndexes:
         self._open[number] = True
 
     def _damage(self, files: PackFiles, name: str, problem: str) -> DamagedPack:
-        where = join_url(files.path, name) if files.remote else os.path.join(files.path, name)
+        where = join_url(files.path, name) if files.remote else files.manifest.path_of(files.path, name)
         return DamagedPack(where, problem, JpegIndexList.again(files.path)).with_location(files.path)
 
 

@@ -23,6 +23,8 @@ JPEG_INDEX_NAME = "jpeg-index.json"
 JPEG_INDEX_PREFIX = "jpeg-index."
 JPEG_INDEX = re.compile(r"jpeg-index\.(?:json|[a-z0-9.-]+\.arrow)")
 """Names of the files."""
+OF_VERSION = re.compile(r"\.v[1-9]\d*\.arrow$", re.ASCII)
+"""At the end of the name of a file that a version of a pack has first."""
 WORK_FOLDER = "jpeg-index.partial"
 """The folder in a pack where the files grow."""
 VERSION = 1
@@ -37,12 +39,17 @@ def interval_of(option: str, text: str) -> int:
     return INTERVALS[str(text)]
 
 
-def index_file_of(shard: ShardEntry) -> str:
-    """Return the name of a shard's file: ``jpeg-index.shard-00000.arrow``.
+def index_file_of(shard: ShardEntry, version: int | None = None) -> str:
+    """Return the name of a shard's file: ``jpeg-index.shard-00000.arrow``, or ``jpeg-index.shard-00000.v2.arrow``.
 
     It does not begin as the files of the shard do: packer 0.2 takes any that does for a shard of another pack.
+
+    Args:
+        shard: The shard.
+        version: The version of its pack that has the file first. None: the pack has no versions.
     """
-    return f"{JPEG_INDEX_PREFIX}{shard.index.name.removesuffix(INDEX_SUFFIX)}.arrow"
+    name = OF_VERSION.sub(".arrow", f"{JPEG_INDEX_PREFIX}{shard.index.name.removesuffix(INDEX_SUFFIX)}.arrow")
+    return name if version is None else f"{name.removesuffix('.arrow')}.v{version}.arrow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +93,12 @@ class JpegIndexList(BesideList):
 
     def problem(self, manifest: Manifest) -> str:
         """Return why it cannot be that of a pack; empty if it can."""
-        made_of = [(one.container, one.container_sha256, one.rows_sha256, one.index.name) for one in self.shards]
-        here = [(s.container.name, s.container.sha256, s.index.sha256, index_file_of(s)) for s in manifest.shards]
-        return "" if made_of == here else "was made of other files than those of the pack"
+        made_of = [(one.container, one.container_sha256, one.rows_sha256) for one in self.shards]
+        here = [(shard.container.name, shard.container.sha256, shard.index.sha256) for shard in manifest.shards]
+        names = {OF_VERSION.sub(".arrow", one.index.name) for one in self.shards}
+        if made_of != here or names != {index_file_of(shard) for shard in manifest.shards}:
+            return "was made of other files than those of the pack"
+        return ""
 
     @staticmethod
     def again(pack: str, file: str = "") -> str:

@@ -69,6 +69,8 @@ class JpegIndexJob:
     interval: int
     out: str
     """The folder for the index; one that is there already is kept if it is the same."""
+    name: str
+    """Name of the file."""
     threads: int = 1
     refused: Mapping[int, BadInput] = field(default_factory=dict)
     """Rows on which the decoder crashed or hung."""
@@ -78,7 +80,7 @@ class JpegIndexJob:
     @property
     def path(self) -> str:
         """The file to write."""
-        return os.path.join(self.out, index_file_of(self.shard))
+        return os.path.join(self.out, self.name)
 
     @property
     def temporary(self) -> str:
@@ -104,7 +106,12 @@ class MadeJpegIndex:
 
 
 def jobs_for(
-    folder: str, shards: Sequence[ShardEntry], path_of: Callable[[str, str], str], interval: int, out: str
+    folder: str,
+    shards: Sequence[ShardEntry],
+    path_of: Callable[[str, str], str],
+    interval: int,
+    out: str,
+    version: int | None = None,
 ) -> list[JpegIndexJob]:
     """Return a job for each shard.
 
@@ -114,10 +121,16 @@ def jobs_for(
         path_of: Returns the path of a container, given the folder and its name.
         interval: MCUs between two entries.
         out: The folder for the index.
+        version: The version of the pack that will have the index. None: the pack has no versions.
     """
     return [
         JpegIndexJob(
-            folder=folder, container=path_of(folder, shard.container.name), shard=shard, interval=interval, out=out
+            folder=folder,
+            container=path_of(folder, shard.container.name),
+            shard=shard,
+            interval=interval,
+            out=out,
+            name=index_file_of(shard, version),
         )
         for shard in shards
     ]
@@ -379,7 +392,7 @@ def drop_damaged(folder: str, manifest: Manifest, check: Callable[[FileEntry], P
     """
     listed, problems = find_beside(JpegIndexList, folder, manifest)
     if listed is not None:
-        problems += filter(None, map(check, listed.files))
+        problems += filter(None, map(check, listed.data_files))
         problems += index_problems(folder, manifest, listed, {problem.file for problem in problems})
     if not problems:
         return ()
@@ -391,7 +404,7 @@ def _file_problems(folder: str, manifest: Manifest, listed: JpegIndexList, bad: 
     """Check what is in the files that are not in `bad`, whose digests are right."""
     for shard, one in zip(manifest.shards, listed.shards, strict=True):
         if one.index.name not in bad:
-            path = os.path.join(folder, one.index.name)
+            path = manifest.path_of(folder, one.index.name)
             try:
                 rows = len(index_column(path, map_file(path, one.index.bytes)))
             except DamagedPack as error:
@@ -408,10 +421,11 @@ def _deep_problems(
     with suppress(NotInstalled):
         if check_installed(option("deep")) != listed.made_with:
             return
+        base = os.path.join(folder, manifest.base)
         jobs = [
-            job
+            replace(job, name=one.index.name)
             for job, one in zip(
-                jobs_for(folder, manifest.shards, manifest.path_of, listed.interval, folder), listed.shards, strict=True
+                jobs_for(base, manifest.shards, manifest.path_of, listed.interval, base), listed.shards, strict=True
             )
             if not {one.index.name, job.shard.container.name, job.shard.index.name} & {*bad}
         ]

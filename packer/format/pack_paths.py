@@ -35,6 +35,14 @@ def version_folder(pack: str, number: int) -> str:
     return os.path.join(pack, VERSIONS, str(number))
 
 
+def numbers_in(pack: str) -> list[int]:
+    """Return the numbers of the folders of versions in a pack, sorted: also of one that was begun, but never made."""
+    names: list[str] = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        names = os.listdir(os.path.join(pack, VERSIONS))
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and not name.startswith("0"))
+
+
 def own_folder(pack: str) -> str:
     """Return the folder with the manifest of a pack, and with what is beside its shards: itself, or that of a version.
 

@@ -116,7 +116,7 @@ def repair(path: AnyPath, out: str | None = None, progress: Progress | None = No
 def _damaged_sidecars(folder: str, manifest: Manifest, check: Callable[[FileEntry], Problem | None]) -> Iterator[str]:
     """Yield a note for each file of a sidecar that is damaged: nothing here can make it again."""
     listed, problems = find_beside(SidecarList, folder, manifest)
-    problems += filter(None, map(check, () if listed is None else listed.files))
+    problems += filter(None, map(check, () if listed is None else listed.data_files))
     for problem in problems:
         yield f"{problem}: sidecars are not repaired; {SidecarList.again(folder, problem.file)}"
 

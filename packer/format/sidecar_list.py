@@ -35,7 +35,7 @@ KIND_FILES = {"array": ("npy",), "text": LINES, "json": LINES, **dict.fromkeys(O
 """Kind -> the endings of its files: rows of one size; or for each record a line of JSON, or the bytes that would be
 stored in the pack, and where each begins."""
 HEX = re.compile("[0-9a-f]*")
-SIDECAR_FILE = re.compile(r"sidecars\.json|sidecar\.\w+\.(?:npy|jsonl|bin|offsets\.npy)", re.ASCII)
+SIDECAR_FILE = re.compile(r"sidecars\.json|(sidecar\.\w+)(?:\.v[1-9]\d*)?\.(npy|jsonl|bin|offsets\.npy)", re.ASCII)
 """Names of the files."""
 
 
@@ -109,7 +109,8 @@ class SidecarFacts:
             return f"has a strange encoding of {self.name}"
         if self.kind not in KIND_FILES:
             return f"has {self.name} of a kind that this packer does not know: {printable(self.kind)}"
-        if tuple(file.name for file in self.files) != file_names(self.name, self.kind):
+        found = [SIDECAR_FILE.fullmatch(file.name) for file in self.files]
+        if tuple(one and f"{one[1]}.{one[2]}" for one in found) != file_names(self.name, self.kind):
             return f"has other files of {self.name} than packer writes"
         if self.kind == "array" and (
             self.dtype not in ITEM_BYTES or min(self.shape, default=1) < 1
@@ -123,9 +124,16 @@ class SidecarFacts:
         return ""
 
 
-def file_names(name: str, kind: str) -> tuple[str, ...]:
-    """Return the names of the files of a sidecar; none for a kind that is not known."""
-    return tuple(f"sidecar.{name}.{ending}" for ending in KIND_FILES.get(kind, ()))
+def file_names(name: str, kind: str, version: int | None = None) -> tuple[str, ...]:
+    """Return the names of the files of a sidecar, ``sidecar.clip.npy`` or ``sidecar.clip.v2.npy``.
+
+    Args:
+        name: What it is called.
+        kind: Its kind; one that is not known has no files.
+        version: The version of its pack that has the files first. None: the pack has no versions.
+    """
+    stem = f"sidecar.{name}" if version is None else f"sidecar.{name}.v{version}"
+    return tuple(f"{stem}.{ending}" for ending in KIND_FILES.get(kind, ()))
 
 
 def name_in(file: str) -> str:

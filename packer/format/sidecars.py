@@ -114,7 +114,7 @@ class _SidecarFiles:
         if self._remote is not None:
             self._region, self._starts = self._remote.region, self._remote.starts
         else:
-            paths = [(os.path.join(files.folder, file.name), file.bytes) for file in self.facts.files]
+            paths = [(files.manifest.path_of(files.folder, f.name), f.bytes) for f in self.facts.files]
             try:
                 self._region, self._starts = map_files(paths)
             except DamagedPack as error:
@@ -187,5 +187,5 @@ class _SidecarFiles:
 
     def _damage(self, name: str, problem: str) -> DamagedPack:
         path = self._pack.path
-        where = join_url(path, name) if self._remote is not None else os.path.join(path, name)
+        where = join_url(path, name) if self._remote is not None else self._pack.manifest.path_of(path, name)
         return DamagedPack(where, problem, SidecarList.again(path, name)).with_location(path)

@@ -18,13 +18,14 @@ import numpy as np
 
 from packer.containers import open_container
 from packer.errors import AnyPath, PackerError, StorageError, UsageError, plural
+from packer.format.beside import BesideList, list_text
 from packer.format.digests import crc32c_of, sha256_of
 from packer.format.index import read_index
 from packer.format.indexes import value_problems
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.make_jpeg_index import find_beside, index_problems
 from packer.format.manifest import FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
-from packer.format.pack_paths import MANIFEST_NAME, VERSIONS, own_folder
+from packer.format.pack_paths import MANIFEST_NAME, VERSIONS, numbers_in, own_folder
 from packer.format.sidecar_list import BESIDE
 from packer.format.verify_part import Portion, VerifiedPart, portion_of, whole_of
 from packer.format.verify_records import (
@@ -37,7 +38,7 @@ from packer.format.verify_records import (
     text_of,
     texts,
 )
-from packer.format.versions import files_of_versions, numbers_in
+from packer.format.versions import files_of_versions
 from packer.model.annotation import Progress
 from packer.model.annotation_columns import column
 from packer.model.record_json import annotation_json
@@ -103,7 +104,7 @@ def verify(
     folder, progress = os.path.abspath(os.fsdecode(path)), progress or Progress()
     manifest = read_manifest(folder)
     lists, wrong = zip(*(find_beside(kind, folder, manifest) for kind in BESIDE), strict=True)
-    beside = [file for listed in lists if listed is not None for file in listed.files]
+    beside = [file for listed in lists if listed is not None for file in _files_beside(folder, listed)]
     modified = partial(_modified, folder, manifest)
     portion = portion_of(manifest, beside, os.path.realpath(folder), subset, newer_than, modified)
     with portion.interrupted():
@@ -114,6 +115,11 @@ def verify(
             left_out = {*(file.name for file in portion.left_out), *(problem.file for problem in problems)}
             problems += index_problems(folder, manifest, listed, left_out, progress if deep else None)
     return replace(report, problems=tuple(problems), part=portion.finish(problems))
+
+
+def _files_beside(folder: str, listed: BesideList) -> Sequence[FileEntry]:
+    """Return the files of a list, and the list if it is beside the pack: that of a version was read, and fits."""
+    return listed.files if list_text(type(listed), folder) == listed.to_json() else listed.data_files
 
 
 def check_pack(
@@ -208,7 +214,9 @@ def unlisted(folder: str, listed: Collection[str]) -> tuple[list[Problem], list[
     """
     if own_folder(folder) != folder:  # of a version: what is beside its files is that of the pack
         return [], []
-    listed = {*listed, *files_of_versions(folder, numbers_in(folder)), MANIFEST_NAME, VERSIONS}
+    if numbers := numbers_in(folder):
+        listed = {*listed, *files_of_versions(folder, numbers), *(kind.NAME for kind in BESIDE)}
+    listed = {*listed, MANIFEST_NAME, VERSIONS}
     try:
         others = sorted({*os.listdir(folder)} - listed)
     except OSError as error:

@@ -13,8 +13,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 from packer.errors import AnyPath, DamagedPack, PackerError, UsageError, printable
+from packer.format.beside import files_of_version
 from packer.format.manifest import Manifest, from_json_value, read_manifest
-from packer.format.pack_paths import MANIFEST_NAME, VERSIONS, own_folder, version_folder, version_named
+from packer.format.pack_paths import MANIFEST_NAME, VERSIONS, numbers_in, own_folder, version_folder, version_named
+from packer.format.sidecar_list import BESIDE
 from packer.stores import clean_url, is_url
 from packer.system import open_regular
 
@@ -62,14 +64,6 @@ def check_newest(pack: AnyPath, what: str) -> str:
     return os.path.abspath(path)
 
 
-def numbers_in(pack: str) -> list[int]:
-    """Return the numbers of the folders of versions in a pack, sorted: also of one that was begun, but never made."""
-    names: list[str] = []
-    with suppress(FileNotFoundError, NotADirectoryError):
-        names = os.listdir(os.path.join(pack, VERSIONS))
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and not name.startswith("0"))
-
-
 def read_made(pack: str, number: int) -> Made:
     """Read what made a version. Raise DamagedPack if that cannot be read."""
     path = os.path.join(version_folder(pack, number), MADE_NAME)
@@ -98,6 +92,11 @@ def current_number(pack: str, manifest: Manifest) -> int:
     return 1
 
 
+def newest_number(pack: str, manifest: Manifest) -> int | None:
+    """Return `current_number`; None if the pack was never changed. Raise as that does."""
+    return current_number(pack, manifest) if numbers_in(pack) else None
+
+
 def version_with(pack: str, digest: str) -> str | None:
     """Return the version of a pack that has this digest, as ``PACK@2``; None if there is none, or it is at a URL."""
     named = version_named(pack)
@@ -119,9 +118,14 @@ def read_version(pack: str, number: int) -> Manifest:
 
 
 def files_of_versions(pack: str, numbers: Iterable[int]) -> set[str]:
-    """Return the names of the files of some versions of a pack; none of those whose manifest is not readable."""
+    """Return the names of the files of some versions of a pack, and of those beside it that their lists have.
+
+    Of a version whose manifest is not readable there are none.
+    """
     names = set[str]()
     for number in numbers:
         with suppress(PackerError):
-            names.update(file.name for file in read_version(pack, number).files)
+            manifest = read_version(pack, number)
+            names.update(file.name for file in manifest.files)
+            names |= files_of_version(BESIDE, version_folder(pack, number), manifest)
     return names

@@ -14,9 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from packer.errors import AnyPath, StorageError, UsageError
+from packer.format.beside import files_of_version, fits, list_text
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import FileEntry, Manifest, read_manifest
-from packer.format.pack_paths import MANIFEST_NAME, PARTIAL_SUFFIX, VERSIONS, version_folder
+from packer.format.pack_paths import MANIFEST_NAME, PARTIAL_SUFFIX, VERSIONS, numbers_in, version_folder
+from packer.format.sidecar_list import BESIDE
 from packer.format.verify_records import write_companions
 from packer.format.versions import (
     MADE_NAME,
@@ -25,18 +27,22 @@ from packer.format.versions import (
     current_number,
     date_text,
     files_of_versions,
-    numbers_in,
+    newest_number,
     read_made,
     read_version,
 )
 from packer.packing.recorded import command_of
 from packer.system import sync_path
-from packer.system.atomic import make_own_folder, remove, write_new
+from packer.system.atomic import make_own_folder, remove, replacing, write_new
 from packer.system.locks import LOCK, FolderLock, lock_folder
 from packer.system.pool import held_signals
 
 NEWEST = "newest.json"
 """The new pack.json, in the folder of its version until it gets its place."""
+LISTS = {kind.NAME for kind in BESIDE}
+"""Lists beside a pack, which each version has in its own folder, and the newest also in PACK."""
+PLACED = "placed.json"
+"""A list of a version until it gets its place in PACK."""
 _OF_VERSION = re.compile(r"\.v\d+(?=\.)")
 
 
@@ -148,6 +154,7 @@ class NextVersion:
         numbers = numbers_in(self.path)
         begun = [number for number in numbers if number > current]
         kept = {file.name for file in self.manifest.files} | files_of_versions(self.path, {*numbers} - {*begun})
+        kept |= files_of_version(BESIDE, self.path, self.manifest)
         for name in files_of_versions(self.path, begun) - kept:
             remove(os.path.join(self.path, name))
         for number in begun:
@@ -219,7 +226,7 @@ class NextVersion:
         text = manifest.to_json()
         parents = dict.fromkeys((self.manifest.digest, *(origin.digest for origin in manifest.made_from)))
         made = Made(manifest.digest, self._command, date_text(), tuple(parents), dict(counts))
-        names = os.listdir(self.folder)
+        names = [name for name in os.listdir(self.folder) if name not in LISTS]
         for path in (os.path.join(self.path, name) for name in names):
             if os.path.lexists(path):
                 raise UsageError(path, "is in the way: it is not of this pack", "move it away")
@@ -235,17 +242,50 @@ class NextVersion:
             sync_path(self.path)
             os.replace(os.path.join(target, NEWEST), os.path.join(self.path, MANIFEST_NAME))
             sync_path(self.path)
+            _place_lists(self.path, self.number, manifest)
 
     def _keep_current(self) -> None:
-        """Keep the manifest of a pack that is changed for the first time."""
-        first = version_folder(self.path, self.number - 1)
-        if os.path.isdir(first):
-            return
-        partial = first + PARTIAL_SUFFIX
-        make_own_folder(partial)
-        _write_facts(partial, self.manifest.to_json(), _first_made(self.path, self.manifest))
-        os.rename(partial, first)
-        sync_path(self._versions)
+        """Keep the lists of what is beside the pack, and its manifest if it is changed for the first time."""
+        folder = version_folder(self.path, self.number - 1)
+        if is_new := not os.path.isdir(folder):
+            folder += PARTIAL_SUFFIX
+            make_own_folder(folder)
+        for kind in BESIDE:
+            text = list_text(kind, self.path)
+            if text is not None and fits(kind, text, self.manifest):
+                with replacing(os.path.join(folder, kind.NAME)) as file:
+                    file.write(text)
+        if is_new:
+            _write_facts(folder, self.manifest.to_json(), _first_made(self.path, self.manifest))
+            os.rename(folder, folder.removesuffix(PARTIAL_SUFFIX))
+            sync_path(self._versions)
+
+
+def _place_lists(pack: str, number: int, manifest: Manifest) -> None:
+    """Let the lists beside a pack be those of its newest version; that of the one before it has its own."""
+    folder = version_folder(pack, number)
+    for kind in BESIDE:
+        before, new = list_text(kind, pack), list_text(kind, folder)
+        if before is not None and fits(kind, before, manifest):
+            continue
+        if new is None:
+            remove(os.path.join(pack, kind.NAME))
+        else:
+            remove(os.path.join(folder, PLACED))
+            write_new(os.path.join(folder, PLACED), new)
+            os.replace(os.path.join(folder, PLACED), os.path.join(pack, kind.NAME))
+    sync_path(pack)
+
+
+def forget_list(pack: str, manifest: Manifest, name: str) -> None:
+    """Remove the copy of a list that the newest version of a pack has, before the list beside the pack is changed.
+
+    Raises:
+        DamagedPack: The versions are those of another pack.
+        OSError: It cannot be removed.
+    """
+    if (number := newest_number(pack, manifest)) is not None:
+        remove(os.path.join(version_folder(pack, number), name))
 
 
 def _write_facts(folder: str, manifest: bytes, made: Made) -> None:

@@ -18,6 +18,7 @@ from crc32c import crc32c
 from packer.errors import AnyPath, BadInput, UsageError, option, printable
 from packer.format.beside import read_beside
 from packer.format.pack import Pack, open_pack
+from packer.format.pack_paths import numbers_in
 from packer.format.sidecar_list import (
     CHECKED_BYTES,
     ITEM_BYTES,
@@ -29,9 +30,10 @@ from packer.format.sidecar_list import (
     file_names,
     rows_digest,
 )
-from packer.format.versions import check_newest
+from packer.format.versions import check_newest, files_of_versions, newest_number
 from packer.images.parts import BY_KIND
 from packer.model.annotation import OF_PIXELS, Progress
+from packer.packing.publish_version import forget_list
 from packer.repack.attached_rows import Attached, naming, read_attached
 from packer.repack.attached_tables import DTYPES, AttachRequest
 from packer.repack.index_jpegs import in_place
@@ -132,7 +134,8 @@ def attach(  # noqa: PLR0913 - what the command takes
         taken = read_beside(SidecarList, opened.path, opened.manifest)
         _check_name(opened, name, taken)
         progress.stage("attaching", len(opened), "records")
-        dtype, shape, files = KINDS[kind].write(work, file_names(name, kind), found, len(opened), progress)
+        names = file_names(name, kind, newest_number(opened.path, opened.manifest))
+        dtype, shape, files = KINDS[kind].write(work, names, found, len(opened), progress)
         facts = SidecarFacts(name, kind, dtype, shape, tuple(files), *_pixel_facts(found))
         _publish(opened, work, (*(taken.sidecars if taken else ()), facts))
     return AttachReport(
@@ -199,14 +202,19 @@ def _publish(pack: Pack, work: str, sidecars: Sequence[SidecarFacts]) -> None:
     """Move new files into the pack, write the list, and remove what is not in it."""
     listed = SidecarList(rows_digest(pack.manifest), tuple(sorted(sidecars, key=lambda one: one.name)))
     with held_signals():
+        forget_list(pack.path, pack.manifest, SidecarList.NAME)
         for name in os.listdir(work):
             os.replace(os.path.join(work, name), os.path.join(pack.path, name))
         sync_path(pack.path)
         if sidecars:
             listed.write(pack.path)
+        else:
+            remove(os.path.join(pack.path, SidecarList.NAME))
+            sync_path(pack.path)  # without the list the files are nothing, whichever of them are left
         kept = {file.name for file in listed.files} if sidecars else set()
+        kept |= files_of_versions(pack.path, numbers_in(pack.path))
         gone = [name for name in os.listdir(pack.path) if SIDECAR_FILE.fullmatch(name) and name not in kept]
-        for name in sorted(gone, key=lambda name: name != SidecarList.NAME):
+        for name in gone:
             remove(os.path.join(pack.path, name))
         sync_path(pack.path)
 

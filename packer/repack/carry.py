@@ -46,20 +46,18 @@ class NewFiles:
     """Where the files of a new pack are, and how files of the packs that it is made of come there.
 
     Args:
-        folder: The folder of its new files, in which its indexes are.
-        name: Returns the name of a new file, given that in a pack of its own.
-        in_place: It is the next version of a pack, whose files keep their names and places.
+        folder: The folder of its new files, in which its indexes and lists are.
+        version: It is this version of a pack, whose files keep their names and places. None: it is another pack.
     """
 
     folder: str
-    name: Callable[[str], str] = str
-    in_place: bool = False
+    version: int | None = None
 
     def keep(self, source: Source, entry: FileEntry, name: str) -> str:
         """Let the new pack have a file of a pack, and return its name there. Raise DamagedPack if it is missing."""
         path = source.manifest.path_of(source.path, entry.name)
         check_size(path, entry.bytes)
-        if self.in_place:
+        if self.version is not None:
             return entry.name
         with storage_errors(self.folder):
             share(path, os.path.join(self.folder, name), entry)
@@ -144,7 +142,7 @@ def _carry_index(pack: _CarriedPack, found: dict[Source, JpegIndexList]) -> Jpeg
 
 def _carry_shard(shard: _CarriedShard, before: ShardJpegIndex, new: NewFiles) -> MadeJpegIndex:
     path = shard.source.manifest.path_of(shard.source.path, before.index.name)
-    name = new.name(index_file_of(shard.entry))
+    name = index_file_of(shard.entry, new.version)
     try:
         made = take_jpeg_index(path, before, shard.rows, shard.entry, shard.table, os.path.join(new.folder, name))
         if shard.rows is None:
@@ -179,14 +177,13 @@ def _carry_sidecar(pack: _CarriedPack, found: dict[Source, SidecarFacts]) -> Sid
     except ValueError as error:
         step = f"packer detach {printable(source.path)} {facts.name}, and attach it under another name"
         raise UsageError(source.path, f"has a sidecar that the new pack cannot have: {error}", step) from None
-    names = file_names(facts.name, facts.kind)
+    names = file_names(facts.name, facts.kind, pack.new.version)
     firsts = dict(zip(found, accumulate((one.manifest.records for one in found), initial=0), strict=False))
     records = np.concatenate([shard.records + firsts[shard.source] for shard in pack.shards])
     if not others and np.array_equal(records, np.arange(source.manifest.records)):
         kept = [pack.new.keep(source, file, name) for file, name in zip(facts.files, names, strict=True)]
         return replace(facts, files=tuple(replace(f, name=n) for f, n in zip(facts.files, kept, strict=True)))
     values = _Values([_Rows(one, its) for one, its in found.items()], [one.manifest.records for one in found])
-    names = tuple(map(pack.new.name, names))
     with storage_errors(pack.new.folder):
         if facts.kind == "array":
             _, _, files = write_array(pack.new.folder, names, Attached(values, records, ""), len(records), Progress())

@@ -161,6 +161,7 @@ def edit(
             progress.note(f"note: {note}")
         made = index_shards(new, taken, progress)
         manifest = edited.manifest(made, new.folder)
+        carry(taken, manifest, NewFiles(new.folder, new.number))
         new.publish(manifest, edited.listings.values(), edited.files, edited.counts)
     return edited.report(new.path, manifest, made, taken, started, new.number)
 

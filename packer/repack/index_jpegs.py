@@ -28,10 +28,12 @@ from packer.format.make_jpeg_index import (
     make_jpeg_index,
 )
 from packer.format.pack import Pack, open_pack
-from packer.format.versions import check_newest
+from packer.format.pack_paths import numbers_in
+from packer.format.versions import check_newest, files_of_versions, newest_number
 from packer.model.annotation import Progress, advancing
 from packer.packing.build_options import DEFAULT_DECODE_TIMEOUT_S, JPEG_ENCODINGS
 from packer.packing.engines import with_threads
+from packer.packing.publish_version import forget_list
 from packer.system import sync_path, usable_cores
 from packer.system.atomic import is_own_file
 from packer.system.locks import LOCK, lock_folder, remove_folder
@@ -106,7 +108,8 @@ def index_jpegs(
     check_installed("packer index")
     workers = workers or usable_cores()
     with in_place(), _work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
-        jobs = with_threads(jobs_for(opened.path, manifest.shards, manifest.path_of, number, work), pool.size)
+        version = newest_number(opened.path, manifest)
+        jobs = with_threads(jobs_for(opened.path, manifest.shards, manifest.path_of, number, work, version), pool.size)
         pool.start(min(workers, usable_cores(), len(jobs)))
         progress.stage("indexing", manifest.records, "records")
         made: dict[int, MadeJpegIndex] = dict(pool.run(make_jpeg_index, jobs, advancing(progress)))
@@ -139,10 +142,20 @@ def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
     if not own_files(opened.path) and not os.path.isdir(os.path.join(opened.path, WORK_FOLDER)):
         return RemovedIndex(opened.path, 0, 0)
     with in_place(), _work_folder(opened.path), _storage_errors(opened.path), held_signals():
-        names = own_files(opened.path)
+        forget_list(opened.path, opened.manifest, JPEG_INDEX_NAME)
+        names = _only_of_newest(opened)
         size = sum(os.lstat(os.path.join(opened.path, name)).st_size for name in names)
         remove_files(opened.path, names)
     return RemovedIndex(opened.path, len(names), size)
+
+
+def _only_of_newest(pack: Pack) -> list[str]:
+    """Return the names of the index files of a pack that no other version of it has."""
+    names = own_files(pack.path)
+    if not (numbers := numbers_in(pack.path)):
+        return names
+    others = {*numbers} - {newest_number(pack.path, pack.manifest)}
+    return [name for name in names if name not in files_of_versions(pack.path, others)]
 
 
 def _open_local_pack(pack: AnyPath) -> Pack:
@@ -212,10 +225,12 @@ def _publish(pack: Pack, work: str, listed: JpegIndexList) -> None:
         before = None
     names = [shard.index.name for shard in listed.shards]
     with _storage_errors(folder), held_signals():
+        forget_list(folder, pack.manifest, JPEG_INDEX_NAME)
         if before != listed:  # otherwise a file is replaced by itself, or by what it was before it was damaged
             remove_files(folder, [name for name in own_files(folder) if name == JPEG_INDEX_NAME])
         for name in names:
             os.replace(os.path.join(work, name), os.path.join(folder, name))
         sync_path(folder)
         listed.write(folder)
-        remove_files(folder, [name for name in own_files(folder) if name not in (*names, JPEG_INDEX_NAME)])
+        kept = {*names, JPEG_INDEX_NAME, *files_of_versions(folder, numbers_in(folder))}
+        remove_files(folder, [name for name in own_files(folder) if name not in kept])

@@ -99,7 +99,7 @@ def push(pack: AnyPath, url: AnyPath, progress: Progress | None = None) -> PushR
     with suppress(StorageError):
         journal.remove()
     files = (*manifest.files, *(file for listed in beside for file in listed.files))
-    sent += sum(_send_beside(store, folder, listed, progress) for listed in beside)
+    sent += sum(_send_beside(store, old, folder, listed, progress) for listed in beside)
     size = sum(file.bytes for file in files)
     count = sum(bool(path) for path in old.linked.values())
     seconds = time.monotonic() - started
@@ -202,7 +202,7 @@ def _send(journal: _Journal, manifest: Manifest, paths: dict[str, str], progress
             raise
 
 
-def _send_beside(store: Store, folder: str, listed: BesideList, progress: Progress) -> int:
+def _send_beside(store: Store, pack: Manifest, folder: str, listed: BesideList, progress: Progress) -> int:
     """Upload the files beside a pack that are not there yet, their list last, and return how many."""
     text, there = listed.to_json(), objects_in(store)
     complete = all(file.name in there and there[file.name].size == file.bytes for file in listed.files)
@@ -213,7 +213,7 @@ def _send_beside(store: Store, folder: str, listed: BesideList, progress: Progre
     progress.stage("pushing", listed.bytes, "bytes")
 
     def send(file: FileEntry) -> bool:
-        path, found = os.path.join(folder, file.name), there.get(file.name)
+        path, found = pack.path_of(folder, file.name), there.get(file.name)
         if found is not None and found.size == file.bytes and sha256_of_object(store, found) == file.sha256:
             progress.advance(file.bytes)
             return False
