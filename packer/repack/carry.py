@@ -13,6 +13,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from crc32c import crc32c
 from numpy.typing import NDArray
 
@@ -34,7 +35,6 @@ from packer.format.sidecar_list import (
 )
 from packer.format.sidecars import checksums_of
 from packer.model.annotation import Int64, Progress
-from packer.model.annotation_columns import column
 from packer.repack.attach import CHUNK_ROWS, write_array, write_rows
 from packer.repack.attached_rows import Attached
 from packer.repack.links import Source, Taken, share
@@ -68,8 +68,8 @@ def carry(taken: Sequence[Taken], manifest: Manifest, new: NewFiles) -> tuple[li
     """Write what is beside the shards of packs for the records that a new pack has of them, with the lists of it.
 
     Args:
-        taken: What the new pack has, shard by shard.
-        manifest: Its manifest.
+        taken: What the new pack has of others, shard by shard; records have the keys that they had there.
+        manifest: Its manifest. Shards after those that are taken have other records, of which nothing is known.
         new: Where its files are.
 
     Returns:
@@ -81,15 +81,19 @@ def carry(taken: Sequence[Taken], manifest: Manifest, new: NewFiles) -> tuple[li
         StorageError: A file cannot be written.
     """
     sources = list(dict.fromkeys(item.source for item in taken))
+    found = {kind: {one: read_beside(kind, one.path, one.manifest) for one in sources} for kind in CARRIERS}
+    there = {kind: {one: listed for one, listed in of.items() if listed is not None} for kind, of in found.items()}
+    if not any(there.values()):
+        return [], []
+    if len(manifest.shards) > len(taken):
+        return [], [kind.NOT_CARRIED for kind, of in there.items() if of]
     pack = _CarriedPack(
         [_CarriedShard(*each, new.folder) for each in zip(taken, manifest.shards, strict=True)], manifest, new
     )
     lists, notes = list[BesideList](), list[str]()
     for kind, (carried, note) in CARRIERS.items():
-        found = {source: read_beside(kind, source.path, source.manifest) for source in sources}
-        there = {source: listed for source, listed in found.items() if listed is not None}
-        listed = carried(pack, there) if len(there) == len(sources) else None
-        notes += note(listed, there.values())
+        listed = carried(pack, there[kind]) if len(there[kind]) == len(sources) else None
+        notes += note(listed, there[kind].values())
         if listed is not None:
             listed.write(new.folder)
             lists.append(listed)
@@ -108,10 +112,9 @@ class _CarriedShard:
         if entry.index.sha256 == taken.shard.index.sha256:
             return
         self.table = read_index(os.path.join(folder, entry.index.name))
-        before, now = (np.asarray(column(table, "offset")) for table in (self.source.indexes[self.number], self.table))
-        if not np.array_equal(before, now):  # a record is where it was: it is known by its place in the container
-            order = np.argsort(before, kind="stable")
-            self.rows = order[np.searchsorted(before[order], now)]
+        before, now = (table.column("key") for table in (self.source.indexes[self.number], self.table))
+        if not before.equals(now):
+            self.rows = np.asarray(pc.index_in(now, value_set=before), np.int64)
 
     @property
     def records(self) -> Int64:

@@ -214,6 +214,20 @@ def test_jpegs_stay_indexed(indexed: Path, tmp_path: Path) -> None:
         )  # fmt: skip
 
 
+def test_reasons_that_nobody_knows_any_more(tmp_path: Path, fast: ModuleType) -> None:
+    source = draw_classes(tmp_path / "src")
+    for number, path in enumerate(sorted(source.rglob("*.jpg"))[:5]):
+        channels = 4 if number % 2 else 3
+        Image.fromarray(noise(number, 20, 30, channels), ("RGB", "CMYK")[number % 2]).save(path, progressive=True)
+    build_pack(BuildOptions(str(source), str(tmp_path / "p"), encode="copy", workers=1))
+    index_jpegs(tmp_path / "p", workers=1)
+    assert dict(listed(tmp_path / "p").without) == {"progressive or arithmetic": 3, "CMYK": 2}
+    edit(tmp_path / "p", tmp_path / "e", delete=[0])
+    made = listed(tmp_path / "e")
+    assert dict(made.without) == {"other JPEGs": 4} and made.indexed == len(open_pack(tmp_path / "e")) - 4
+    assert not verify(tmp_path / "e", deep=True).problems
+
+
 def test_files_of_shards_are_shared(indexed: Path, tmp_path: Path) -> None:
     edit(indexed, tmp_path / "e", delete=[0])
     shared = [

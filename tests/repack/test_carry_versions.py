@@ -24,7 +24,9 @@ from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.manifest import read_manifest
 from packer.format.sidecar_list import SidecarList
 from packer.format.verify import verify
+from packer.repack.carry import NewFiles, carry
 from packer.repack.index_jpegs import index_jpegs, remove_jpeg_index
+from packer.repack.links import Source, Taken
 from packer.repack.url_packs import pull, push
 
 __all__ = ["fast", "indexed"]
@@ -143,6 +145,14 @@ def test_nothing_is_mixed_up_wherever_an_edit_dies(tmp_path: Path) -> None:
         if ended.returncode == 0:
             break
     assert seen == {(9, True), (9, False), (0, False)}
+
+
+def test_new_records_have_nothing(pack: Path, tmp_path: Path) -> None:
+    """What is added to a pack has no rows: then nothing is carried, and that is said."""
+    source = Source(pack)
+    taken = [Taken(source, number) for number in range(len(source.manifest.shards))]
+    lists, notes = carry(taken[:-1], source.manifest, NewFiles(str(tmp_path)))
+    assert not lists and notes == [SidecarList.NOT_CARRIED] and not list(tmp_path.glob("sidecar*"))
 
 
 def test_jpegs_of_versions(indexed: Path, fast: ModuleType) -> None:
