@@ -20,24 +20,27 @@ import pyarrow.compute as pc
 from packer.errors import BadInput, TooManyBad, UsageError, option, plural, printable
 from packer.format.lists import Listing
 from packer.format.manifest import Manifest, Rejected
+from packer.images.image_headers import Header
 from packer.images.resize import TargetSize
 from packer.model.annotation import Int64, Progress
-from packer.model.annotation_columns import Annotations
+from packer.model.annotation_columns import Annotations, column
 from packer.model.fields import BY_NAME, FIELD_NAMES, INSTANCES, annotation_arrays, texts_of
 from packer.packing.bad_inputs import REMEDIES
 from packer.packing.build import local_pool, run_in
 from packer.packing.build_options import BuildOptions
 from packer.packing.input_table import Inputs
-from packer.packing.make_record import PART_COLUMN, Recipe, resize_annotation, rows_of
+from packer.packing.make_record import PART_COLUMN, Headers, Recipe, resize_annotation, rows_of
 from packer.packing.option_table import LABEL_OPTIONS, LABELS, OPTIONS
 from packer.packing.partition import map_table, rows_at
 from packer.packing.plan import InputSizes, recipe_of
 from packer.packing.recorded import RESIZED_TWICE, options_like
 from packer.packing.resume import recorded_options
-from packer.packing.scan import list_source, read_inputs
+from packer.packing.scan import Listed, list_source, read_inputs
 from packer.repack.index_columns import label_array
 from packer.repack.labels_of import NewLabels, identities, partners
 from packer.repack.links import Source
+from packer.sources.archives import add_folder
+from packer.sources.paths import folder_of
 from packer.sources.places import held_open
 from packer.sources.tree import Run, run_here
 from packer.system.child import Decoding, Report, unmarked
@@ -46,6 +49,9 @@ RECORDED = ("label_files", *(row.name for row in OPTIONS if row.section == LABEL
 """The options that a pack has of its new labels."""
 MASKS = "masks"
 """The kind of labels whose pictures are in the shards."""
+SHOWN = 8
+ANY_IMAGE = Header("jpeg", 1, 1, 3, 8).code
+"""Code of the header of an image of which only the size counts."""
 ROWS_A_JOB = 1024
 CHANGED_MEANWHILE = b"\xff" * 16
 """In place of the digest of a file that cannot be read: that of no image."""
@@ -98,12 +104,19 @@ def labels_again(pack: Source, options: BuildOptions, progress: Progress | None 
 
         told.stage("reading")
         run = run_in(pool)
-        inputs = read_inputs(options, told, run, unpacked, None, list_source(options, run, unpacked))
-        return labels_of_inputs(pack, options, inputs, run, told)
+        listed = list_source(options, run, unpacked)
+        has_images = bool(listed.tree.images)
+        inputs = read_inputs(options, told, run, unpacked, None, listed if has_images else _with_images(pack, listed))
+        return labels_of_inputs(pack, options, inputs, run, told, has_images)
 
 
 def labels_of_inputs(
-    pack: Source, options: BuildOptions, inputs: Inputs, run: Run = run_here, progress: Progress | None = None
+    pack: Source,
+    options: BuildOptions,
+    inputs: Inputs,
+    run: Run = run_here,
+    progress: Progress | None = None,
+    has_images: bool = True,
 ) -> NewLabels:
     """Return the labels of a source that was read as they would be in a pack.
 
@@ -113,17 +126,21 @@ def labels_of_inputs(
         inputs: What was found.
         run: Runs jobs that read files of images, to compare them with the digests in the pack.
         progress: Receives the images that were compared.
+        has_images: Whether the source has images. If not, those of the pack count, by their paths.
 
     Raises:
         UsageError: There are no labels, or the pack does not say how its images were resized.
         TooManyBad: A label of an image of the pack is bad.
     """
     paths, digests = mine = identities(pack.tables)
-    _check_resized(pack, options, inputs)
-    hints = [*_bad_elsewhere(options, inputs, paths), *_of_parts(pack.manifest, options, inputs)]
+    _check_resized(pack, inputs, has_images)
+    hints = [*inputs.all_notes, *_bad_elsewhere(options, inputs, paths), *_of_parts(pack.manifest, options, inputs)]
+    hints += _new_ids(pack, inputs.classes)
+    if not has_images:
+        hints.append(f"{printable(options.source)} has no images: labels are joined to records by path alone")
     left_out = {os.fsencode(row.path): row.reason for row in inputs.skipped}
     here = np.asarray(pc.is_in(inputs.table.column("path"), value_set=paths))
-    work = _RowReader(options, inputs, run, progress or Progress(), digests.null_count < len(digests))
+    work = _RowReader(options, inputs, run, progress or Progress(), has_images and digests.null_count < len(digests))
     tables, cropped = work.read(np.flatnonzero(here))
     others = _paths_without(tables, mine)
     new = int((~here).sum())
@@ -143,7 +160,7 @@ def labels_of_inputs(
         left_out=left_out,
         others=frozenset(others),
         lacks="has no image {}",
-        reason=f"its image is not in {option('source')}",
+        reason="its image is not in the source of its new labels",
         fitting="the pack was made with another size or fit than it records: build it again",
     )
 
@@ -165,9 +182,49 @@ def _paths_without(tables: Sequence[Any], mine: tuple[Any, Any]) -> list[bytes]:
     return found
 
 
-def _check_resized(pack: Source, options: BuildOptions, inputs: Inputs) -> None:
-    """Raise UsageError if labels have to move with the pixels, and the pack does not say how those were moved."""
-    if RESIZED_TWICE in pack.manifest.options and _moving(inputs.fields):
+def _new_ids(pack: Source, classes: Sequence[str]) -> list[str]:
+    """Return a note on the classes of the pack that have another id now, which a trained model would mistake."""
+    old, names = pack.manifest.classes, {name: number for number, name in enumerate(classes)}
+    moved = [
+        f"{name} {number} -> {names[name]}" for number, name in enumerate(old) if names.get(name, number) != number
+    ]
+    gone = [name for name in old if name not in names]
+    if not moved and not (gone and classes):
+        return []
+    what = [f"other ids: {_few(moved)}"] if moved else []
+    what += [f"not in the labels: {_few(gone)}"] if gone else []
+    return [printable(f"classes: {'; '.join(what)} ({option('classes', pack.path)} keeps all ids)")]
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join((*names[:SHOWN], *(("...",) if len(names) > SHOWN else ())))
+
+
+def _with_images(pack: Source, listed: Listed) -> Listed:
+    """Return the files of a source without images, with those of the pack as images, in their sizes there."""
+    paths, _ = identities(pack.tables)
+    widths, heights = (np.concatenate([np.asarray(column(t, n)) for t in pack.tables]) for n in ("width", "height"))
+    ordered, first = np.unique(np.array(paths.to_pylist(), object), return_index=True)
+    sizes = dict(zip(ordered.tolist(), zip(widths[first].tolist(), heights[first].tolist(), strict=True), strict=True))
+    folders = set(listed.tree.folders)
+    for path in ordered.tolist():
+        add_folder(folders, folder_of(path))
+
+    def headers(asked: Sequence[bytes]) -> Headers:
+        return Headers(np.array([(0, *sizes[path], ANY_IMAGE) for path in asked], np.int64), {})
+
+    return listed._replace(
+        tree=replace(listed.tree, images=ordered.tolist(), folders=sorted(folders), image_folders=None), headers=headers
+    )
+
+
+def _check_resized(pack: Source, inputs: Inputs, has_images: bool) -> None:
+    """Raise UsageError if labels have to move with the pixels, and it is not known how those were moved."""
+    options = pack.manifest.options
+    if not has_images and options.get("resize") is not None and _moving(inputs.fields):
+        problem = "was resized, so that places in its images need their old sizes, but the source has no images"
+        raise UsageError(pack.path, problem, "give the folder with the images and the labels")
+    if RESIZED_TWICE in options and _moving(inputs.fields):
         problem = "was resized by a build, and again by packer convert: where its labels belong is not recorded"
         raise UsageError(pack.path, problem, "edit the pack that was converted, and convert that one")
 
@@ -191,13 +248,13 @@ def _bad_elsewhere(options: BuildOptions, inputs: Inputs, paths: Any) -> list[st
 
 
 def _bad_labels(options: BuildOptions, ours: Listing[Rejected]) -> TooManyBad:
-    is_or_are = "image of the pack has a bad label" if len(ours) == 1 else "images of the pack have bad labels"
+    images = plural(len(ours), "image of the pack", "images of the pack")
     steps = ["correct it" if len(ours) == 1 else "correct them"]
     for reason, (what, given) in REMEDIES.items():
         if ours.counts[reason] and {name.replace("-", "_") for name in given} <= {*LABEL_OPTIONS, "missing_labels"}:
             steps.append(f"{what} with {' '.join(starmap(option, given.items()))}")
     reasons = [(reason, count, ours.examples[reason]) for reason, count in ours.counts.most_common()]
-    error = TooManyBad(options.source, f"{len(ours):,} {is_or_are}", ", or ".join(steps), tuple(ours), reasons)
+    error = TooManyBad(options.source, f"{images} cannot be labelled", ", or ".join(steps), tuple(ours), reasons)
     error.listed_by = (option("json"),)
     return error
 

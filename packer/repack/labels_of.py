@@ -48,7 +48,7 @@ class NewLabels:
     """What is wrong if it has no label for the image of a record; that of `others`."""
     differs: str = "has another image at {}: its bytes are not those that were packed"
     reason: str = "no label in the pack of --labels-from"
-    """Why such a record is left out."""
+    """Why a record without a label is left out."""
     fitting: str = "build it with the same --resize and --fit"
     """The next step if its images have other sizes."""
 
