@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from packer.errors import BadInput, TooManyBad, UsageError, option, plural, printable
+from packer.errors import BadInput, TooManyBad, UsageError, as_options, option, plural, printable
 from packer.format.lists import Listing
 from packer.format.manifest import Manifest, Rejected
 from packer.images.image_headers import Header
@@ -96,7 +96,7 @@ def labels_again(pack: Source, options: BuildOptions, progress: Progress | None 
         TooManyBad: A label of an image of the pack is bad.
     """
     told = progress or Progress()
-    with TemporaryDirectory(prefix="packer-edit-") as scratch, local_pool(options) as pool:
+    with TemporaryDirectory(prefix="packer-plan-") as scratch, local_pool(options) as pool:
 
         def unpacked(name: str) -> str:
             told.note(f"note: decompressing {printable(name)} once, to {printable(scratch)}")
@@ -193,7 +193,7 @@ def _new_ids(pack: Source, classes: Sequence[str]) -> list[str]:
         return []
     what = [f"other ids: {_few(moved)}"] if moved else []
     what += [f"not in the labels: {_few(gone)}"] if gone else []
-    return [printable(f"classes: {'; '.join(what)} ({option('classes', pack.path)} keeps all ids)")]
+    return [printable(f"classes: {'; '.join(what)} ({as_options(option('classes', pack.path))} keeps all ids)")]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -221,7 +221,7 @@ def _with_images(pack: Source, listed: Listed) -> Listed:
 def _check_resized(pack: Source, inputs: Inputs, has_images: bool) -> None:
     """Raise UsageError if labels have to move with the pixels, and it is not known how those were moved."""
     options = pack.manifest.options
-    if not has_images and options.get("resize") is not None and _moving(inputs.fields):
+    if not has_images and options.get("resize") is not None and (inputs.rejected or _moving(inputs.fields)):
         problem = "was resized, so that places in its images need their old sizes, but the source has no images"
         raise UsageError(pack.path, problem, "give the folder with the images and the labels")
     if RESIZED_TWICE in options and _moving(inputs.fields):
@@ -265,7 +265,7 @@ def _of_parts(old: Manifest, options: BuildOptions, inputs: Inputs) -> list[str]
     Raises:
         UsageError: The source has no labels but these.
     """
-    if not inputs.has_labels:
+    if not inputs.fields:
         problem, step = "has no labels of these images", f"name their kind and file: {option('labels', 'KIND:FILE')}"
         if inputs.parts:
             problem = f"has no labels but the files of {' and '.join(inputs.parts)}, which are in the shards"
@@ -284,7 +284,7 @@ def _manifest(old: Manifest, options: BuildOptions, inputs: Inputs, cropped: int
     recorded["labels"] = [kind for kind, _ in kept]
     if "label_files" in recorded:
         recorded["label_files"] = [file for _, file in kept]
-    counts = {name: count for name, count in inputs.counts.items() if count}
+    counts = {name: count for name, count in inputs.counts.items() if count or name != "missing_labels"}
     # of a pack that was built, all others are about its labels and the modes of its images, and are new
     kept_notes = [note for note in old.notes if old.made_from or note.startswith("skipped ")]
     return replace(
