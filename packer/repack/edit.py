@@ -92,7 +92,9 @@ class EditOptions:
     def __post_init__(self) -> None:
         if self.source is None and (self.labels or self.reading):
             given = option("labels") if self.labels else label_of(next(iter(self.reading)))
-            raise UsageError(given, "is for labels that are read again", f"name their folder: {option('source', 'SRC')}")
+            raise UsageError(
+                given, "is for labels that are read again", f"name their folder: {option('source', 'SRC')}"
+            )
         if self.source is not None and self.labels_from is not None:
             raise UsageError(option("source"), f"excludes {option('labels-from')}", "leave out one of them")
         if not (self.changes_classes or self.set or self.gets_labels) and self.delete is None:
@@ -432,8 +434,8 @@ class _Edit:
         """Return what was written."""
         return EditReport(
             path, manifest, self.deleted, self.left_out, self.relabelled, dict(made.how),
-            sum(item.rows is not None or item.index is not None for item in taken), (*self.notes, *self.hints),
-            time.perf_counter() - started, self.changes, version,
+            sum(new.index.sha256 != item.shard.index.sha256 for new, item in zip(made.shards, taken, strict=True)),
+            (*self.notes, *self.hints), time.perf_counter() - started, self.changes, version,
         )  # fmt: skip
 
     def manifest(self, made: Linked, folder: str) -> Manifest:

@@ -138,6 +138,24 @@ def test_options_are_those_that_made_the_pack(
     check_equal(tmp_path / "e", wanted)
 
 
+@pytest.mark.parametrize("out", [None, "e"])
+def test_only_indexes_that_differ_are_written(tmp_path: Path, out: str | None, correct: Callable[[], None]) -> None:
+    """In place and into a new pack; the earlier version keeps its labels."""
+    source, _ = drawn_twice("voc", tmp_path, correct)
+    pack = built(tmp_path, source, "p", "--shard-size", "1KB", "--resize", "20x20")
+    name = source / "Annotations/img_0002.xml"
+    before = digest(pack)
+    name.write_text(layouts.voc_xml("img_0002.jpg", [("dog", 5, 3, 12, 20)]))
+    report = edit(pack, None if out is None else tmp_path / out, source=source)
+    assert len(read_manifest(pack).shards) == 4 and report.indexes == 1 and report.relabelled == 4
+    check_equal(Path(report.path), built(tmp_path, source, "wanted", "--shard-size", "1KB", "--resize", "20x20"))
+    assert digest(pack if out else Path(f"{pack}/versions/1")) == before
+    again = edit(report.path, None if out is None else tmp_path / "f", source=source)
+    assert again.indexes == 0
+    if out is None:
+        assert "packer edit p --source src\n" in good("log", pack).out.replace("  packer", "packer")
+
+
 def test_options_and_kinds_may_be_others(tmp_path: Path, correct: Callable[[], None]) -> None:
     source, _ = drawn_twice("voc", tmp_path, correct)
     files = {**layouts.photos("JPEGImages/"), "corrected.json": layouts.coco("x.json", "JPEGImages/")["x.json"]}
