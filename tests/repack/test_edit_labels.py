@@ -149,7 +149,7 @@ def test_only_indexes_that_differ_are_written(tmp_path: Path, out: str | None, c
     report = edit(pack, None if out is None else tmp_path / out, source=source)
     assert len(read_manifest(pack).shards) == 4 and report.indexes == 1 and report.relabelled == 4
     check_equal(Path(report.path), built(tmp_path, source, "wanted", "--shard-size", "1KB", "--resize", "20x20"))
-    assert digest(pack if out else Path(f"{pack}/versions/1")) == before
+    assert digest(pack if out else Path(f"{pack}@1")) == before
     again = edit(report.path, None if out is None else tmp_path / "f", source=source)
     assert again.indexes == 0
     if out is None:
