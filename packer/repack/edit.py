@@ -324,24 +324,20 @@ class _Edit:
         self._take_facts(other)
 
     def _leave_out(self, other: NewLabels, missing: list[NDArray[np.bool_]]) -> None:
-        """Leave out records that have no label. Raise UsageError unless that is asked for, or a build does it."""
+        """Leave out records that have no label, if that is asked for. Raise UsageError if nothing is."""
         policy, lacking = self._options.missing_labels, list[bytes]()
         for shard, without in zip(self._shards, missing, strict=True):
             paths: Any = column(shard.table, "path")
             rows = np.arange(len(without)) if shard.rows is None else shard.rows
             self.relabelled += int((~without[rows]).sum())
-            gone = np.zeros(len(without), np.bool_)
-            for row in rows[without[rows]].tolist():
-                path = bytes(paths[row])
-                if (reason := other.left_out.get(path)) is None and policy != "skip":
-                    lacking.append(path)
-                    continue
-                gone[row] = True
-                self.listings["skipped"].add(Skipped(os.fsdecode(path), reason or other.reason))
-            self.left_out += int(gone.sum())
-            shard.keep(~gone)
+            lacking += [bytes(paths[row]) for row in rows[without[rows]].tolist()]
+            if policy == "skip":
+                shard.keep(~without)
         if lacking and policy == "error":
             raise other.lacks_error(lacking[0], len(lacking))
+        for path in lacking if policy == "skip" else ():
+            self.listings["skipped"].add(Skipped(os.fsdecode(path), other.left_out.get(path, other.reason)))
+            self.left_out += 1
 
     def _take_facts(self, other: NewLabels) -> None:
         """Take what is said of the new labels."""

@@ -41,7 +41,7 @@ class NewLabels:
     hints: Sequence[str] = ()
     """What only the user is told."""
     left_out: Mapping[bytes, str] = field(default_factory=dict)
-    """The images that a build leaves out, by their paths, and why."""
+    """The images that a build leaves out, by their paths, and why: no label, not in the list, not in the split, ..."""
     others: frozenset[bytes] = frozenset()
     """The paths of images that are not those in the pack."""
     lacks: str = "has no record, or several, of the image {}, by its path and digest"
@@ -69,7 +69,9 @@ class NewLabels:
 
     def lacks_error(self, path: bytes, count: int) -> UsageError:
         """Return the error that there is no label for the image of a record, of `count` records in all."""
-        problem = (self.differs if path in self.others else self.lacks).format(printable(os.fsdecode(path)))
+        name, reason = printable(os.fsdecode(path)), self.left_out.get(path)
+        problem = (self.differs if path in self.others else self.lacks).format(name)
+        problem = problem if reason is None else f"has no label for {name} ({printable(reason)})"
         problem += f"; so it is with {count:,} records" if count > 1 else ""
         step = f"leave out what it lacks with {option('missing-labels', 'skip')}, or keep it with empty"
         return UsageError(self.path, problem, step)

@@ -315,6 +315,24 @@ def test_images_without_a_label(tmp_path: Path, correct: Callable[[], None]) -> 
         assert digest(tmp_path / f"f-{policy}") == digest(wanted)
 
 
+def test_no_record_is_left_out_unasked(tmp_path: Path) -> None:
+    """A list that names some of the images: a build leaves out the others, and an edit does so if it is told to."""
+    draw_landmarks(tmp_path / "src", 6)
+    (tmp_path / "all.csv").write_text("".join(f"faces/{i:03d}.jpg,{'lr'[i % 2]}\n" for i in range(6)))
+    (tmp_path / "some.csv").write_text("faces/001.jpg,l\nfaces/004.jpg,l\n")
+    columns = ("--columns", "path label")
+    pack = built(tmp_path, tmp_path / "src", "p", "--labels", f"list:{tmp_path}/all.csv", *columns)
+    some = ("--source", tmp_path / "src", "--labels", f"list:{tmp_path}/some.csv")
+    said = refused(2, "edit", pack, *some)
+    assert "has no label for faces/000.jpg (not in some.csv)" in said and "with 4 records" in said
+    good("edit", pack, "-o", tmp_path / "e", *some, "--missing-labels", "skip")
+    wanted = built(tmp_path, tmp_path / "src", "wanted", *some[2:], *columns)
+    assert diff(tmp_path / "e", wanted).equal and listed(tmp_path / "e") == listed(wanted)
+    good("edit", pack, "-o", tmp_path / "f", *some, "--missing-labels", "empty")
+    made = open_pack(tmp_path / "f")
+    assert [made.annotation(i).label for i in range(6)] == [None, 0, None, None, 0, None]
+
+
 @pytest.mark.parametrize("name", ["voc", "yolo", "coco", "csv", "cvat", "labelme"])
 @pytest.mark.parametrize("archive", [False, True])
 def test_labels_without_images(tmp_path: Path, name: str, archive: bool, correct: Callable[[], None]) -> None:
