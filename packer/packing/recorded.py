@@ -163,7 +163,8 @@ def command_of(manifest: Manifest, pack: str) -> str:
                 words += [word for spec in _labels(manifest, pack, None) for word in (option("labels"), spec)]
                 words += [option(name), str(value)]
             else:
-                words += _words(name, manifest.path_of(pack, value) if name == "delete" else value)
+                files = {"delete": manifest.path_of(pack, value), "classes": pack} if isinstance(value, str) else {}
+                words += _words(name, files.get(name, value))
         if words[1] == "convert":
             return shlex.join([*words[:3], pack, option("format"), manifest.container]) + _conversion_options(
                 manifest, pack

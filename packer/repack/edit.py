@@ -316,8 +316,9 @@ class _Edit:
         if other.origin is not None:
             self._origins.append(other.origin)
         else:
-            repack = {**self._recorded.get("repack", {}), **self._asked.reading, "source": TABLE["source"].label}
-            self._recorded["repack"] = repack
+            reading = {name: "given" if TABLE[name].takes else one for name, one in self._asked.reading.items()}
+            before = self._recorded.get("repack", {})
+            self._recorded["repack"] = {**before, **reading, "source": TABLE["source"].label}
         for name in other.options:
             self._recorded.pop(name, None)
             self._recorded |= {name: other.manifest.options[name]} if name in other.manifest.options else {}

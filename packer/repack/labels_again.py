@@ -49,6 +49,8 @@ RECORDED = ("label_files", *(row.name for row in OPTIONS if row.section == LABEL
 """The options that a pack has of its new labels."""
 MASKS = "masks"
 """The kind of labels whose pictures are in the shards."""
+SET = "extras: "
+"""Begins a note on fields that `packer edit` has set."""
 SHOWN = 8
 ANY_IMAGE = Header("jpeg", 1, 1, 3, 8).code
 """Code of the header of an image of which only the size counts."""
@@ -138,6 +140,7 @@ def labels_of_inputs(
     hints += _new_ids(pack, inputs.classes)
     if not has_images:
         hints.append(f"{printable(options.source)} has no images: labels are joined to records by path alone")
+    hints += [f"{note}: not in the new labels" for note in pack.manifest.notes if note.startswith(SET)]
     left_out = {os.fsencode(row.path): row.reason for row in inputs.skipped}
     here = np.asarray(pc.is_in(inputs.table.column("path"), value_set=paths))
     work = _RowReader(options, inputs, run, progress or Progress(), has_images and digests.null_count < len(digests))
@@ -285,8 +288,7 @@ def _manifest(old: Manifest, options: BuildOptions, inputs: Inputs, cropped: int
     if "label_files" in recorded:
         recorded["label_files"] = [file for _, file in kept]
     counts = {name: count for name, count in inputs.counts.items() if count or name != "missing_labels"}
-    # of a pack that was built, all others are about its labels and the modes of its images, and are new
-    kept_notes = [note for note in old.notes if old.made_from or note.startswith("skipped ")]
+    kept_notes = [note for note in old.notes if note.startswith("skipped ")]  # all others are of what is read again
     return replace(
         old,
         classes=inputs.classes,

@@ -169,6 +169,11 @@ def test_options_and_kinds_may_be_others(tmp_path: Path, correct: Callable[[], N
         check_equal(tmp_path / f"e{number}", wanted)
     line = good("info", tmp_path / "e0", "--command").out
     assert line == f"packer edit p --labels coco:SRC/corrected.json --source SRC -o {tmp_path}/e0\n"
+    line = good("info", tmp_path / "e1", "--command").out
+    assert (
+        line
+        == f"packer edit p --classes {tmp_path}/e1 --labels coco:SRC/corrected.json --source SRC -o {tmp_path}/e1\n"
+    )
     # a build with the options of the new pack finds the labels where it did
     good("build", tmp_path / "coco", "--like", tmp_path / "e0", "-o", tmp_path / "again")
     assert diff(tmp_path / "again", tmp_path / "e0").equal
@@ -271,6 +276,17 @@ def test_it_happens_between_deleting_and_other_classes(tmp_path: Path, correct: 
     assert report.relabelled == 3 and report.manifest.classes == read_manifest(wanted).classes == ("animal", "dog")
     assert report.manifest.class_counts == read_manifest(wanted).class_counts
     assert [dict(open_pack(tmp_path / "e").annotation(i).extras or {}) for i in range(3)] == [{}, {"checked": True}, {}]
+
+
+def test_what_was_set_is_said_to_be_gone(tmp_path: Path, correct: Callable[[], None]) -> None:
+    source, new = drawn_twice("voc", tmp_path, correct)
+    pack = built(tmp_path, source, "p")
+    (tmp_path / "some").write_text("img_0003\n")
+    edit(pack, set=[("checked=true", tmp_path / "some")])
+    ran = good("edit", pack, "--source", new)
+    assert "note: extras: checked=true in 1 record: not in the new labels" in ran.out
+    check_equal(pack, built(tmp_path, new, "wanted"))
+    assert not any(note.startswith("extras") for note in read_manifest(pack).notes)
 
 
 def test_an_image_that_is_not_the_packed_one_gets_no_label(tmp_path: Path, correct: Callable[[], None]) -> None:
