@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REAL_DATA = Path(os.environ.get("PACKER_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 sys.path.insert(0, str(ROOT / "tests" / "audit"))
+sys.path.insert(1, str(ROOT / "tests" / "sources"))  # layouts.py
 sys.dont_write_bytecode = (
     False  # pytest keeps for the next run what it makes of the tests: half the time to collect them
 )

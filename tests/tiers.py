@@ -89,6 +89,9 @@ EACH_VALUE = {
     "packing/test_build_output.py": "test_planned_size_is_the_size",
     "packing/test_build_shards.py": "test_none_makes_one_file test_the_plan_of_lmdb_is_right_for_small_images",
     "repack/test_convert.py": "test_resized_as_a_build_does",
+    "repack/test_edit_labels.py": (
+        "test_corrected_labels_are_those_of_a_build test_labels_without_images test_shapes_of_objects"
+    ),
     "repack/test_formats_arrays.py": "test_packers_own_files_without_their_pack",
     "repack/test_split.py": "test_interrupted_split_resumes",
     "repack/test_writer.py": "test_arrays",

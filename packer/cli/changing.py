@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, telling
-from packer.cli.values import PackPath, build_option, class_options
+from packer.cli.values import PackPath, build_option, class_options, label_options
 from packer.errors import UsageError, plural, printable, time_text
+from packer.packing.option_table import LABEL_OPTIONS
 
 
 @click.command()
@@ -28,6 +29,18 @@ from packer.errors import UsageError, plural, printable, time_text
     help="Delete the records in which packer stats --problems --json finds this kind; of duplicates, all but the "
     "first. Masks and maps are read for it.",
 )
+@build_option(
+    "labels",
+    default=None,
+    help="With --source: kind of labels to read again, as for packer build: coco:new.json, voc, auto, ... May be "
+    "repeated.  [default: as PACK was built]",
+)
+@click.option(
+    "--source",
+    metavar="SRC",
+    help="Read the labels in SRC again, for the records whose images are in SRC, unchanged.",
+)
+@label_options
 @click.option(
     "--labels-from",
     type=PackPath(),
@@ -49,18 +62,22 @@ def edit(pack: str, out: str | None, problems: tuple[str, ...], progress: Progre
 
     No image is read or copied: only indexes are written. Without --out, PACK gets a new version. The earlier ones stay
     under the names PACK@1, PACK@2 and so on, which any command takes; packer log lists them. Records are deleted
-    first, then get the labels of another pack, other classes, and extras.
+    first, then get the labels of SRC or of another pack, other classes, and extras.
 
     \b
     Examples:
       packer edit imgs.lmdb --map "bus,truck=car"
       packer edit imgs.lmdb --delete marks.tsv
+      packer edit imgs.lmdb --labels coco:corrected.json --source ./imgs
       packer edit imgs.lmdb -o fixed.lmdb --labels-from relabelled.lmdb
       packer edit imgs.lmdb -o marked.lmdb --set split=val val.txt
     """
     from packer.repack.edit import edit as edit_pack
     from packer.repack.links import shards_text
 
+    given["labels"] = given["labels"] or ()
+    reading = {name: given.pop(name) for name in LABEL_OPTIONS}
+    given["reading"] = {name: value for name, value in reading.items() if value not in (None, (), False)}
     if problems:
         from packer.format.pack import open_pack
         from packer.stats.problems import records_with

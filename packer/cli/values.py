@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from packer.cli.output import LocalPath
 from packer.errors import UsageError, printable
 from packer.packing.build_options import DEFAULTS, KINDS
-from packer.packing.option_table import ARGUMENT, CLASS_OPTIONS, OPTIONS, TABLE
+from packer.packing.option_table import ARGUMENT, CLASS_OPTIONS, LABEL_OPTIONS, OPTIONS, TABLE
 from packer.system.registry import choose
 
 if TYPE_CHECKING:
@@ -142,6 +142,14 @@ def class_options(function: F) -> F:
     function = build_option("missing_labels", help=help)(function)
     for name in reversed(CLASS_OPTIONS):
         function = build_option(name)(function)
+    return function
+
+
+def label_options(function: F) -> F:
+    """Give a command that reads labels again the options that say how; those not given are as they were."""
+    for name in reversed(LABEL_OPTIONS):
+        help = f"With --source: {TABLE[name].help.partition('  [default: ')[0]}  [default: as PACK was built]"
+        function = build_option(name, default=None, show_default=False, help=help)(function)
     return function
 
 

@@ -110,7 +110,7 @@ def _planned_alone(options: BuildOptions, progress: Progress, deep: bool, readin
     open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED)  # checks its name
     output_of(options, progress)
     bad_inputs.check_quarantine(options)
-    with TemporaryDirectory(prefix="packer-build-") as temporary, _local_pool(options) as pool:
+    with TemporaryDirectory(prefix="packer-build-") as temporary, local_pool(options) as pool:
         pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
         plan = _make_plan_of(options, pool, progress, replace(reading, scratch=temporary), deep=deep)
     bad_inputs.list_rejected(options, plan.inputs.rejected, progress)
@@ -224,8 +224,8 @@ def _of_each_split(
     options: BuildOptions, progress: Progress, make: Callable[[list[BuildOptions], _Reading], list[T]]
 ) -> list[T]:
     """Call `make` with the options of each pack, and how the source of all is read."""
-    with _local_pool(options) as pool:
-        listed, splits = partial_builds.list_with_splits(options, _run_in(pool))
+    with local_pool(options) as pool:
+        listed, splits = partial_builds.list_with_splits(options, run_in(pool))
     if not splits:
         try:
             return make([options], _Reading(listed=listed, detects=listed is None and options.job is None))
@@ -235,11 +235,12 @@ def _of_each_split(
     return make(partial_builds.of_each(options, splits), _Reading(listed=listed))
 
 
-def _local_pool(options: BuildOptions) -> Pool:
+def local_pool(options: BuildOptions) -> Pool:
+    """Return the workers that list and read a source."""
     return Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.partition")
 
 
-def _run_in(pool: Engine) -> Run:
+def run_in(pool: Engine) -> Run:
     """Return what runs jobs in workers; as a worker takes a moment to start, a few images are read in this process."""
     return lambda work, jobs: run_here(work, jobs) if len(jobs) < 2 else pool.run(work, jobs)
 
@@ -428,7 +429,7 @@ def _make_plan_of(
         return pool.run(bad_inputs.check_images, jobs, advancing(progress))
 
     progress.stage("reading")
-    run = _run_in(pool)
+    run = run_in(pool)
     listed = reading.listed or list_source(options, run, scratch)
     if reading.detects and (splits := partial_builds.splits_in(options, listed)):
         raise HasSplits(splits)

@@ -116,6 +116,7 @@ class Option:
             recorded is taken over by ``--like``, and shown by ``packer info --command``.
         help: What the help of ``packer build`` says of it.
         first: Whether the short help shows it.
+        of_labels: Whether it says how labels are read, and nothing else, so that `packer edit` has it, too.
         short: Its short name on the command line: ``-o``.
         flag: Its name on the command line, without the hyphens before it. Empty: that in `BuildOptions`.
         metavar: What help shows for its value. Empty: by what it takes, its choices, or its type.
@@ -138,6 +139,7 @@ class Option:
     help: str
     _: KW_ONLY
     first: bool = False
+    of_labels: bool = False
     short: str = ""
     flag: str = ""
     metavar: str = ""
@@ -216,11 +218,12 @@ OPTIONS = (
         "columns", LABELS, SHAPES, ALWAYS,
         'Columns of a list: "path label", "path (x y)*5", "path (xmin ymin xmax ymax class)*". '
         "One for each list, in the same order. Of Parquet: what the numbers of boxes are.", metavar="TEXT", first=True,
+        of_labels=True,
     ),
     Option(
         "classes", LABELS, SHAPES, CHANGED,
         "Class names in the order of their ids, one per line; or a pack. A label with another name is bad.",
-        takes="names", first=True,
+        takes="names", first=True, of_labels=True,
         expected=("a file with a name per line, or a pack", "write the names to a file, and name that"),
     ),
     Option(
@@ -242,7 +245,7 @@ OPTIONS = (
     Option(
         "boxes", LABELS, SHAPES, ALWAYS,
         "Boxes outside the image or without area: fail rejects the image, clip cuts them at the edge "
-        "(and drops those without area), drop drops them.", choices=("fail", "clip", "drop"),
+        "(and drops those without area), drop drops them.", choices=("fail", "clip", "drop"), of_labels=True,
     ),
     Option(
         "mask", LABELS, SHAPES, CHANGED,
@@ -276,12 +279,12 @@ OPTIONS = (
     Option(
         "rle", LABELS, SHAPES, CHANGED,
         "Without --instance-masks, COCO run-length masks: keep as text, or also convert to polygons.",
-        choices=("text", "polygons"),
+        choices=("text", "polygons"), of_labels=True,
     ),
     Option(
         "instance_masks", LABELS, SHAPES, CHANGED,
         "Pack a mask of each object, with its holes, at the size of the packed image: of the polygons, run lengths "
-        "and bitmaps of the labels. Needs pycocotools.",
+        "and bitmaps of the labels. Needs pycocotools.", of_labels=True,
     ),
     Option(
         "resize", IMAGE, SHAPES, ALWAYS, "Size of the packed images in pixels.", metavar="N|WxH", first=True,
@@ -399,6 +402,8 @@ OPTIONS = (
 """In the order of the help."""
 CLASS_OPTIONS = ("map", "drop_class", "only_class", "single_class")
 """Those of which `packer.packing.class_map` makes one mapping."""
+LABEL_OPTIONS = tuple(row.name for row in OPTIONS if row.of_labels)
+"""Those that say how labels are read."""
 TABLE = {row.name: row for row in OPTIONS}
 """Name -> option."""
 

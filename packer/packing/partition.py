@@ -82,6 +82,8 @@ class PartitionJob(HeaderJob):
     """Sources that know the labels of these images. None: read only the headers."""
     etags: tuple[str, ...] | None = None
     """Of the images, if they are objects of a store."""
+    known: Headers | None = None
+    """What stands for the headers. None: they are read."""
 
     @property
     def schema(self) -> Any:
@@ -125,7 +127,7 @@ def read_partition(
     job: PartitionJob, report: Report | None = None, decoding: Decoding = unmarked
 ) -> Partition | Headers:
     """Return what is found in the images of a job; only their headers if it has no sources."""
-    headers = read_headers(job, report, decoding)
+    headers = read_headers(job, report, decoding) if job.known is None else job.known
     return headers if job.sources is None else make_partition(job, headers, job.sources)
 
 

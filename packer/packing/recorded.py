@@ -18,6 +18,8 @@ from packer.sources.tree import MIB, lines_of, read_file
 from packer.sources.yolo_config import parse_yaml
 
 BELOW_SOURCE = "SRC/"
+RESIZED_TWICE = "resized_twice"
+"""Member of a manifest's options: its images were resized before they were converted to the size that it records."""
 HELP = "see packer build --help-all"
 
 
@@ -157,7 +159,12 @@ def command_of(manifest: Manifest, pack: str) -> str:
         words = ["packer", manifest.made_from[0].command, first]
         words += [option("labels-from"), *others] if words[1] == "edit" and others else others
         for name, value in manifest.options.get("repack", {}).items():
-            words += _words(name, manifest.path_of(pack, value) if name == "delete" else value)
+            if name == "source":
+                words += [word for spec in _labels(manifest, pack, None) for word in (option("labels"), spec)]
+                words += [option(name), str(value)]
+            else:
+                files = {"delete": manifest.path_of(pack, value), "classes": pack} if isinstance(value, str) else {}
+                words += _words(name, files.get(name, value))
         if words[1] == "convert":
             return shlex.join([*words[:3], pack, option("format"), manifest.container]) + _conversion_options(
                 manifest, pack

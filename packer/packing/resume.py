@@ -22,6 +22,7 @@ from packer.format.manifest import FORMAT_VERSION, Manifest, of_parts
 from packer.format.sidecar_list import not_kept
 from packer.model.annotation import Progress
 from packer.packing.build_options import DEFAULTS, BuildOptions
+from packer.packing.input_table import Inputs
 from packer.packing.journal import ShardResult
 from packer.packing.make_record import UNREAD
 from packer.packing.option_table import ARGUMENT, OPTIONS, TABLE
@@ -69,13 +70,13 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
             for name, counter in (("label", label_counts), ("boxes", box_counts))
             if counter
         },
-        options=_options(plan),
+        options=recorded_options(plan.options, plan.inputs),
         shards=shards,
         rejected=tuple(islice(inputs.rejected, MOST_IN_MANIFEST)),
         flip_index=inputs.flip_index,
         **of_parts(plan.spec.parts),
         tags=inputs.tags,
-        notes=(*inputs.all_notes, *_skipped_lines(inputs.skipped)),
+        notes=(*inputs.all_notes, *skipped_lines(inputs.skipped)),
         packer=packer.__version__,
         libraries=library_versions(),
     )
@@ -92,20 +93,20 @@ def _late_shape(plan: Plan, results: Sequence[ShardResult]) -> tuple[int, int, i
     return (*shapes.pop(), channels.pop()) if len(shapes) == len(channels) == 1 else None
 
 
-def _options(plan: Plan) -> dict[str, Any]:
+def recorded_options(given: BuildOptions, inputs: Inputs) -> dict[str, Any]:
     """Return the options as they are recorded; some are what was made of them, or what is beside the manifest."""
-    given, resize = plan.options, plan.recipe.resize
+    resize = given.target_size()
     made: dict[str, Any] = {
-        "labels": list(plan.inputs.labels),
+        "labels": list(inputs.labels),
         "classes": None if given.classes is None else "given",
         "include": None,
         "exclude": None,
-        **{name: selection_file(name) for name in plan.inputs.selections},
+        **{name: selection_file(name) for name in inputs.selections},
         "fit": None if resize is None else resize.fit,
         "pad_value": given.pad_value or None,  # black as ever: the same bytes as ever
         "interpolation": None if resize is None or resize.interpolation == "area" else resize.interpolation,
     }
-    options = {"label_files": list(plan.inputs.label_files)} if plan.inputs.label_files else {}
+    options = {"label_files": list(inputs.label_files)} if inputs.label_files else {}
     for row in OPTIONS:
         value = made[row.name] if row.name in made else getattr(given, row.name)
         if row.recorded == "always" or (row.recorded == "changed" and value != DEFAULTS[row.name]):
@@ -123,7 +124,8 @@ def library_versions() -> dict[str, str]:
     return versions
 
 
-def _skipped_lines(skipped: Listing[Skipped]) -> list[str]:
+def skipped_lines(skipped: Listing[Skipped]) -> list[str]:
+    """Return notes that say how many images were left out, for each reason."""
     return [
         f"skipped {count}: {printable(reason)} ({printable(skipped.examples[reason].path)})"
         for reason, count in sorted(skipped.counts.items())

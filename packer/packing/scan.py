@@ -67,6 +67,8 @@ class Listed(NamedTuple):
     skipped: list[tuple[bytes, str]]
     names: dict[str, None]
     """The classes of all splits, if they are known: the first build reads them."""
+    headers: Callable[[Sequence[bytes]], Headers] | None = None
+    """Returns what stands for the headers of images whose files are not there, only their labels."""
 
 
 def list_source(options: BuildOptions, run: Run = run_here, scratch: Scratch | None = None) -> Listed:
@@ -111,11 +113,12 @@ def read_inputs(
     Raises:
         UsageError: The source or its labels cannot be used at all.
     """
-    tree, skipped, names = listed or list_source(options, run, scratch)
+    tree, skipped, names, headers = listed or list_source(options, run, scratch)
     if tree.members is not None and tree.members.scratch is not scratch:
         tree = replace(tree, members=replace(tree.members, scratch=scratch))
-    inputs = Inputs(archives=tree.members.archives if tree.members else ())
-    inputs.in_store = tree.members is not None and not inputs.archives
+    members = tree.members if headers is None else None  # labels may be in an archive
+    inputs = Inputs(archives=members.archives if members else ())
+    inputs.in_store = members is not None and not inputs.archives
     faults = {path: fault for path, reason in skipped if (fault := rejected_of_path(path, reason)) is not None}
     if options.exclude is not None:
         inputs.left_out = read_selection(
@@ -141,7 +144,8 @@ def read_inputs(
     inputs.images, inputs.taken = len(tree.images), len(paths)
     length = max(IMAGES_A_JOB, min(MOST_IMAGES_A_JOB, len(paths) // JOBS))
     every = range(-(-len(paths) // length))
-    jobs = Jobs(paths, length, tree.root, tree.members, options, fixed, class_map, table, sources, every)
+    members = tree.members if headers is None else None  # decompressed meanwhile
+    jobs = Jobs(paths, length, tree.root, members, options, fixed, class_map, table, sources, every, headers)
     _read_all(jobs, table, run, progress or Progress())
     if (fixed is None or class_map is not None) and options.one_split is not None and not names:
         elsewhere = replace(jobs, paths=others, numbers=range(-(-len(others) // length)))
@@ -331,6 +335,7 @@ class Jobs(Sequence[PartitionJob]):
     table: InputTable
     sources: Sequence[BaseSource]
     numbers: range
+    headers: Callable[[Sequence[bytes]], Headers] | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -359,6 +364,7 @@ class Jobs(Sequence[PartitionJob]):
             class_map=self.class_map,
             file=self.table.file_of(number),
             sources=self._sources_of(paths),
+            known=None if self.headers is None else self.headers(paths),
         )
 
     def _sources_of(self, paths: tuple[bytes, ...]) -> tuple[BaseSource, ...] | None:

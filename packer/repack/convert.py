@@ -43,6 +43,7 @@ from packer.packing.plan import (
     stored_bytes,
 )
 from packer.packing.publish import Output
+from packer.packing.recorded import RESIZED_TWICE
 from packer.packing.resume import kept_work_note, library_versions, options_that_shape_bytes, resume_or_restart
 from packer.packing.store_output import output_of
 from packer.repack.copy_shard import CopyJob, Remake, copy_shard, measure_rows
@@ -347,6 +348,7 @@ def _manifest(old: Manifest, options: BuildOptions, remake: Remake | None, selec
         if options.encode == "jpeg":
             recorded["quality"] = options.quality
         if remake.resize is not None:
+            recorded |= {RESIZED_TWICE: True} if recorded.get("resize") else {}
             recorded.update(resize=options.resize, fit=remake.resize.fit)
             for name in ("pad_value", "interpolation"):
                 recorded.pop(name, None)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -22,29 +22,30 @@ from numpy.typing import NDArray
 import packer
 from packer.errors import AnyPath, UsageError, option, plural, printable
 from packer.format.index import read_index
-from packer.format.lists import MOST_IN_MANIFEST, Changed, Listing, Skipped, lists_of, read_list, selection_file
+from packer.format.lists import MOST_IN_MANIFEST, Changed, Listing, Skipped, lists_of, selection_file
 from packer.format.manifest import Manifest
 from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import column
 from packer.model.fields import BY_NAME, object_of
 from packer.model.strict_json import read_json
-from packer.packing.build_options import BuildOptions, check_extension
+from packer.packing.build_options import DEFAULTS, BuildOptions, check_extension
 from packer.packing.class_map import ClassChange, changes_notes
 from packer.packing.input_table import read_selection
-from packer.packing.option_table import CLASS_OPTIONS
+from packer.packing.option_table import CLASS_OPTIONS, TABLE, label_of
 from packer.packing.publish import Output, check_folder
 from packer.packing.publish_version import NextVersion
 from packer.packing.resume import resume_or_restart
 from packer.repack.carry import NewFiles, carry
 from packer.repack.index_columns import recount, select_rows, with_column
-from packer.repack.labels_of import LabelsOf
+from packer.repack.labels_again import labels_again, options_again
+from packer.repack.labels_of import LabelsOf, NewLabels
 from packer.repack.links import Linked, Source, Taken, index_shards, link_shards
 from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
 from packer.repack.selected import select
 
 EXTRAS = "extras"
 LENIENT = "lenient"
-OF_INPUTS = ("found", "packed", "rejected", "skipped", "changed")
+OF_INPUTS = ("found", "packed", "rejected", "skipped", "changed", LENIENT)
 """Counts that are not of labels."""
 
 
@@ -55,14 +56,20 @@ class EditOptions:
     Args:
         delete: The records to delete: a file with a path, name, glob or key per line, or a list of packer, such as
             the marks of ``packer view``; or numbers of records.
+        labels: The kinds of labels to read again from `source`, as of a build. None given: those of the pack.
+        source: The folder of the images and their new labels. The records get what a build with the options of the
+            pack says of them now, if the images are those that were packed.
+        reading: How the labels are read, if not as they were: ``{"boxes": "clip"}``; the options of a build in
+            `LABEL_OPTIONS`.
         labels_from: A pack whose labels the records get. Records belong together if their source files have the same
             path and digest, or else the same digest.
         map: New names of classes, each text ``old,old=new``; or a file of such lines, or of YAML ``old: new``.
         drop_class: Classes to leave out, as `map` calls them; in each text names with commas between.
         only_class: The classes to keep, in the same form.
         single_class: The name of all classes.
-        missing_labels: A record that these leave without objects, or to which `labels_from` has nothing: error, empty
-            (it has no objects) or skip.
+        missing_labels: A record that these leave without objects, or to which `source` or `labels_from` has nothing:
+            error, empty (it has no objects) or skip. Empty and skip are also for images of `source` without a label,
+            which are otherwise treated as when the pack was built.
         set: Pairs of ``NAME=VALUE`` and a file in the form of `delete`: a field of extras of these records. VALUE is
             text unless it is JSON; ``null`` removes the field.
 
@@ -71,6 +78,9 @@ class EditOptions:
     """
 
     delete: AnyPath | Collection[int] | None = None
+    labels: Sequence[str] = ()
+    source: AnyPath | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
     labels_from: AnyPath | None = None
     map: Sequence[str] = ()
     drop_class: Sequence[str] = ()
@@ -80,9 +90,21 @@ class EditOptions:
     set: Sequence[tuple[str, AnyPath]] = ()
 
     def __post_init__(self) -> None:
-        if not (self.changes_classes or self.set) and self.delete is None and self.labels_from is None:
-            step = "pass --delete, --labels-from, --map, --drop-class, --only-class or --set"
+        if self.source is None and (self.labels or self.reading):
+            given = option("labels") if self.labels else label_of(next(iter(self.reading)))
+            raise UsageError(
+                given, "is for labels that are read again", f"name their folder: {option('source', 'SRC')}"
+            )
+        if self.source is not None and self.labels_from is not None:
+            raise UsageError(option("source"), f"excludes {option('labels-from')}", "leave out one of them")
+        if not (self.changes_classes or self.set or self.gets_labels) and self.delete is None:
+            step = "pass --delete, --source, --labels-from, --map, --drop-class, --only-class or --set"
             raise UsageError("PACK", "is to be edited, but nothing is asked for", step)
+
+    @property
+    def gets_labels(self) -> bool:
+        """Whether the records get other labels."""
+        return self.source is not None or self.labels_from is not None
 
     @property
     def changes_classes(self) -> bool:
@@ -107,7 +129,7 @@ class EditReport:
     left_out: int
     """Records that went with their labels."""
     relabelled: int
-    """Records with the labels of another pack."""
+    """Records with the labels of a source or of another pack."""
     shards: dict[str, int]
     """Number of shards by what was done with their files: hard link, reflink, copy, in place."""
     indexes: int
@@ -131,14 +153,14 @@ def edit(
 
     Without `out`, the pack gets a new version, and stays as it was under the name of the earlier one, ``PACK@1``
     (`packer.versions_of`). The shards of a new pack are hard links to those of the pack where the file system allows;
-    else copies. What is asked for happens in this order: records are deleted, get the labels of another pack, other
-    classes, and extras.
+    else copies. What is asked for happens in this order: records are deleted, get the labels of a source or of another
+    pack, other classes, and extras.
 
     Args:
         pack: The pack.
         out: Path of a new pack; the pack then stays as it is. None: the pack itself is changed.
         overwrite: Replace an existing pack.
-        progress: Receives the stage linking, or indexing, in shards.
+        progress: Receives the stage linking, or indexing, in shards; and those of labels that are read again.
         options: The fields of `EditOptions`.
 
     Returns:
@@ -155,7 +177,7 @@ def edit(
     if out is not None:
         return _into_new_pack(pack, out, overwrite, progress, asked, started)
     with NextVersion(pack, command_text(pack, asked)) as new:
-        edited = _Edit(Source(new.path), asked)
+        edited = _Edit(Source(new.path), asked, progress)
         taken = edited.taken()
         for note in (*edited.notes, *edited.hints):
             progress.note(f"note: {note}")
@@ -176,7 +198,7 @@ def _into_new_pack(
     for file in filter(None, source.manifest.linked.values()):
         Output(path, os.path.join(source.path, file), overwrite)
     output = Output(path, source.path, overwrite)
-    edited = _Edit(source, asked)
+    edited = _Edit(source, asked, progress)
     taken = edited.taken()
     notes = (*edited.notes, *edited.hints)
     with output:
@@ -192,13 +214,12 @@ def _into_new_pack(
 def command_text(pack: AnyPath, asked: EditOptions) -> str:
     """Return the command of an edit as a log shows it: of files, only their names."""
     words = ["packer", "edit", os.path.basename(os.path.abspath(os.fsdecode(pack)))]
-    for member in fields(asked):
-        value = getattr(asked, member.name)
-        if value in (member.default, ()):
-            continue
-        for one in (value,) if isinstance(value, str | bytes | os.PathLike) or member.name == "delete" else value:
-            texts, is_path = one if isinstance(one, tuple) else (one,), member.name != "map"
-            words += [option(member.name.replace("_", "-")), *(_named(text, is_path) for text in texts)]
+    given = {m.name: value for m in fields(asked) if (value := getattr(asked, m.name)) not in (m.default, (), {})}
+    reading = given.pop("reading", {})
+    for name, value in {**given, **reading}.items():
+        for one in value if isinstance(value, list | tuple) and name != "delete" else (value,):
+            texts, is_path = one if isinstance(one, tuple) else (one,), name != "map"
+            words += [option(name), *(_named(text, is_path) for text in texts if text is not True)]
     return shlex.join(words)
 
 
@@ -207,6 +228,9 @@ def _named(value: Any, is_path: bool) -> str:
     if not isinstance(value, str | bytes | os.PathLike):
         return plural(len(value), "record")
     text = os.fsdecode(value)
+    kind, colon, file = text.partition(":")
+    if is_path and colon and os.path.isabs(file):  # labels
+        return f"{kind}:{os.path.basename(file)}"
     return os.path.basename(text) if is_path and os.path.isabs(text) else text
 
 
@@ -235,7 +259,7 @@ class _Shard:
 class _Edit:
     """What becomes of a pack, step by step; the indexes are made when they are written."""
 
-    def __init__(self, source: Source, asked: EditOptions) -> None:
+    def __init__(self, source: Source, asked: EditOptions, progress: Progress) -> None:
         self._source, self._asked, self._options = source, asked, asked.of_build(source.path)
         self._manifest = source.manifest
         self._recorded = {name: value for name, value in source.manifest.options.items() if name != "repack"}
@@ -250,9 +274,9 @@ class _Edit:
         self.changes: tuple[ClassChange, ...] = ()
         if asked.delete is not None:
             self._delete(() if isinstance(asked.delete, str | bytes | os.PathLike) else asked.delete)
-        if asked.labels_from is not None:
-            self._take_labels(Source(asked.labels_from))
-        if asked.changes_classes or asked.labels_from is None:
+        if asked.gets_labels:
+            self._take_labels(self._new_labels(progress))
+        if asked.changes_classes or not asked.gets_labels:
             self._change_classes()
         for text, names in asked.set:
             self._set_extra(text, os.fsdecode(names))
@@ -276,56 +300,62 @@ class _Edit:
             repack = {**self._recorded.get("repack", {}), "delete": selection_file(name)}
             self._recorded |= {name: selection_file(name), "repack": repack}
 
-    def _take_labels(self, other: Source) -> None:
-        """Give records the labels of another pack. Raise UsageError if it has none, or not those of all records."""
-        new = other.manifest
-        if not new.fields:
-            raise UsageError(other.path, "has no labels", "name a pack with labels of the same images")
-        policy = self._options.missing_labels
+    def _new_labels(self, progress: Progress) -> NewLabels:
+        """Return those of another pack, or read those of a source again."""
+        asked, policy = self._asked, self._options.missing_labels
+        if asked.source is None:
+            return NewLabels.of_pack(asked.labels_from or "")
+        reading = {**asked.reading, "missing_labels": None if policy == DEFAULTS["missing_labels"] else policy}
+        folder = os.fsdecode(asked.source)
+        return labels_again(self._source, options_again(self._source, folder, asked.labels, reading), progress)
+
+    def _take_labels(self, other: NewLabels) -> None:
+        """Give records other labels. Raise UsageError if there are not those of all records."""
         labels = LabelsOf(other, [shard.table for shard in self._shards])
+        self._leave_out(other, [rows < 0 for rows in labels.rows])
         for number, shard in enumerate(self._shards):
-            missing = labels.rows[number] < 0
-            kept = missing if shard.rows is None else missing[shard.rows]
-            self.relabelled += len(kept) - int(kept.sum())
-            if kept.any() and policy != "empty":
-                self._leave_out(shard, missing, policy, other.path)
             labels.check_sizes(number, shard.table)
             shard.index = partial(labels.given_to, shard.table, number)
-        self._origins.append(other.origin("edit"))
-        for name in ("labels", "label_files", "columns", "boxes"):
+        if other.origin is not None:
+            self._origins.append(other.origin)
+        else:
+            reading = {name: "given" if TABLE[name].takes else one for name, one in self._asked.reading.items()}
+            before = self._recorded.get("repack", {})
+            self._recorded["repack"] = {**before, **reading, "source": TABLE["source"].label}
+        for name in other.options:
             self._recorded.pop(name, None)
-            self._recorded |= {name: new.options[name]} if name in new.options else {}
+            self._recorded |= {name: other.manifest.options[name]} if name in other.manifest.options else {}
         self._take_facts(other)
 
-    def _leave_out(self, shard: _Shard, missing: NDArray[np.bool_], policy: str, other: str) -> None:
-        """Leave out the records without a label in another pack. Raise UsageError unless that is asked for."""
-        paths: Any = column(shard.table, "path")
-        rows = np.arange(len(missing)) if shard.rows is None else shard.rows
-        for row in rows[missing[rows]].tolist():
-            name = os.fsdecode(bytes(paths[row]))
-            if policy == "error":
-                problem = f"has no record, or several, of the image {printable(name)}, by its path and digest"
-                step = f"leave out what it lacks with {option('missing-labels', 'skip')}, or keep it with empty"
-                raise UsageError(other, problem, step)
-            self.listings["skipped"].add(Skipped(name, "no label in the pack of --labels-from"))
+    def _leave_out(self, other: NewLabels, missing: list[NDArray[np.bool_]]) -> None:
+        """Leave out records that have no label, if that is asked for. Raise UsageError if nothing is."""
+        policy, lacking = self._options.missing_labels, list[bytes]()
+        for shard, without in zip(self._shards, missing, strict=True):
+            paths: Any = column(shard.table, "path")
+            rows = np.arange(len(without)) if shard.rows is None else shard.rows
+            self.relabelled += int((~without[rows]).sum())
+            lacking += [bytes(paths[row]) for row in rows[without[rows]].tolist()]
+            if policy == "skip":
+                shard.keep(~without)
+        if lacking and policy == "error":
+            raise other.lacks_error(lacking[0], len(lacking))
+        for path in lacking if policy == "skip" else ():
+            self.listings["skipped"].add(Skipped(os.fsdecode(path), other.left_out.get(path, other.reason)))
             self.left_out += 1
-        shard.keep(~missing)
 
-    def _take_facts(self, other: Source) -> None:
-        """Take what the manifest and the lists of another pack say of its labels."""
+    def _take_facts(self, other: NewLabels) -> None:
+        """Take what is said of the new labels."""
         old, new = self._manifest, other.manifest
         counts = {name: count for name, count in old.counts.items() if name in OF_INPUTS}
         counts |= {name: count for name, count in new.counts.items() if name not in OF_INPUTS}
         self._manifest = replace(
-            old, classes=new.classes, fields=new.fields, tags=new.tags, flip_index=new.flip_index, counts=counts
-        )
-        changed = (
-            row
-            for source in (self._source, other)
-            for row in read_list(source.path, "changed", source.manifest)
-            if (row.change == LENIENT) == (source is self._source)
-        )
-        self.listings["changed"] = Listing(Changed, changed)
+            old, classes=new.classes, fields=new.fields, tags=new.tags, flip_index=new.flip_index, counts=counts,
+            options=self._recorded, notes=old.notes if other.origin is not None else new.notes,
+        )  # fmt: skip
+        of_images = (row for row in self.listings["changed"] if row.change == LENIENT)
+        of_labels = (row for row in other.changed if row.change != LENIENT)
+        self.listings["changed"] = Listing(Changed, chain(of_images, of_labels))
+        self.hints += other.hints
 
     def _change_classes(self) -> None:
         """Rename and drop classes.
@@ -404,8 +434,8 @@ class _Edit:
         """Return what was written."""
         return EditReport(
             path, manifest, self.deleted, self.left_out, self.relabelled, dict(made.how),
-            sum(item.rows is not None or item.index is not None for item in taken), (*self.notes, *self.hints),
-            time.perf_counter() - started, self.changes, version,
+            sum(new.index.sha256 != item.shard.index.sha256 for new, item in zip(made.shards, taken, strict=True)),
+            (*self.notes, *self.hints), time.perf_counter() - started, self.changes, version,
         )  # fmt: skip
 
     def manifest(self, made: Linked, folder: str) -> Manifest:

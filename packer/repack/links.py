@@ -117,6 +117,8 @@ class Taken:
         try:
             if self.index is not None:
                 batch = self.index()
+                if self.rows is None and batch.equals(self.source.indexes[self.number].to_batches()[0]):
+                    return None
             else:
                 table = self.source.tables[self.number]
                 (batch,) = table.to_batches()

@@ -10,7 +10,7 @@ Merge: packs of many records of one byte, so that what is measured is the indexe
 once with other ids in each, whose indexes are then written anew.
 
 Edit: a pack of many records of one byte with five boxes each: classes merged and dropped, records deleted, and the
-labels of another pack.
+labels of another pack. And labels of Pascal VOC that are read again, against a build of the same images.
 
 Attach: an array of 768 float16 for each record, against `cp` of its file; both end on the disk. And a gather of 256 of
 its rows at random.
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from large_packs import labeled_pack, random_labels
 
-from benchmarks.common import Table, against_goal, direct_pack, drawn
+from benchmarks.common import Table, against_goal, build, direct_pack, drawn, linked
 from benchmarks.loader import drain
 from packer import PackedLoader, RandomResizedCrop, attach, detach, open_pack
 from packer.bench.measure import Figure, take_turns
@@ -46,6 +46,8 @@ SHAPE = (224, 224, 3)
 SIDE = 64
 GIB = 1 << 30
 ROW = 768
+PHOTO = 400
+OBJECT = "<object><name>{}</name><bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object>"
 READS = 100
 
 
@@ -149,6 +151,26 @@ def editing(table: Table, folder: Path, given: Any) -> None:
         table.figure(f"edit {count:,} records with {5 * count:,} boxes: {what}", seconds, goal)
 
 
+def reading_again(table: Table, folder: Path, given: Any) -> None:
+    """Build a pack of --label-images JPEGs with VOC labels, and read their labels again; print a row for each."""
+    count, source = given.label_images, folder / "labelled"
+    linked((source / f"JPEGImages/{row // 1000}/{row:06d}.jpg" for row in range(count)), [*drawn(PHOTO)])
+    for row in range(count):
+        corners = np.random.default_rng(row).integers(1, PHOTO // 2, (row % 10, 2)).tolist()
+        objects = "".join(OBJECT.format(f"c{x % 5}", x, y, x + 20, y + 30) for x, y in corners)
+        file = source / f"Annotations/{row // 1000}/{row:06d}.xml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"<annotation>{objects}</annotation>")
+    asked = {"labels": ("voc",), "resize": f"{PHOTO // 2}", "encode": "jpeg", "overwrite": True}
+
+    works = {
+        "build": lambda: build(source, folder / "first", **asked),
+        "read again": lambda: edit(folder / "first", folder / "edited", source=source, overwrite=True),
+    }
+    for what, seconds in take_turns(works, given.rounds).items():
+        table.figure(f"{what}: {count:,} JPEGs of {PHOTO} px with VOC labels", seconds)
+
+
 def attaching(table: Table, folder: Path, given: Any) -> None:
     """Attach a row of ROW float16 to each of --attach-records records; print a row for it, and one for reading it."""
     count, array, copied = given.attach_records, folder / "rows.npy", folder / "copied.npy"
@@ -192,6 +214,7 @@ def options(parser: Any) -> None:
     parser.add_argument("--adopt-records", type=int, default=50_000, help="of a tar; 0: none [%(default)s]")
     parser.add_argument("--attach-records", type=int, default=1_000_000, help="rows; 0: none [%(default)s]")
     parser.add_argument("--merge-records", type=int, default=1_000_000, help="of each pack; 0: none [%(default)s]")
+    parser.add_argument("--label-images", type=int, default=100_000, help="with labels; 0: none [%(default)s]")
     parser.add_argument("--edit-records", type=int, default=1_000_000, help="of a pack; 0: none [%(default)s]")
 
 
@@ -204,5 +227,7 @@ def run(given: Any) -> None:
         merging(Table("merge", "goal", "seconds"), given.home, given)
     if given.edit_records:
         editing(Table("edit", "goal", "seconds"), given.home, given)
+    if given.label_images:
+        reading_again(Table("labels", "goal", "seconds"), given.home, given)
     if given.attach_records:
         attaching(Table("attach", "goal", "ratio", "packer, MB/s", "cp, MB/s"), given.home, given)
