@@ -201,6 +201,7 @@ TAKE_URLS = {
         "view packs",
         "push pack",
         "diff a",
+        "log pack",
         "diff b",
         "stats against",
         "bench path",
