@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from packer.repack.extract import extract
     from packer.repack.merge import merge
     from packer.repack.split import split
+    from packer.repack.update import update
     from packer.repack.url_packs import pull, push
     from packer.repack.writer import PackWriter
     from packer.stats import pack_stats as stats
@@ -81,6 +82,7 @@ _HOMES = {
     "push": "packer.repack.url_packs",
     "repair": "packer.format.salvage",
     "split": "packer.repack.split",
+    "update": "packer.repack.update",
     "verify": "packer.format.verify",
     "versions_of": "packer.packing.publish_version",
     "xywhr": "packer.loading.collate",
@@ -131,6 +133,7 @@ __all__ = [
     "repair",
     "split",
     "stats",
+    "update",
     "verify",
     "versions_of",
     "view",

@@ -68,7 +68,7 @@ def test_what_is_kept_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     draw_plain(tmp_path / "src", 8)
     asked = ("build", tmp_path / "src", "-o", tmp_path / "p")
     with monkeypatch.context() as patched:
-        patched.setattr("packer.packing.build._pack", interrupted)
+        patched.setattr("packer.packing.build.pack_shards", interrupted)
         ran = run(*asked)
         assert (ran.code, ran.err.strip()) == (130, "packer: interrupted")
         assert "nothing is kept: no shard was finished; the same command starts again" in ran.out

@@ -66,6 +66,11 @@ JSON: dict[str, tuple[tuple[str, ...], str]] = {
         ("p.webdataset", "-o", "e", "--delete", "some.txt"),
         "path version records counts classes shards indexes deleted left_out relabelled class_changes notes seconds",
     ),
+    "update": (
+        ("p.webdataset", "src"),
+        "path source version new changed removed rejected shards compacted dry_run records counts classes notes "
+        "seconds",
+    ),
     "log": (("p.webdataset",), "path versions"),
     "split": (("p.webdataset", "--parts", "a=0.5,b=0.5"), "path parts notes seconds"),
     "extract": (("p.webdataset", "files"), "path layout images build lost renamed notes seconds"),

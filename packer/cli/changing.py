@@ -1,4 +1,4 @@
-"""Commands that change a pack in place, and list its versions: `packer edit` and `log`."""
+"""Commands that change a pack in place, and list its versions: `packer edit`, `update` and `log`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, telling
-from packer.cli.values import PackPath, build_option, class_options, label_options
+from packer.cli.values import OneOf, PackPath, build_option, class_options, label_options
 from packer.errors import UsageError, plural, printable, time_text
 from packer.packing.option_table import LABEL_OPTIONS
 
@@ -109,6 +109,89 @@ def edit(pack: str, out: str | None, problems: tuple[str, ...], progress: Progre
         "seconds": round(report.seconds, 3),
     }
     return facts, [as_typed(line, [pack, *filter(None, [out])]) for line in lines]
+
+
+MOST_NAMES = 5
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@click.argument("source", metavar="[SRC]", required=False, type=click.Path())
+@click.option(
+    "--check",
+    type=OneOf(("time", "digest")),
+    default="time",
+    show_default=True,
+    help="How changed images are found: by time, and by digest where that is not sure; or all by digest.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what has changed.")
+@click.option(
+    "--compact",
+    metavar="N%|never",
+    default="20%",
+    show_default=True,
+    help="Write those shards again without their dead records of whose bytes more than this share is dead.",
+)
+@build_option("labels", help="Kind of labels, if PACK was built with a file that is not below SRC. May be repeated.")
+@click.option(
+    "--max-bad",
+    metavar="N|N%",
+    help="Maximum number or percentage of bad inputs in SRC.  [default: as many as PACK has rejected]",
+)
+@build_option("quarantine")
+@build_option("workers")
+@build_option("scratch")
+@telling()
+def update(pack: str, source: str | None, progress: ProgressBar, **given: Any) -> Told:
+    """Pack what has changed in SRC, of which PACK was built.
+
+    New, changed and removed images are found, and labels that have changed; what is new or changed is packed with the
+    options of the build, as new shards. PACK gets a new version, which has the records that a build of SRC would have;
+    the earlier ones stay under the names PACK@1, PACK@2 and so on. If it is interrupted, the same command resumes.
+
+    SRC may be left out on the machine of the build. PACK and SRC may be URLs; a pack at a URL keeps no versions.
+
+    \b
+    Examples:
+      packer update imgs.lmdb --dry-run
+      packer update imgs.lmdb
+      packer update imgs.lmdb ./imgs --check digest
+      packer update s3://bucket/imgs.lmdb s3://bucket/imgs
+    """
+    from packer.repack.update import update as update_pack
+
+    report = update_pack(pack, source, progress, **{name: value for name, value in given.items() if value != ()})
+    kinds = (("new", report.new), ("changed", report.changed), ("removed", report.removed))
+    counts = ", ".join(f"{len(names):,} {what}" for what, names in kinds if names)
+    compacted = f"; {plural(report.compacted, 'shard')} compacted" if report.compacted else ""
+    name = printable(report.path if report.version is None else f"{report.path}, version {report.version}")
+    lines = []
+    if not report.is_changed:
+        lines.append(f"{name}: nothing to do: {printable(report.source)} is as when it was packed")
+    elif report.dry_run:
+        lines.append(f"{name}: {counts}{compacted.replace('compacted', 'to be compacted')}")
+        for what, names in kinds:
+            lines += [f"{what}: {printable(path)}" for path in names[:MOST_NAMES]]
+            lines += [f"{what}: {len(names) - MOST_NAMES:,} more"] if len(names) > MOST_NAMES else []
+    else:
+        records = plural(report.manifest.records, "record")
+        shards = f"; {plural(report.shards, 'new shard')}" if report.shards else ""
+        lines.append(
+            f"{name}: {counts or 'other lists of inputs'}; {records}{shards}{compacted}; {time_text(report.seconds)}"
+        )
+        if report.version is not None:
+            lines.append(f"as it was: {printable(report.path)}@{report.version - 1}")
+    told = (
+        *("path", "source", "version", "new", "changed", "removed", "rejected", "shards", "compacted", "dry_run"),
+        "notes",
+    )
+    facts: dict[str, Any] = {name: getattr(report, name) for name in told} | {
+        "records": report.manifest.records,
+        "counts": dict(report.manifest.counts),
+        "classes": list(report.manifest.classes),
+        "seconds": round(report.seconds, 3),
+    }
+    return facts, [as_typed(line, [pack, *filter(None, [source])]) for line in lines]
 
 
 @click.command()

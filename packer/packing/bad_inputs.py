@@ -177,7 +177,7 @@ def _what_helps(options: BuildOptions, inputs: Inputs, asked: int) -> tuple[str,
     if rest >= asked:
         return f"fix {them}", []
     if rest:
-        remedies.append(("skip the others" if remedies else f"skip {them}", {"max-bad": str(rest)}))
+        remedies.append(("skip the others" if remedies else f"skip {them}", {"max-bad": str(rest + inputs.kept[1])}))
     given = {name: value for _, needed in remedies for name, value in needed.items()}
     steps = f"{_in_turn([what for what, _ in remedies])} with {' '.join(starmap(option, given.items()))}"
     return f"fix {them}, or {steps}", words_of(given)

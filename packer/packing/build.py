@@ -11,39 +11,38 @@ from difflib import get_close_matches
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, TypeVar
 
-from packer.errors import AnyPath, StorageError, TooManyBad, UsageError, option, plural, printable
+from packer.errors import AnyPath, StorageError, TooManyBad, UsageError, option, printable
 from packer.format.jpeg_index_list import JpegIndexList, interval_of
-from packer.format.make_jpeg_index import check_installed, jobs_for, list_of, make_jpeg_index
-from packer.format.manifest import Manifest, Rejected, read_manifest
-from packer.images.decode import check_available
+from packer.format.make_jpeg_index import jobs_for, list_of, make_jpeg_index
+from packer.format.manifest import Manifest, read_manifest
 from packer.model.annotation import Progress, advancing
-from packer.model.rle import check_installed as check_pycocotools
 from packer.packing import bad_inputs, partial_builds
 from packer.packing.build_options import KINDS, BuildOptions
+from packer.packing.build_steps import (
+    JPEG_INDEX,
+    PRELOADED,
+    SourceReading,
+    check_libraries,
+    pack_shards,
+    plan_of,
+    run_in,
+)
 from packer.packing.class_map import ClassChange
 from packer.packing.engines import Engine, open_engine, with_threads
 from packer.packing.journal import ShardResult
-from packer.packing.make_record import MeasureJob, measure
-from packer.packing.partial_builds import BuildPart, FinishedParts, HasSplits, PartSummary
-from packer.packing.plan import Plan, make_plan, recipe_of
+from packer.packing.partial_builds import BuildPart, HasSplits, PartSummary
+from packer.packing.plan import Plan
 from packer.packing.publish import Output, Outputs
+from packer.packing.remembered import remember
 from packer.packing.resume import make_manifest, noting_what_is_kept, options_that_shape_bytes, resume_or_restart
-from packer.packing.scan import Listed, list_source, read_inputs
 from packer.packing.store_output import output_of
-from packer.packing.write_shard import pack_shard
 from packer.sources.paths import archive_of
-from packer.sources.tree import Run, run_here
 from packer.stores import is_url
 from packer.system import usable_cores
-from packer.system.atomic import make_own_folder
-from packer.system.pool import Pool
 
 T = TypeVar("T")
 _Packed: TypeAlias = tuple[Output, Plan, list[ShardResult], float]
 """Where a pack is, its plan, its shards, and the seconds that it took."""
-JPEG_INDEX = option("jpeg-index")
-PRELOADED = "packer.packing.write_shard packer.packing.partition"
-"""Modules that workers import when they start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def plan_pack(options: BuildOptions, progress: Progress | None = None, deep: boo
         TooManyBad: More inputs than ``--max-bad`` are bad.
         StorageError: The pack will not fit on the disk.
     """
-    return _planned_alone(options, progress or Progress(), deep, _Reading())
+    return _planned_alone(options, progress or Progress(), deep, SourceReading())
 
 
 def plan_packs(options: BuildOptions, progress: Progress | None = None, deep: bool = False) -> list[Plan]:
@@ -105,14 +104,14 @@ def plan_packs(options: BuildOptions, progress: Progress | None = None, deep: bo
     )
 
 
-def _planned_alone(options: BuildOptions, progress: Progress, deep: bool, reading: _Reading) -> Plan:
-    _check_installed(options)
+def _planned_alone(options: BuildOptions, progress: Progress, deep: bool, reading: SourceReading) -> Plan:
+    check_libraries(options)
     open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED)  # checks its name
     output_of(options, progress)
     bad_inputs.check_quarantine(options)
     with TemporaryDirectory(prefix="packer-build-") as temporary, local_pool(options) as pool:
         pool.start(min(pool.size, usable_cores()))  # workers load their libraries while the source is listed
-        plan = _make_plan_of(options, pool, progress, replace(reading, scratch=temporary), deep=deep)
+        plan = plan_of(options, pool, progress, replace(reading, scratch=temporary), deep=deep)
     bad_inputs.list_rejected(options, plan.inputs.rejected, progress)
     return plan
 
@@ -162,7 +161,7 @@ def build_pack(options: BuildOptions, progress: Progress | None = None) -> Build
     Raises:
         PackerError: The build failed; a subclass such as TooManyBad or StorageError says why.
     """
-    (summary,) = _built([options], progress or Progress(), _Reading())
+    (summary,) = _built([options], progress or Progress(), SourceReading())
     return summary
 
 
@@ -199,7 +198,7 @@ def build_part(options: BuildOptions, progress: Progress | None = None) -> PartS
     Raises:
         PackerError: As of `build_pack`.
     """
-    (summary,) = _built_parts([options], progress or Progress(), _Reading())
+    (summary,) = _built_parts([options], progress or Progress(), SourceReading())
     return summary
 
 
@@ -221,31 +220,21 @@ def build_parts(options: BuildOptions, progress: Progress | None = None) -> list
 
 
 def _of_each_split(
-    options: BuildOptions, progress: Progress, make: Callable[[list[BuildOptions], _Reading], list[T]]
+    options: BuildOptions, progress: Progress, make: Callable[[list[BuildOptions], SourceReading], list[T]]
 ) -> list[T]:
     """Call `make` with the options of each pack, and how the source of all is read."""
     with local_pool(options) as pool:
         listed, splits = partial_builds.list_with_splits(options, run_in(pool))
     if not splits:
         try:
-            return make([options], _Reading(listed=listed, detects=listed is None and options.job is None))
+            return make([options], SourceReading(listed=listed, detects=listed is None and options.job is None))
         except HasSplits as found:
             splits = found.splits
     progress.note(f"note: a pack for each split: {printable(', '.join(splits))} (--split packs one)")
-    return make(partial_builds.of_each(options, splits), _Reading(listed=listed))
+    return make(partial_builds.of_each(options, splits), SourceReading(listed=listed))
 
 
-def local_pool(options: BuildOptions) -> Pool:
-    """Return the workers that list and read a source."""
-    return Pool(options.workers or usable_cores(), options.decode_timeout, "packer.packing.partition")
-
-
-def run_in(pool: Engine) -> Run:
-    """Return what runs jobs in workers; as a worker takes a moment to start, a few images are read in this process."""
-    return lambda work, jobs: run_here(work, jobs) if len(jobs) < 2 else pool.run(work, jobs)
-
-
-def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[BuildSummary]:
+def _built(every: Sequence[BuildOptions], progress: Progress, reading: SourceReading) -> list[BuildSummary]:
     """Pack all packs, and then publish them."""
     if every[0].job is not None:
         step = "call build_part for each part, then build_pack with finish=True"
@@ -268,6 +257,8 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
             publishing, inputs, given = time.monotonic(), plan.inputs, plan.options
             listings = (inputs.rejected, inputs.skipped, inputs.changed)
             manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
+            if inputs.seen is not None:
+                remember(manifest.digest, inputs.seen)
             seconds, shared = shared + own + time.monotonic() - publishing, 0.0
             jpeg_index = next((one for one in output.beside if isinstance(one, JpegIndexList)), None)
             summaries[given.split] = BuildSummary(
@@ -276,7 +267,7 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: _Reading)
     return [summaries[options.split] for options in every if options.split in summaries]
 
 
-def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> list[PartSummary]:
+def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: SourceReading) -> list[PartSummary]:
     started, part = time.monotonic(), BuildPart.of(every[0].job or "")
     summaries = []
     for options in every:
@@ -288,10 +279,10 @@ def _built_parts(every: Sequence[BuildOptions], progress: Progress, reading: _Re
 
 
 @contextmanager
-def _pack_all(every: Sequence[BuildOptions], progress: Progress, reading: _Reading) -> Iterator[list[_Packed]]:
+def _pack_all(every: Sequence[BuildOptions], progress: Progress, reading: SourceReading) -> Iterator[list[_Packed]]:
     """Plan all packs, pack their shards, and yield them with where they are; work that is not published is kept."""
     options = every[0]  # those that concern the machine are the same for all
-    _check_installed(options)
+    check_libraries(options)
     outputs = [output_of(each, progress) for each in every]
     for each in every:
         bad_inputs.check_quarantine(each)
@@ -324,14 +315,6 @@ def _pack_all(every: Sequence[BuildOptions], progress: Progress, reading: _Readi
             yield packed
 
 
-def _check_installed(options: BuildOptions) -> None:
-    """Raise UsageError if a library that the options ask for is missing."""
-    check_available(options.decoder)
-    check_pycocotools(options.instance_masks)
-    if options.jpeg_index is not None:
-        check_installed(JPEG_INDEX)
-
-
 def _index_jpegs(
     options: BuildOptions, results: Sequence[ShardResult], pool: Engine, output: Output, progress: Progress
 ) -> None:
@@ -352,7 +335,7 @@ def _index_jpegs(
 
 
 def _planned_and_packed(
-    every: Sequence[BuildOptions], outputs: Sequence[Output], pool: Engine, progress: Progress, reading: _Reading
+    every: Sequence[BuildOptions], outputs: Sequence[Output], pool: Engine, progress: Progress, reading: SourceReading
 ) -> list[_Packed]:
     """Plan all packs before the first one is packed, so that mistakes in the labels of the last show early.
 
@@ -365,7 +348,7 @@ def _planned_and_packed(
         started = time.monotonic()
         reading = replace(reading, scratch=output.source, folder=output.partial)
         try:
-            plan = _make_plan_of(each, pool, progress, reading)
+            plan = plan_of(each, pool, progress, reading)
         except bad_inputs.NothingToPack as error:
             if not error.lacks_labels or (not plans and each is every[-1]):
                 raise
@@ -384,117 +367,6 @@ def _planned_and_packed(
         progress.note(f"note: {note}")
     for output, plan, planning in zip(kept, plans, seconds, strict=True):
         started = time.monotonic()
-        results = _pack(plan, pool, output, progress)
+        results = pack_shards(plan, pool, output, progress)
         packed.append((output, plan, results, planning + time.monotonic() - started))
     return packed
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """How the source of a pack is read."""
-
-    scratch: str = ""
-    """Folder to decompress archives to; it is created if that is needed."""
-    folder: str | None = None
-    """Where to write the table of inputs. None: to a temporary folder."""
-    listed: Listed | None = None
-    """The files of the source, if they are known."""
-    detects: bool = False
-    """Whether to raise HasSplits if they have splits."""
-
-
-def _make_plan_of(
-    options: BuildOptions, pool: Engine, progress: Progress, reading: _Reading, deep: bool | None = None
-) -> Plan:
-    """Read the source and plan the pack.
-
-    Args:
-        options: What to build.
-        pool: The workers.
-        progress: Receives the images that were read.
-        reading: How the source is read.
-        deep: Decode every image. None: if the build fails for too many bad inputs, unless ``--fail-fast``.
-    """
-
-    def in_a_worker(job: MeasureJob) -> list[tuple[int, int]]:
-        return [size for _, sizes in pool.run(measure, [job]) for size in sizes]
-
-    def scratch(name: str) -> str:
-        make_own_folder(reading.scratch)
-        progress.note(f"note: decompressing {printable(name)} once, to {printable(reading.scratch)}")
-        return os.path.join(reading.scratch, f"{len(os.listdir(reading.scratch))}.tar")
-
-    def check(jobs: Sequence[bad_inputs.CheckJob]) -> Iterator[tuple[int, dict[int, Rejected]]]:
-        progress.stage("decoding", sum(job.stop - job.start for job in jobs))
-        return pool.run(bad_inputs.check_images, jobs, advancing(progress))
-
-    progress.stage("reading")
-    run = run_in(pool)
-    listed = reading.listed or list_source(options, run, scratch)
-    if reading.detects and (splits := partial_builds.splits_in(options, listed)):
-        raise HasSplits(splits)
-    inputs = read_inputs(options, progress, run, scratch, reading.folder, listed)
-    if partial_builds.is_test_without_labels(options, inputs):
-        progress.note(
-            f"note: no image of the split {printable(options.split or '')} has a label: packed without labels"
-        )
-        options = replace(options, missing_labels="empty")
-        os.unlink(inputs.file)
-        inputs = read_inputs(options, progress, run, scratch, reading.folder, listed)
-    bad_inputs.check_not_empty(options, inputs)
-    options = options.with_encoding(inputs.same_size)  # before bad images leave the table: a dry run decodes them first
-    asked = inputs.asked
-    failing = bad_inputs.too_many(options, inputs.bad, asked)
-    in_parts = options.job is not None or options.finish  # each would decode the images of all
-    decoding = failing and not options.fail_fast and not in_parts if deep is None else deep
-    if decoding:
-        if failing:
-            progress.note(f"note: {bad_inputs.continue_message(options, inputs.bad, asked)}")
-        bad_inputs.decode_all(inputs, recipe_of(options, inputs), suspects=failing, run=check)
-    if bad_inputs.too_many(options, inputs.bad, asked):
-        raise bad_inputs.too_many_bad_error(options, inputs, asked, decoding, progress)
-    plan = make_plan(options, inputs, in_a_worker)
-    if not options.finish:  # which only moves files
-        plan.check_space()
-    return plan
-
-
-def _pack(plan: Plan, pool: Engine, output: Output, progress: Progress) -> list[ShardResult]:
-    """Pack all shards and return their results in order."""
-    before = dict(output.journal.finished)
-    jobs = plan.jobs(output.folder)
-    if plan.options.job is not None:
-        mine = BuildPart.of(plan.options.job).shards(len(jobs))
-        jobs = jobs[mine.start : mine.stop]
-    jobs = [replace(job, finished=before.get(job.name), checked=output.checked) for job in jobs]
-    jobs = with_threads(jobs, pool.size)
-    if before:
-        progress.note(f"note: resuming an unfinished build: {len(before)} of {len(jobs)} shards are finished")
-    progress.stage("packing", sum(job.stop - job.start for job in jobs))
-    packing = pool.run(pack_shard, jobs, advancing(progress))
-    if isinstance(output, FinishedParts):
-        packing = output.results(jobs, lambda check, there: pool.run(check, there, advancing(progress)))
-    options, inputs, asked = plan.options, plan.inputs, plan.inputs.asked
-    results: dict[int, ShardResult] = {}
-    failing = False
-    for number, result in packing:
-        for row in result.rejected:
-            inputs.rejected.add(row)
-        for change in result.changed:
-            inputs.changed.add(change)
-        if not failing and bad_inputs.too_many(options, inputs.bad, asked):
-            failing = True
-            if options.fail_fast:
-                break
-            if not options.finish:
-                progress.note(f"note: {bad_inputs.continue_message(options, inputs.bad, asked)}")
-        if not result.unchanged:
-            output.add(jobs[number].name, result)
-        results[number] = replace(result, rejected=[], changed=[])  # they are in the list, which may be long
-    if failing:
-        raise bad_inputs.too_many_bad_error(options, inputs, asked, not options.fail_fast, progress)
-    if before:
-        unchanged = sum(result.unchanged for result in results.values())
-        again = f", {len(before) - unchanged} packed again: their inputs or files have changed"
-        progress.note(f"note: {plural(unchanged, 'finished shard')} kept{again * (unchanged < len(before))}")
-    return [results[number] for number in sorted(results)]

@@ -42,6 +42,7 @@ from packer.packing.partition import (
     write_table,
 )
 from packer.packing.publish import PLAN
+from packer.packing.remembered import Seen
 from packer.sources.archives import add_folder
 from packer.sources.paths import as_bytes, as_text, folder_of, quoted_value, stem_of
 from packer.sources.places import Archive
@@ -257,6 +258,10 @@ class Inputs:
     """What the values of the files of each mask mean."""
     part_facts: dict[str, FactsFound] = field(default_factory=dict)
     """What the files of each part are."""
+    seen: Seen | None = None
+    """The source as it was listed, to be remembered."""
+    kept: tuple[int, int] = (0, 0)
+    """How many inputs are not read again, because a pack that is updated has them, or has rejected them."""
     twice: int = 0
     """How many of `rejected` are a second entry of an image."""
 
@@ -356,12 +361,12 @@ class Inputs:
     @property
     def asked(self) -> int:
         """Number of inputs that were not skipped, to which ``--max-bad`` refers."""
-        return self.rows + self.bad
+        return self.rows + self.bad + self.kept[0]
 
     @property
     def bad(self) -> int:
         """Number of rejected inputs."""
-        return len(self.rejected) - self.twice
+        return len(self.rejected) - self.twice + self.kept[1]
 
 
 class InputTable:

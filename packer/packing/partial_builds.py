@@ -28,7 +28,7 @@ from packer.sources.part_files import mask_asked
 from packer.sources.paths import as_bytes
 from packer.sources.paths import splits_in as named_in
 from packer.sources.source import SourceOptions
-from packer.sources.tree import Run, run_here
+from packer.sources.walk import Run, run_here
 from packer.stores import open_store
 from packer.stores.store import NoObject
 from packer.system.atomic import check_own_folder, is_own_file, make_own_folder

@@ -265,6 +265,10 @@ class Plan:
     """Exact for raw images, except for the container's overhead; else estimated from a sample."""
     source_bytes: int
     free_bytes: int
+    first_key: int = 0
+    """Number of the first record."""
+    first_shard: int = 0
+    """Number of the first shard."""
 
     @property
     def table(self) -> Any:
@@ -279,7 +283,7 @@ class Plan:
     @property
     def key_digits(self) -> int:
         """Digits of a key: eight, or more if the last number needs them."""
-        return max(8, len(str(max(0, self.inputs.rows - 1))))
+        return max(8, len(str(max(0, self.first_key + self.inputs.rows - 1))))
 
     def jobs(self, folder: str) -> list[ShardJob]:
         """Return one job per shard, to be written into this folder."""
@@ -294,7 +298,7 @@ class Plan:
                 start=start,
                 stop=stop,
                 folder=folder,
-                name=shard_name(self.options.container, number, self.shards),
+                name=shard_name(self.options.container, number, self.first_shard + self.shards),
                 container=self.options.container,
                 spec=replace(
                     self.spec,
@@ -304,9 +308,10 @@ class Plan:
                 ),
                 recipe=self.recipe,
                 key_digits=self.key_digits,
+                first_key=self.first_key,
                 bad_allowed=allowed,
             )
-            for number, (start, stop) in enumerate(bounds)
+            for number, (start, stop) in enumerate(bounds, self.first_shard)
         ]
 
     @property

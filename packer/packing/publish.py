@@ -247,6 +247,13 @@ class Output:
         self.publish_folder(manifest)
         return manifest
 
+    def discard(self) -> None:
+        """Remove what was written: a pack elsewhere has it."""
+        with held_signals():
+            self._published = True
+            if self._lock is not None:
+                remove_folder(self.rest, self._lock)
+
     def publish_folder(self, manifest: Manifest) -> None:
         """Write the manifest of the pack in the folder, sync it, and rename it to its final name."""
         try:

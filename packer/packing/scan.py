@@ -7,26 +7,29 @@ can share the table as a mapped file.
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple, cast, overload
 
 import numpy as np
 
-from packer.errors import BadInput, NoImage, UsageError, as_options, option, printable
+from packer.errors import BadInput, UsageError, as_options, option, printable
 from packer.format.lists import Skipped
 from packer.format.manifest import Rejected
 from packer.format.pack_paths import MANIFEST_NAME, names_a_pack
 from packer.images.image_headers import OnAnimation
 from packer.model.annotation import Progress
-from packer.packing.build_options import BuildOptions, not_in_split
+from packer.packing.build_options import BuildOptions
+from packer.packing.choose_images import choose_images, those_of
 from packer.packing.class_map import ClassMap, changes_notes
 from packer.packing.input_table import Inputs, InputTable, read_selection
 from packer.packing.make_record import UNREAD, Headers, rejected, rejected_of_path
 from packer.packing.option_table import TABLE
 from packer.packing.partition import Partition, PartitionJob, make_partition, names_of, read_names, read_partition
+from packer.packing.remembered import Seen
 from packer.packing.resolve import ClassIds, has_only_label, read_classes, similar_names
 from packer.sources import (
     NO_FILES,
@@ -43,11 +46,12 @@ from packer.sources.by_stem import ByStemSource
 from packer.sources.content_instead import content_instead
 from packer.sources.mask_files import MaskSource
 from packer.sources.part_files import mask_asked
-from packer.sources.paths import PathWriter, as_text, file_of, quoted_value
+from packer.sources.paths import as_text, file_of
 from packer.sources.places import MemberPlaces, Scratch
-from packer.sources.source import HAVE_COLUMNS, BaseSource, SourceOptions, Tree, leaves_out
+from packer.sources.source import HAVE_COLUMNS, BaseSource, SourceOptions, Tree
 from packer.sources.store_tree import find_store_tree
-from packer.sources.tree import Run, find_tree, run_here
+from packer.sources.tree import find_tree
+from packer.sources.walk import Run, run_here
 from packer.stores import is_url
 
 MASK_OPTIONS = ("mask_values", "ignore_id", "mask_encode")
@@ -69,14 +73,29 @@ class Listed(NamedTuple):
     """The classes of all splits, if they are known: the first build reads them."""
     headers: Callable[[Sequence[bytes]], Headers] | None = None
     """Returns what stands for the headers of images whose files are not there, only their labels."""
+    began_ns: int = 0
+    """When the source began to be listed, in ns since the epoch."""
+    only: Callable[[Sequence[BaseSource], Sequence[bytes]], Collection[bytes] | None] | None = None
+    """Returns the images to read, of those that the options leave; it receives the sources, and these. None: all."""
+    first: tuple[str, ...] = ()
+    """Classes that come before all others."""
 
 
-def list_source(options: BuildOptions, run: Run = run_here, scratch: Scratch | None = None) -> Listed:
+def list_source(
+    options: BuildOptions, run: Run = run_here, scratch: Scratch | None = None, stamps: bool = False
+) -> Listed:
     """List the files of the source.
+
+    Args:
+        options: What to build.
+        run: Runs the jobs that list many folders.
+        scratch: Where to decompress archives to. None: compressed archives are refused.
+        stamps: Whether to ask for the times and sizes of files in a folder.
 
     Raises:
         UsageError: It cannot be listed, or is a pack.
     """
+    began_ns = time.time_ns()
     if is_url(options.source):
         tree, skipped = find_store_tree(options.source, scratch, options.inventory)
         if MANIFEST_NAME.encode() in tree.files:
@@ -85,8 +104,10 @@ def list_source(options: BuildOptions, run: Run = run_here, scratch: Scratch | N
         if names_a_pack(options.source):
             step = f"give the folder of its images; --like={printable(options.source)} takes its options"
             raise UsageError(options.source, "is a pack, not a folder of images", step)
-        tree, skipped = find_tree(options.source, scratch=scratch, follow_links=options.follow_links, run=run)
-    return Listed(tree, skipped, {})
+        tree, skipped = find_tree(
+            options.source, scratch=scratch, follow_links=options.follow_links, run=run, stamps=stamps
+        )
+    return Listed(tree, skipped, {}, began_ns=began_ns)
 
 
 def read_inputs(
@@ -113,12 +134,14 @@ def read_inputs(
     Raises:
         UsageError: The source or its labels cannot be used at all.
     """
-    tree, skipped, names, headers = listed or list_source(options, run, scratch)
+    listed = listed or list_source(options, run, scratch)
+    tree, skipped, names, headers = listed[:4]
     if tree.members is not None and tree.members.scratch is not scratch:
         tree = replace(tree, members=replace(tree.members, scratch=scratch))
     members = tree.members if headers is None else None  # labels may be in an archive
     inputs = Inputs(archives=members.archives if members else ())
     inputs.in_store = members is not None and not inputs.archives
+    inputs.seen = Seen.of(options.source, tree, listed.began_ns)
     faults = {path: fault for path, reason in skipped if (fault := rejected_of_path(path, reason)) is not None}
     if options.exclude is not None:
         inputs.left_out = read_selection(
@@ -140,7 +163,9 @@ def read_inputs(
     tree, sources, siblings = _open_sources(tree, options, inputs, class_map)
     inputs.work_in(folder)
     table = InputTable(inputs)
-    paths, others = _choose_images(tree, sources, options, inputs, bool(siblings))
+    paths, others = choose_images(tree, sources, options, inputs, bool(siblings))
+    if listed.only is not None:
+        paths = those_of(paths, listed.only([*sources, *siblings], paths))
     inputs.images, inputs.taken = len(tree.images), len(paths)
     length = max(IMAGES_A_JOB, min(MOST_IMAGES_A_JOB, len(paths) // JOBS))
     every = range(-(-len(paths) // length))
@@ -151,13 +176,15 @@ def read_inputs(
         elsewhere = replace(jobs, paths=others, numbers=range(-(-len(others) // length)))
         met = table.classes if class_map is None else dict.fromkeys(table.class_counts)
         names.update(met | _names_in(elsewhere, [*siblings, *sources], run))
-    table.finish(_final_classes(jobs, names, [*sources, *siblings], inputs))
+    classes = _final_classes(jobs, names, [*sources, *siblings], inputs)
+    table.finish(tuple(dict.fromkeys((*listed.first, *classes))))
     for source in sources:
         inputs.notes += source.notes
         inputs.flip_index = inputs.flip_index or source.flip_index
         inputs.tags = inputs.tags or source.tags or ()
         inputs.parts |= source.parts
-    _refuse_nothing(options, inputs, sources)
+    if listed.only is None:  # images that are few may have no labels
+        _refuse_nothing(options, inputs, sources)
     inputs.notes += similar_names(inputs.classes)
     if options.labels == ("auto",) and inputs.notes:
         unread, inputs.chosen = left_unread(tree, sources), inputs.notes[0]
@@ -396,33 +423,6 @@ def _read_all(jobs: Jobs, table: InputTable, run: Run, progress: Progress) -> No
         inputs.notes.append(inputs.left_out.note)
 
 
-def _choose_images(
-    tree: Tree, sources: Sequence[BaseSource], options: BuildOptions, inputs: Inputs, by_list: bool
-) -> tuple[Sequence[bytes], Sequence[bytes]]:
-    """Return the paths of the images that the sources, ``--split``, ``--include`` and ``--exclude`` leave, and of those
-    that only ``--split`` leaves out; `by_list` says that each split has a list of its own.
-    """
-    paths: Sequence[bytes] = tree.images
-    for source in sources:
-        paths = _without_left_out(paths, source.left_out, inputs) if leaves_out(source) else paths
-    others: Sequence[bytes] = ()
-    if options.one_split is not None:
-        other, elsewhere = not_in_split(options.one_split), PathWriter()
-
-        def reason(path: bytes) -> str | None:
-            if all(each.in_split(path) for each in sources):
-                return None
-            elsewhere.append(path)
-            return other
-
-        paths = _without_left_out(paths, reason, inputs)
-        others = elsewhere.finish()
-    if by_list:
-        ours = set(paths)
-        others = [path for path in tree.images if path not in ours]
-    return _apply_selection(paths, others, tree, options, inputs)
-
-
 def _late(job: PartitionJob, sources: Sequence[BaseSource]) -> Headers | None:
     """Return what stands for the headers of images that are opened by the shards only; None if they must be read.
 
@@ -451,40 +451,3 @@ def _reject(fault: Rejected, inputs: Inputs) -> None:
         inputs.skipped.add(Skipped(fault.path, "excluded"))
     else:
         inputs.rejected.add(fault)
-
-
-def _without_left_out(
-    paths: Sequence[bytes], left_out: Callable[[bytes], str | None], inputs: Inputs | None
-) -> Sequence[bytes]:
-    """Return the paths for which there is no reason to leave them out; the others are skipped in `inputs`."""
-    kept = PathWriter()
-    for path in paths:
-        reason = left_out(path)
-        if reason is None:
-            kept.append(path)
-        elif inputs is not None:
-            inputs.skipped.add(Skipped(os.fsdecode(path), reason))
-    return kept.finish()
-
-
-def _apply_selection(
-    paths: Sequence[bytes], others: Sequence[bytes], tree: Tree, options: BuildOptions, inputs: Inputs
-) -> tuple[Sequence[bytes], Sequence[bytes]]:
-    """Return the paths that ``--include`` and ``--exclude`` leave, and of other splits those."""
-    chosen, left_out = None, inputs.left_out
-    if options.include is not None:
-        chosen = read_selection(options.include, tree.images, options.like)
-        inputs.selections["include"] = chosen.content
-        name = os.path.basename(options.include)
-        for line, number in chosen.unmatched.items():
-            error = NoImage(f"{name}:{number}", f"no image {quoted_value(line)}", "correct the line, or remove it")
-            inputs.rejected.add(rejected(os.fsencode(error.where), error))
-
-    def reason(path: bytes) -> str | None:
-        if chosen is not None and path not in chosen.images:
-            return "not included"
-        return "excluded" if left_out is not None and path in left_out.images else None
-
-    if chosen is None and left_out is None:
-        return paths, others
-    return _without_left_out(paths, reason, inputs), _without_left_out(others, reason, None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -27,6 +28,7 @@ from packer.packing.partial_builds import BuildPart, FinishedParts, PartOutput
 from packer.packing.publish import Output, check_apart
 from packer.packing.store_journal import (
     BUILDS,
+    TAG_DIGITS,
     StoreJournal,
     check_complete,
     check_free,
@@ -36,6 +38,7 @@ from packer.packing.store_journal import (
     object_shard,
     objects_in,
     publish_manifest,
+    tagged,
 )
 from packer.stores import clean_url, join_url, open_store
 from packer.stores.store import NoObject, Object, ObjectChanged, StoreFull, sha256_of_object, upload
@@ -46,7 +49,9 @@ from packer.system.storage import storage_errors
 
 PAUSES_S = (2.0, 10.0, 30.0)
 """Before an upload is tried again, beyond what the store's own library tries within seconds."""
+TAG = re.compile(r"-[0-9a-f]{8}\Z")
 T = TypeVar("T")
+F = TypeVar("F", bound=FileEntry)
 
 
 def output_of(options: BuildOptions, progress: Progress, indexes: bool = False) -> Output:
@@ -90,6 +95,8 @@ class StoreOutput(Output):
         self._pool = ThreadPoolExecutor(self._most, "packer-upload")
         self._cancelled = threading.Event()
         self._there: dict[str, Object] = {}
+        self._others: dict[str, Object] = {}
+        """Files that are of no shard of this build."""
 
     @property
     def place(self) -> str:
@@ -164,6 +171,13 @@ class StoreOutput(Output):
             if not (self._indexes and ours is local.index):
                 os.unlink(os.path.join(self.folder, ours.name))
 
+    def upload_file(self, file: F, name: str) -> F:
+        """Upload a file of the folder that takes the place of the object `name`; return it with the name it has."""
+        plain = TAG.sub("", name.partition(".")[0]) + "." + name.partition(".")[2]
+        found = replace(file, name=tagged(plain, file.sha256[:TAG_DIGITS]))
+        self._others[found.name] = self._object(os.path.join(self.folder, file.name), found)
+        return found
+
     def _object(self, path: str, file: FileEntry) -> Object:
         """Upload a file, unless the object is there already: readers of another pack may be using it."""
         found = self._there.get(file.name)
@@ -217,11 +231,16 @@ class StoreOutput(Output):
         except OSError as error:
             raise StorageError(self.folder, error.strerror or str(error), "choose another --scratch") from None
         written = {name: one for objects in self.journal.objects.values() for name, one in objects.items()}
+        written |= self._others
         for name, file in lists.items():
             lists[name] = object_list(file)
             written[lists[name].name] = self._object(os.path.join(self.folder, file.name), lists[name])
-        shards = {shard.container.name: object_shard(shard) for shard in manifest.shards}
-        companions = {
+        shards = {  # those of a pack that is updated have the names of their objects
+            shard.container.name: object_shard(shard) if shard.container.name in self.journal.finished else shard
+            for shard in manifest.shards
+        }
+        companions = dict(manifest.companions)
+        companions |= {
             shard.container.name: object_companion(self.journal.companions[name], shard)
             for name, shard in shards.items()
             if name in self.journal.companions

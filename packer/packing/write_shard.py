@@ -220,6 +220,8 @@ class ShardJob(NewShard):
     stop: int
     recipe: Recipe
     key_digits: int
+    first_key: int = 0
+    """Number of the first record of the table."""
 
 
 @quiet_opencv(in_worker=True)
@@ -309,7 +311,7 @@ def _digest_of(job: ShardJob, rows: Any) -> str:
     asked = (
         recipe.mode, recipe.decoder, recipe.max_pixels, recipe.resize, recipe.encode, recipe.quality,
         job.container, job.name, job.start, job.stop, job.spec, job.key_digits,
-        *((recipe.parts,) if recipe.parts else ()),
+        *((recipe.parts,) if recipe.parts else ()), *((job.first_key,) if job.first_key else ()),
     )  # fmt: skip
     digest.update(repr(asked).encode("utf-8", "surrogateescape"))
     sink = pa.BufferOutputStream()
@@ -339,7 +341,9 @@ def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Conv
                 known = recipe.with_header(row, contents.image)
                 if known is not row:
                     late = (known.height, known.width), losses_named(known.header, recipe.mode)
-                record, damage = recipe.record(f"{number:0{job.key_digits}d}", known, contents, annotation)
+                record, damage = recipe.record(
+                    f"{job.first_key + number:0{job.key_digits}d}", known, contents, annotation
+                )
         except BadInput as error:
             digest = b"" if contents is None else contents.digest
             results.append(ConvertedInput(None, rejected(row.path, error), digest, late=late))

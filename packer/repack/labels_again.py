@@ -26,8 +26,8 @@ from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import Annotations, column
 from packer.model.fields import BY_NAME, FIELD_NAMES, INSTANCES, annotation_arrays, texts_of
 from packer.packing.bad_inputs import REMEDIES
-from packer.packing.build import local_pool, run_in
 from packer.packing.build_options import BuildOptions
+from packer.packing.build_steps import local_pool, run_in
 from packer.packing.input_table import Inputs
 from packer.packing.make_record import PART_COLUMN, Headers, Recipe, resize_annotation, rows_of
 from packer.packing.option_table import LABEL_OPTIONS, LABELS, OPTIONS
@@ -42,7 +42,7 @@ from packer.repack.links import Source
 from packer.sources.archives import add_folder
 from packer.sources.paths import folder_of
 from packer.sources.places import held_open
-from packer.sources.tree import Run, run_here
+from packer.sources.walk import Run, run_here
 from packer.system.child import Decoding, Report, unmarked
 
 RECORDED = ("label_files", *(row.name for row in OPTIONS if row.section == LABELS))

@@ -92,7 +92,7 @@ def _differ(taken: Sequence[Taken], tables: Sequence[Any], first: Int64, later: 
         found |= there[first] != there[later]
         parts = [_map_class_ids(item, table, field.name) for item, table in zip(taken, tables, strict=True)]
         if isinstance(parts[0], Ragged):
-            found |= _lists_differ(Ragged.concat(parts), first, later)
+            found |= lists_differ(Ragged.concat(parts), first, later)
         else:
             values = np.concatenate(parts)
             found |= values[first] != values[later]
@@ -103,13 +103,13 @@ def _differ(taken: Sequence[Taken], tables: Sequence[Any], first: Int64, later: 
     return found
 
 
-def _lists_differ(lists: Ragged, first: Int64, later: Int64) -> NDArray[np.bool_]:
-    """Return which pairs of rows differ, bool (n,)."""
+def lists_differ(lists: Ragged, first: Int64, later: Int64) -> NDArray[np.bool_]:
+    """Return which pairs of rows of a column of lists differ, bool (n,)."""
     if isinstance(lists.values, Ragged):  # of lists: in how long these are, or in what they hold
         inner, bounds = lists.values, np.asarray(lists.offsets)
         lengths = Ragged(np.asarray(inner.lengths), bounds)
         items = Ragged(inner.values, np.asarray(inner.offsets)[bounds])
-        return _lists_differ(lengths, first, later) | _lists_differ(items, first, later)
+        return lists_differ(lengths, first, later) | lists_differ(items, first, later)
     counts = np.asarray(lists.lengths)
     same = counts[first] == counts[later]
     found = ~same

@@ -141,7 +141,7 @@ class ByStemSource(BaseSource):
 
     def __init__(self, tree: Tree, matches: Matches) -> None:
         self.notes: list[str] = []
-        self._tree, self._matches = tree, matches
+        self._tree, self.matches = tree, matches
         self.label_files: set[bytes] = {*matches.label_of.values(), *matches.unclaimed}
 
     def label_file(self, image: bytes) -> bytes:
@@ -151,9 +151,9 @@ class ByStemSource(BaseSource):
             NoLabel: No file fits the image.
             BadLabel: Several files fit equally well, or one fits several images.
         """
-        if image in self._matches.refused:
-            raise BadLabel(image, self._matches.refused[image], self._matches.step)
-        if (path := self._matches.label_of.get(image)) is None:
+        if image in self.matches.refused:
+            raise BadLabel(image, self.matches.refused[image], self.matches.step)
+        if (path := self.matches.label_of.get(image)) is None:
             raise NoLabel(image, f"has no {self.wanted(image)}", self.next_step)
         return path
 
@@ -166,13 +166,13 @@ class ByStemSource(BaseSource):
         if (tree := self._tree.without_files) is None:
             return None
         part = copy(self)
-        part._tree, part._matches, part.label_files = tree, self._matches.of_images(images), set()
+        part._tree, part.matches, part.label_files = tree, self.matches.of_images(images), set()
         part.of_split = None
         return part
 
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield the label files of the split that fit no image."""
-        for path in self._matches.unclaimed:
+        for path in self.matches.unclaimed:
             if self.in_split(path):
                 yield NoImage(path, "has no image", "add the image, or remove the label")
 

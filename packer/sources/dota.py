@@ -46,8 +46,8 @@ class DotaSource(ByStemSource):
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         files, upright = _files(tree)
         super().__init__(tree, match_by_stem(tree.images, files))
-        self._matches.unclaimed = [path for path in self._matches.unclaimed if _is_dota(tree, path)]
-        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed}
+        self.matches.unclaimed = [path for path in self.matches.unclaimed if _is_dota(tree, path)]
+        self.label_files = {*self.matches.label_of.values(), *self.matches.unclaimed}
         self.of_split = FolderSplit.of(tree, options.split)
         if upright:
             self.notes.append(f"left out: {plural(upright, 'file')} with the same objects as upright boxes")

@@ -187,7 +187,7 @@ class InstanceSource(ByStemSource):
     def for_images(self, images: Sequence[bytes]) -> InstanceSource | None:
         """Return a copy for a worker, with the pictures of these images."""
         if (part := super().for_images(images)) is not None:
-            part._meaning = self._meaning.of_pictures(part._matches.label_of.values())
+            part._meaning = self._meaning.of_pictures(part.matches.label_of.values())
         return part
 
     def wanted(self, image: bytes) -> str:

@@ -317,8 +317,8 @@ class MaskSource(PartSource):
                 self._files[image] = file._replace(ids=(*void, *ids))
                 continue
             del self._files[image]
-            self._matches.refused[image] = f"its mask {printable(file.path)} is not in the file of the segments"
-            self._matches.step = "complete the file, or remove the mask"
+            self.matches.refused[image] = f"its mask {printable(file.path)} is not in the file of the segments"
+            self.matches.step = "complete the file, or remove the mask"
         return values
 
     def rename(self, new_name: Callable[[str], str | None]) -> None:

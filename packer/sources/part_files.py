@@ -287,7 +287,7 @@ class PartSource(ByStemSource):
     def for_images(self, images: Sequence[bytes]) -> Self | None:
         """Return a copy for a worker, with the files of these images, wherever they are."""
         part = copy(self)
-        part._tree, part._matches, part.label_files = Tree(b"", (), (), ()), self._matches.of_images(images), set()
+        part._tree, part.matches, part.label_files = Tree(b"", (), (), ()), self.matches.of_images(images), set()
         part._files = {image: self._files[image] for image in images if image in self._files}
         part.of_split = None
         return part

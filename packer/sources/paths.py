@@ -436,6 +436,12 @@ class PathList(Sequence[bytes]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def buffers(self) -> tuple[Any, bytes | mmap.mmap]:
+        """Return what it was made from: where each path begins, int64 (n + 1,), and the bytes of all."""
+        import numpy as np
+
+        return np.frombuffer(self._starts, np.int64), self._data
+
     def __reduce__(self) -> tuple[type[PathList], tuple[bytes, bytes]]:
         return PathList, (self._data[:], self._starts.tobytes())
 

@@ -38,8 +38,8 @@ class Sa1bSource(ByStemSource):
     def __init__(self, tree: Tree, options: SourceOptions) -> None:
         files = [path for path in tree.files if extension_of(path) == ENDING]
         super().__init__(tree, match_by_stem(tree.images, files))
-        self._matches.unclaimed = [path for path in self._matches.unclaimed if _is_sa1b(tree, path)]
-        self.label_files = {*self._matches.label_of.values(), *self._matches.unclaimed}
+        self.matches.unclaimed = [path for path in self.matches.unclaimed if _is_sa1b(tree, path)]
+        self.label_files = {*self.matches.label_of.values(), *self.matches.unclaimed}
         self.of_split = FolderSplit.of(tree, options.split)
         self._with_masks = options.instance_masks
         if not self._with_masks:

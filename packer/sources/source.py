@@ -11,17 +11,38 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isfunction
 from types import MappingProxyType, MethodType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from packer.errors import BadLabel, NoImage
 from packer.model.annotation import PartSpec, RawAnnotation
 from packer.sources.places import MemberPlaces, SourceFile, decompress, most_bytes
 from packer.stores import is_url, joined
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 HELD_BYTES = 64 << 20
 """A deflated file of labels up to this size is held in memory, a larger one decompressed to the disk."""
 LOOKS = 8
 """Maximum number of label files opened to recognize them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stamps:
+    """When the files of a source last changed, and their sizes, as the disk or the store says."""
+
+    images: Sequence[bytes]
+    """In byte order; so are `files`."""
+    of_images: NDArray[np.int64]
+    """(n, 2): the later one of the times of content and of metadata, in ns since the epoch; and the size in bytes."""
+    files: Sequence[bytes]
+    """All others."""
+    of_files: NDArray[np.int64]
+
+
+NEVER_NS = (1 << 63) - 1
+"""In place of the time of a file that nobody tells: it may have changed just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +63,8 @@ class Tree:
     """Lists that name masks, which are not among the images any more."""
     image_folders: frozenset[bytes] | None = None
     """The folders that directly hold images, with a final slash, if they are known; b"" for the root."""
+    stamps: Stamps | None = None
+    """Those of its files as they were listed, if they were asked for."""
 
     def open(self, path: bytes) -> SourceFile:
         """Open a file of the source, wherever its bytes are, or another file by its absolute path or URL.

@@ -16,7 +16,7 @@ from packer.errors import BadImage, UsageError, printable
 from packer.sources.archives import FAULT, HIDDEN, Archives, add_folder, check_file
 from packer.sources.paths import IMAGE_EXTENSIONS, archive_stem, as_bytes, extension_of, folder_of
 from packer.sources.places import Archive, MemberPlaces, Place, Scratch
-from packer.sources.source import Tree
+from packer.sources.source import NEVER_NS, Stamps, Tree
 from packer.sources.store_files import (
     READS,
     SMALL_BYTES,
@@ -29,13 +29,13 @@ from packer.sources.store_files import (
 )
 from packer.sources.tree import (
     SNIFFED_BYTES,
-    Skipped,
     begins_like_image,
     in_order,
     is_member_image,
     tree_of_archive,
     with_archives,
 )
+from packer.sources.walk import Skipped
 from packer.stores import clean_url, is_url, join_url
 from packer.stores.store import CutAnswer, NoObject, Object, Store
 from packer.stores.waiting import all_of, pool
@@ -160,9 +160,11 @@ def _tree(
 ) -> tuple[Tree, list[Skipped]]:
     skipped: list[Skipped] = []
     found: list[tuple[bytes, int, str]] = []
+    changed_ns: dict[bytes, int] = {}
     for one in objects:
         if isinstance(one, Object):
             found.append((as_bytes(one.name), one.size, one.etag or ""))
+            changed_ns[found[-1][0]] = int(one.modified_s * 1e9) or NEVER_NS
         else:
             skipped.append(one)
     found.sort()
@@ -184,7 +186,12 @@ def _tree(
     images.update(filter(_is_named_image, paths))
     there = [path for path in paths if path in images]
     files = [path for path in paths if path not in images]
-    return Tree(root, there, files, in_order(folders), members), skipped
+    sizes = {path: size for path, size, _ in found}
+    of_images, of_files = (
+        np.array([(changed_ns[path], sizes[path]) for path in some], np.int64).reshape(-1, 2) for some in (there, files)
+    )
+    stamps = Stamps(there, of_images, files, of_files)
+    return Tree(root, there, files, in_order(folders), members, stamps=stamps), skipped
 
 
 def _is_image(path: bytes, head: Callable[[], bytes]) -> bool:

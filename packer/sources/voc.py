@@ -317,7 +317,7 @@ class VocSource(ByStemSource):
     def unmatched_labels(self) -> Iterator[NoImage | BadLabel]:
         """Yield annotation files that fit no image, and names in the split without an XML file."""
         self._note_found()
-        for path in self._matches.unclaimed:
+        for path in self.matches.unclaimed:
             stem = stem_of(path)
             # a name in the split without an image is reported with its line, below
             asked = self.in_split(path) and (self._split is None or stem in self._stems)
@@ -333,7 +333,7 @@ class VocSource(ByStemSource):
         if renamed:
             image = min(renamed)
             claims = plural(len(renamed), "XML file claims", "XML files claim")
-            example = f"{printable(self._matches.label_of[image])} claims {quoted_value(renamed[image])}"
+            example = f"{printable(self.matches.label_of[image])} claims {quoted_value(renamed[image])}"
             self.notes.append(
                 f"{claims} a <filename> or <path> that differs from the image's, e.g. {example}; matched by stem"
             )

@@ -148,7 +148,7 @@ class YoloSource(ByStemSource):
         if self.of_split is not None:
             yield from self.of_split.missing
         image_folders = {folder_of(image) for image in self._tree.images}
-        for path in self._matches.unclaimed:
+        for path in self.matches.unclaimed:
             if path.rpartition(b"/")[2].lower() in NAME_FILES:
                 continue
             images_folder = _swap_folder(folder_of(path), LABELS_TO_IMAGES)

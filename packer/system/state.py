@@ -66,10 +66,23 @@ class StateFiles:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise StorageError(path, "is damaged", f"move it away: it has only {self._what}") from None
 
-    def write(self, name: str, value: Any) -> None:
-        """Replace a file, all at once. Raise OSError if that fails."""
-        with replacing(self._path(name)) as file:
+    def write(self, name: str, value: Any, sync: bool = True) -> None:
+        """Replace a file, all at once. Raise OSError if that fails.
+
+        Args:
+            name: The file.
+            value: Its JSON value.
+            sync: Wait until it is on the disk.
+        """
+        with replacing(self._path(name), sync=sync) as file:
             file.write(json.dumps(value).encode("utf-8"))
+
+    def keep(self, most: int) -> None:
+        """Remove all files but the `most` newest ones. Raise OSError if that fails."""
+        with os.scandir(self.folder) as entries:
+            found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.name.endswith(".json")]
+        for _, path in sorted(found)[:-most]:
+            os.unlink(path)
 
     @contextmanager
     def changing(self) -> Iterator[None]:

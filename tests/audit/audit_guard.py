@@ -326,7 +326,7 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
         if value:
             path = os.path.realpath(value if os.path.lexists(value) else re.sub(r"@\d+\Z", "", value))
             written = option in WRITTEN or name in ("repair", "sample") or (name in SECOND and len(named) == 1)
-            named.append((path, written))
+            named.append((path, written or (name == "update" and not named)))
             if name in BESIDE:
                 named += [(os.path.join(path, start), True) for start in BESIDE[name]]
             if name in IN_PLACE and not named[1:]:
@@ -343,7 +343,7 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
                     packs = [f"{stem}{split}{end}" for split in SPLITS]
                 named += [(_real(pack, follows=True), True) for pack in packs]
     cache = [(os.path.realpath(os.environ[CACHE]), True)] if CACHE in os.environ else []
-    if name in ("view", "verify"):
+    if name in ("view", "verify", "build", "update", "demo"):
         cache.append((os.path.realpath(os.path.join(os.environ.get(STATE, "/nowhere"), "packer")), True))
     if name == "view":
         cache += [(os.path.splitext(path)[0], False) for path, _ in named]  # the originals of a pack

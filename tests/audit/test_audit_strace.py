@@ -46,6 +46,7 @@ def test_commands_touch_what_their_line_names(container: str, tmp_path: Path) ->
         ]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PACKER_AUDIT")}
         environment |= {"PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(scratch)}
+        environment |= {"XDG_STATE_HOME": str(tmp_path / "state")}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
         if "ptrace" in done.stderr:
             pytest.skip(f"strace may not watch: {done.stderr.strip()}")
@@ -56,7 +57,7 @@ def test_commands_touch_what_their_line_names(container: str, tmp_path: Path) ->
             text = re.sub(rb"\\([0-7]{1,3})", lambda escape: bytes([int(escape[1], 8)]), file.read_bytes())
             lines += text.decode(errors="replace").splitlines()
             file.unlink()
-        places = ["/dev/null", "/dev/shm", str(scratch), *([str(pack)] if writable else [])]
+        places = ["/dev/null", "/dev/shm", str(scratch), *([str(pack), str(tmp_path / "state")] if writable else [])]
         assert _strange(lines, tmp_path, tuple(places)) == []
 
 

@@ -313,14 +313,14 @@ def test_a_source_without_splits_is_one_pack(tmp_path: Path) -> None:
 
 def test_each_pack_has_the_time_that_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Previously the first had the time of all, and the others that of renaming a folder."""
-    now, seconds, pack = 0.0, iter((10.0, 20.0, 30.0)), build._pack
+    now, seconds, pack = 0.0, iter((10.0, 20.0, 30.0)), build.pack_shards
 
     def slow(*given: Any) -> Any:
         nonlocal now
         now += next(seconds)
         return pack(*given)
 
-    monkeypatch.setattr(build, "_pack", slow)
+    monkeypatch.setattr(build, "pack_shards", slow)
     monkeypatch.setattr(build, "time", SimpleNamespace(monotonic=lambda: now))
     _folders(tmp_path / "src", _each(tmp_path))
     summaries = build_packs(BuildOptions(str(tmp_path / "src"), str(tmp_path / "p"), workers=1))

@@ -212,8 +212,8 @@ def test_a_walk_in_parts_finds_the_same(make_tree, monkeypatch, few, jobs):
     os.mkdir(os.path.join(tree.root, b"empty"))
     whole = find_tree(tree.root, follow_links=True)
     assert whole[0].image_folders == {image[: image.rfind(b"/") + 1] for image in whole[0].images}
-    monkeypatch.setattr("packer.sources.tree.FEW", few)
-    monkeypatch.setattr("packer.sources.tree.JOBS", jobs)
+    monkeypatch.setattr("packer.sources.walk.FEW", few)
+    monkeypatch.setattr("packer.sources.walk.JOBS", jobs)
     ran = []
 
     def run(work, jobs):
