@@ -23,6 +23,7 @@ from packer.packing.build_steps import (
     PRELOADED,
     SourceReading,
     check_libraries,
+    local_pool,
     pack_shards,
     plan_of,
     run_in,

@@ -154,10 +154,7 @@ def read_inputs(
         else:
             inputs.skipped.add(Skipped(os.fsdecode(path), reason))
     if not tree.images:
-        also = "".join(f"; {fault.path} {fault.problem}" for fault in islice(inputs.rejected, 1))
-        also = also or "".join(f"; {printable(row.path)}: {row.reason}" for row in islice(inputs.skipped, 1))
-        also, step = content_instead(tree) or (also, "give the folder that holds the images")
-        raise UsageError(options.source, f"no images found{also}", step)
+        raise _no_images(options, tree, inputs)
     fixed = None if options.classes is None else read_classes(options.classes)
     class_map = ClassMap.of(options, fixed)
     tree, sources, siblings = _open_sources(tree, options, inputs, class_map)
@@ -192,6 +189,14 @@ def read_inputs(
             inputs.chosen += f"; {unread}"
         inputs.notes[0] += what_was_read((inputs.rows, len(inputs.classes), *inputs.objects), unread)
     return inputs
+
+
+def _no_images(options: BuildOptions, tree: Tree, inputs: Inputs) -> UsageError:
+    """Return the error of a source that has no images."""
+    also = "".join(f"; {fault.path} {fault.problem}" for fault in islice(inputs.rejected, 1))
+    also = also or "".join(f"; {printable(row.path)}: {row.reason}" for row in islice(inputs.skipped, 1))
+    also, step = content_instead(tree) or (also, "give the folder that holds the images")
+    return UsageError(options.source, f"no images found{also}", step)
 
 
 def _final_classes(jobs: Jobs, names: Iterable[str], sources: Sequence[BaseSource], inputs: Inputs) -> tuple[str, ...]:
