@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from drawn import draw, draw_classes, draw_landmarks, draw_plain, draw_voc, image_file, tree_state, voc_xml
 from running import good, refused
@@ -21,6 +22,7 @@ import packer.repack.update
 from packer import open_pack, update, verify
 from packer.containers import CONTAINERS
 from packer.errors import StorageError, TooManyBad, UsageError
+from packer.format.content_by_path import content_digest_by_path, deep_digest_by_path
 from packer.format.lists import KINDS, read_list
 from packer.format.manifest import read_manifest
 from packer.model.annotation import Progress
@@ -75,11 +77,17 @@ def check_as_built(pack: Path | str, source: Path | str, **options: Any) -> None
         source, home / f"new.{container}", workers=1, max_bad="100%", **{"shard_bytes": 20_000, **options}
     )
     assert content(pack) == content(summary.path)
+    assert by_path(pack) == by_path(summary.path)
     for name in KINDS:
         assert list(read_list(pack, name)) == list(read_list(summary.path, name)), name
     old, new = read_manifest(pack), summary.manifest
     assert {name: old.counts[name] for name in OF_INPUTS} == {name: new.counts[name] for name in OF_INPUTS}
     assert len({*open_pack(pack).keys}) == old.records
+
+
+def by_path(pack: Path | str) -> tuple[str, str]:
+    opened = open_pack(pack)
+    return content_digest_by_path(opened.reader.indexes, opened.manifest), deep_digest_by_path(opened)
 
 
 def is_as_before(pack: Path) -> bool:
@@ -595,6 +603,24 @@ def test_a_death_at_the_end(point: str, tmp_path: Path, monkeypatch: pytest.Monk
     update(pack)
     check_as_built(pack, source)
     assert is_as_before(pack)
+
+
+# -- what is attached
+
+
+def test_what_is_attached(tmp_path: Path) -> None:
+    """It stays with the records; if there are new ones, nothing is known of these, which is said."""
+    source = draw_classes(tmp_path / "src")
+    pack = built(source)
+    np.save(tmp_path / "score.npy", np.arange(15, dtype=np.float32))
+    packer.attach(pack, tmp_path / "score.npy", "score")
+    (source / "ant" / "000.jpg").unlink()
+    assert not update(pack).notes
+    assert [float(open_pack(pack).part(row, "score")) for row in range(3)] == [1, 2, 3]
+    draw(source / "ant" / "100.jpg", 100)
+    assert any("attach" in note for note in update(pack).notes)
+    assert not verify(pack).problems and not verify(f"{pack}@2").problems
+    assert [float(open_pack(f"{pack}@2").part(row, "score")) for row in range(3)] == [1, 2, 3]
 
 
 # -- dead bytes
