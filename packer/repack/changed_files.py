@@ -33,6 +33,7 @@ from packer.system import usable_cores
 
 MOST_BINARY_BYTES = 1 << 30
 """An array of binary has fewer than 2 GB."""
+FEW = 8
 FILES_AT_ONCE = 64
 """Of a thread that reads them."""
 
@@ -85,7 +86,15 @@ def places_in(values: Any, among: Any) -> Int64:
     """Return the place of each value of an Arrow array among others; -1 if it is not there."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-    found = pc.index_in(values.cast(pa.large_binary()), value_set=among)
+    values = values.cast(pa.large_binary())
+    if len(values) * FEW > len(among):
+        return _first_places(values, among)
+    there = np.flatnonzero(_first_places(among, values) >= 0)  # a table of a few is made sooner than one of a million
+    return np.append(there, -1)[_first_places(values, among.take(pa.array(there)))]
+
+
+def _first_places(values: Any, among: Any) -> Int64:
+    found = pc.index_in(values, value_set=among)
     return np.asarray(pc.fill_null(found, -1).to_numpy(zero_copy_only=False), np.int64)
 
 
@@ -174,18 +183,23 @@ class SourceCheck:
             known: The images that are in its lists of rejected and skipped inputs.
             progress: Receives the images whose digests are compared.
         """
-        images = arrow_paths(self.tree.images)
-        places = packed.records_of(images)
-        there = np.zeros(len(packed), np.bool_)
-        there[places[places >= 0]] = True
-        found = SourceChanges(removed=np.flatnonzero(~there))
-        old = self._sure_images(len(images))
+        old = self._sure_images(len(self.tree.images))
+        if packed.sizes is None and self._has_same_images:
+            rows = np.flatnonzero(~old)  # only these are looked up
+            paths = pa.array(list(self._paths(rows)), pa.large_binary())
+            found, places = SourceChanges(), packed.records_of(paths)
+        else:
+            rows = np.arange(len(old))
+            places = packed.records_of(arrow_paths(self.tree.images))
+            there = np.zeros(len(packed), np.bool_)
+            there[places[places >= 0]] = True
+            found = SourceChanges(removed=np.flatnonzero(~there))
         if packed.sizes is not None and old.any():
             assert self._stamps is not None
             old &= (places < 0) | (packed.sizes[places] == self._stamps.of_images[:, 1])
-        unsure = np.flatnonzero((places >= 0) & ~old)
-        found.changed = self._with_other_bytes(unsure, packed.digests[places[unsure]], progress)
-        for row in np.flatnonzero(places < 0).tolist():
+        unsure = np.flatnonzero((places >= 0) & ~old[rows])
+        found.changed = self._with_other_bytes(rows[unsure], packed.digests[places[unsure]], progress)
+        for row in rows[places < 0].tolist():
             path = self.tree.images[row]
             if path not in known:
                 found.new.append(path)
@@ -193,6 +207,11 @@ class SourceCheck:
                 found.again.append(path)
         self._compare_files(found)
         return found
+
+    @cached_property
+    def _has_same_images(self) -> bool:
+        """Whether there are the images that were there when the pack was made, by their names."""
+        return self.seen is not None and digest_of_names(self.tree.images) == self.seen.images
 
     def _sure_images(self, count: int) -> NDArray[np.bool_]:
         stamps = None if self._stamps is None else self._stamps.of_images
@@ -213,7 +232,7 @@ class SourceCheck:
         found.files_removed = digest_of_names(files) != seen.files and (
             not found.files or digest_of_names([files[row] for row in np.flatnonzero(old).tolist()]) != seen.files
         )
-        found.images_renamed = digest_of_names(self.tree.images) != seen.images
+        found.images_renamed = not self._has_same_images
 
     def _with_other_bytes(self, rows: Int64, digests: NDArray[np.uint8], progress: Progress) -> list[bytes]:
         """Return the images of these rows whose bytes have another digest."""

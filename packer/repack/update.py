@@ -236,6 +236,7 @@ class _Update:
         again = ImagesAgain(self._target.source, self._packed, changes, check, self._lists)
         listed = listed._replace(only=again.choose, first=self._manifest.classes)
         with open_engine(options.engine, options.workers, options.decode_timeout, PRELOADED) as pool:
+            pool.start(1)  # it loads its libraries while labels are read
             return self._dry(pool, listed, again) if self._asked.dry_run else self._packed_anew(pool, listed, again)
 
     def _is_nothing(self, changes: SourceChanges) -> bool:
