@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from crc32c import crc32c
 
 from packer.errors import BadImage, BadInput, DamagedPack, printable
@@ -33,6 +34,9 @@ if TYPE_CHECKING:  # a copy of bytes does not need the libraries of images, whic
     from packer.images.decode import Decoder
     from packer.images.header import Mode
     from packer.images.resize import Encoding, TargetSize
+
+
+KEY = "^[0-9]{8,18}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,13 @@ def copy_shard(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> S
 
 def _is_intact(finished: ShardResult, job: CopyJob) -> bool:
     return finished.entry is None or job.checked or is_intact(finished.entry, job.folder)
+
+
+def keys_may_stay(table: Any) -> bool:
+    """Return whether the keys of a shard are as packer writes them: numbers, in increasing order."""
+    keys = table.column("key")
+    numbers = pc.all(pc.match_substring_regex(keys, KEY)).as_py()
+    return bool(numbers and (len(keys) < 2 or pc.all(pc.less(keys[:-1], keys[1:])).as_py()))
 
 
 def measure_rows(job: CopyJob, report: Report, decoding: Decoding = unmarked) -> list[int]:
