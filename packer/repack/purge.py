@@ -18,7 +18,7 @@ from packer.errors import AnyPath, printable
 from packer.format.beside import read_beside
 from packer.format.jpeg_index_list import JPEG_INDEX, WORK_FOLDER
 from packer.format.manifest import Manifest, read_manifest
-from packer.format.pack_paths import MANIFEST_NAME, VERSIONS
+from packer.format.pack_paths import MANIFEST_NAME, VERSIONS, numbers_in
 from packer.format.sidecar_list import BESIDE, SIDECAR_FILE
 from packer.format.verify import SHARD_NAME, OneAtATime
 from packer.format.versions import check_newest, current_number, files_of_versions, read_version

@@ -214,9 +214,12 @@ purge(sys.argv[1])
 @pytest.mark.parametrize(("container", "step"), [("recordio", 97), ("lmdb", 5), ("hdf5", 7)])
 def test_the_pack_is_whole_wherever_a_purge_dies(tmp_path: Path, container: str, step: int) -> None:
     source = write(tmp_path / "source", container, records=6, shard_bytes=1500)
+    array = np.stack([np.frombuffer(random_bytes(i, 9), np.uint8) for i in range(6)])
+    np.save(tmp_path / "array.npy", array)
+    attach(source, tmp_path / "array.npy", name="embedding")
     edit(source, delete=[1])
     edit(source, map=["ant=wasp"])
-    wanted, secrets = content(source), secrets_of(1)[:2]
+    wanted, secrets = content(source), [*secrets_of(1)[:2], random_bytes(1, 9)]
     done = shutil.copytree(source, tmp_path / "done")
     purge(done)
     first = content(f"{done}@1")
@@ -229,6 +232,7 @@ def test_the_pack_is_whole_wherever_a_purge_dies(tmp_path: Path, container: str,
         ended = subprocess.run(words, check=False, capture_output=True, text=True)
         assert ended.returncode in (0, 9), ended.stderr
         assert content(pack) == wanted and content(f"{pack}@1") in (olds, first)
+        assert np.array_equal(open_pack(pack).sidecar("embedding").read(np.arange(5)), np.delete(array, 1, 0))
         assert not verify(pack, deep=True).problems and not verify(f"{pack}@1").problems, last
         assert not verify(f"{pack}@2").problems and not verify(f"{pack}@3").problems
         whole = not found_in(pack, secrets)
@@ -436,27 +440,23 @@ def test_what_is_attached(tmp_path: Path, search: Search, deleted_first: bool) -
     assert all_good(pack)
 
 
-def test_what_is_attached_to_other_records_is_detached(tmp_path: Path) -> None:
+def test_what_is_attached_and_damaged(tmp_path: Path) -> None:
     pack = write(tmp_path / "p", "lmdb")
-    np.save(tmp_path / "array.npy", np.zeros((RECORDS, 2)))
+    np.save(tmp_path / "array.npy", np.arange(RECORDS))
     attach(pack, tmp_path / "array.npy", name="embedding")
     edit(pack, delete=DELETED)
     data = (pack / "sidecar.embedding.npy").read_bytes()
     (pack / "sidecar.embedding.npy").write_bytes(data[:-1] + b"x")
-    (note,) = purge(pack).notes
-    assert note.startswith(
-        "detached, because it had rows of records that are no longer there: embedding (packer attach"
-    )
-    assert not [name for name in os.listdir(pack) if name.startswith("sidecar")] and all_good(pack)
-
-
-def test_an_index_of_jpegs_is_made_again_by_hand(tmp_path: Path) -> None:
-    pack = write(tmp_path / "p", "hdf5")
-    edit(pack, delete=DELETED)
-    for name in ("jpeg-index.json", "jpeg-index.shard-00000.arrow"):
-        (pack / name).write_bytes(b"of other shards")
-    assert purge(pack).notes == ("the index of JPEGs is removed: packer index makes it again",)
-    assert not [name for name in os.listdir(pack) if name.startswith("jpeg")] and all_good(pack)
+    (note,) = purge(pack).notes  # the version with records that are not to be read is not kept for it
+    assert note == "what was attached to p@1 is removed: it was altered: it does not match its checksums"
+    assert "embedding" in open_pack(pack).sidecars and all_good(pack)
+    edit(pack, delete=[0])
+    before = tree_state(pack)
+    (pack / "jpeg-index.json").write_bytes(b"damaged")
+    with pytest.raises(DamagedPack, match="make it again: packer index"):
+        purge(pack)
+    (pack / "jpeg-index.json").unlink()
+    assert {*tree_state(pack)} == {*before} and purge(pack).records == 1 and all_good(pack)
 
 
 def test_what_cannot_be_purged(tmp_path: Path) -> None:
