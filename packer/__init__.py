@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from packer.repack.edit import edit
     from packer.repack.extract import extract
     from packer.repack.merge import merge
+    from packer.repack.purge import purge
     from packer.repack.split import split
     from packer.repack.update import update
     from packer.repack.url_packs import pull, push
@@ -79,6 +80,7 @@ _HOMES = {
     "options_from": "packer.packing.recorded",
     "options_like": "packer.packing.recorded",
     "pull": "packer.repack.url_packs",
+    "purge": "packer.repack.purge",
     "push": "packer.repack.url_packs",
     "repair": "packer.format.salvage",
     "split": "packer.repack.split",
@@ -129,6 +131,7 @@ __all__ = [
     "options_from",
     "options_like",
     "pull",
+    "purge",
     "push",
     "repair",
     "split",

@@ -196,6 +196,7 @@ TAKE_URLS = {
     *(
         "attach pack",
         "detach pack",
+        "purge pack",
         "merge packs",
         "edit labels_from",
         "update pack",

@@ -72,6 +72,11 @@ JSON: dict[str, tuple[tuple[str, ...], str]] = {
         "seconds",
     ),
     "log": (("p.webdataset",), "path versions"),
+    "purge": (
+        ("p.webdataset", "--dry-run"),
+        "path version records bytes shards of_shards written_bytes versions files remains complete notes dry_run "
+        "seconds",
+    ),
     "split": (("p.webdataset", "--parts", "a=0.5,b=0.5"), "path parts notes seconds"),
     "extract": (("p.webdataset", "files"), "path layout images build lost renamed notes seconds"),
     "attach": (

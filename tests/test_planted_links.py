@@ -94,6 +94,11 @@ def _attached(w: Path) -> None:
     good("attach", w / "p", w / "rows.npy", "--as", "rows")
 
 
+def _deleted(w: Path) -> None:
+    (w / "marks").write_text("ant/000.*")
+    good("edit", w / "p", "--delete", w / "marks")
+
+
 def _installed(w: Path) -> None:
     good("completion", "bash", "--install")
 
@@ -118,6 +123,7 @@ CASES: dict[str, tuple[list[str], Callable[[Path], None] | None]] = {
     "split, lists": (["split", "{w}/p", "--parts", "train=0.5,val=0.5", "--lists"], None),
     "merge": (["merge", "{w}/p", "{w}/p2", "-o", "{w}/out"], None),
     "edit": (["edit", "{w}/p", "-o", "{w}/out", "--map", "ant=bee"], None),
+    "purge": (["purge", "{w}/p"], _deleted),
     "convert": (["convert", "{w}/p", "{w}/out", "--format", "hdf5"], None),
     "repair": (["repair", "{w}/p"], _damage),
     "repair, in place": (["repair", "{w}/p"], _unlist),

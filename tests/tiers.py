@@ -88,11 +88,13 @@ EACH_VALUE = {
     "packing/test_build_formats.py": "test_still_images_in_every_container",
     "packing/test_build_output.py": "test_planned_size_is_the_size",
     "packing/test_build_shards.py": "test_none_makes_one_file test_the_plan_of_lmdb_is_right_for_small_images",
+    "repack/test_compact.py": "test_what_was_deleted_is_gone",
     "repack/test_convert.py": "test_resized_as_a_build_does",
     "repack/test_edit_labels.py": (
         "test_corrected_labels_are_those_of_a_build test_labels_without_images test_shapes_of_objects"
     ),
     "repack/test_formats_arrays.py": "test_packers_own_files_without_their_pack",
+    "repack/test_purge.py": "test_nothing_of_deleted_records_is_left",
     "repack/test_split.py": "test_interrupted_split_resumes",
     "repack/test_writer.py": "test_arrays",
     "samplers/test_sampler_contract.py": "test_batches_of_many_records_are_parts_of_the_order",
@@ -154,6 +156,7 @@ FIRST_CASES = {
     "packing/test_build_same_bytes.py::test_threads_inside_one_shard": 1,
     "packing/test_build_same_bytes.py::test_threads_over_many_chunks": 0,
     "packing/test_plan.py::test_partitions_of_any_size": 1,
+    "repack/test_purge.py::test_the_pack_is_whole_wherever_a_purge_dies": 1,
     "samplers/test_sampler_mixture.py::test_every_world_size_reads_the_same_and_resumes_what_another_left": 1,
     "samplers/test_sampler_ranks.py::test_every_batch_size_cuts_the_same_global_batches": 1,
     "sources/test_layouts.py::test_a_store_is_read_as_its_folder": 30,

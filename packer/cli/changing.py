@@ -1,16 +1,21 @@
-"""Commands that change a pack in place, and list its versions: `packer edit`, `update` and `log`."""
+"""Commands that change a pack in place, and list its versions: `packer edit`, `update`, `purge` and `log`."""
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, telling
+from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, echo, echo_error, telling
 from packer.cli.values import OneOf, PackPath, build_option, class_options, label_options
-from packer.errors import UsageError, plural, printable, time_text
+from packer.errors import EXIT_BAD_DATA, UsageError, plural, printable, size_text, time_text
 from packer.packing.option_table import LABEL_OPTIONS
+
+if TYPE_CHECKING:
+    from packer.repack.purge import PurgeReport
 
 
 @click.command()
@@ -218,3 +223,60 @@ def log(pack: str, progress: ProgressBar) -> Told:
         lines.append(f"  {printable(made.command)}")
         lines += [f"  digest {made.digest}", *(f"  parent {parent}" for parent in made.parents)]
     return {"path": pack, "versions": [version.to_json() for version in found]}, lines
+
+
+@click.command()
+@click.argument("pack", type=PackPath())
+@click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
+@click.option(
+    "--forget-paths",
+    is_flag=True,
+    help="Let the paths of the erased images leave the lists of skipped and excluded ones, too. An update brings them "
+    "back if they are still in the source.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print only errors, and where bytes remain.")
+def purge(pack: str, as_json: bool, quiet: bool, **given: bool) -> None:
+    """Erase the deleted records of PACK from all of its files.
+
+    What packer edit --delete and packer update delete stays in the shards, and in the earlier versions of PACK. This
+    writes the shards that hold it again, without it; the others stay as they are. Earlier versions keep what the
+    newest one has. Where bytes remain that packer does not change, such as those of another pack that shares the
+    file, it says so, and the exit code is 1.
+
+    \b
+    Examples:
+      packer purge imgs.lmdb --dry-run
+      packer purge imgs.lmdb
+    """
+    from packer.repack.purge import purge as purge_pack
+
+    with ProgressBar(hidden=quiet or as_json) as progress:
+        report = purge_pack(pack, **given, progress=progress)
+    if as_json:
+        facts = {name: value for name, value in asdict(report).items() if name != "seconds"}
+        echo(json.dumps({**facts, "complete": report.complete, "seconds": round(report.seconds, 3)}))
+    else:
+        for line in [] if quiet else _purged(report):
+            echo(as_typed(line, [pack]))
+        for one in report.remains:
+            echo_error(as_typed(f"remains: {one}", [pack]))
+    if not report.complete:
+        sys.exit(EXIT_BAD_DATA)
+
+
+def _purged(report: PurgeReport) -> list[str]:
+    """Return what was erased, or would be."""
+    name, verb = printable(report.path), "would erase" if report.dry_run else "erased"
+    notes = [f"note: {printable(note)}" for note in report.notes]
+    if not (report.records or report.files or report.version):
+        return [*notes, f"{name}: nothing to erase"]
+    versions = f", {plural(report.versions, 'earlier version')}" if report.versions else ""
+    written, removed = ("to write", "to remove") if report.dry_run else ("written", "removed")
+    lines = [
+        f"{name}: {verb} {plural(report.records, 'record')} ({size_text(report.bytes)}) in {report.shards:,} of "
+        f"{plural(report.of_shards, 'shard')}{versions}; {size_text(report.written_bytes)} {written}; "
+        f"{time_text(report.seconds)}",
+        f"{name}: {plural(report.files, 'file')} {removed}",
+    ]
+    return [*notes, *lines[: 1 + bool(report.files)]]

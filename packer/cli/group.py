@@ -18,7 +18,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
 from packer import __version__
-from packer.cli.changing import edit, log, update
+from packer.cli.changing import edit, log, purge, update
 from packer.cli.checking import diff, hash_command, info, verify
 from packer.cli.looking import stats, view
 from packer.cli.making import adopt, build, convert, sample
@@ -249,7 +249,7 @@ permission, 4 a damaged pack, 130 interrupted."""
 
 SECTIONS = {
     "Make packs": (build, adopt, convert, merge, split, attach),
-    "Change packs": (edit, update, log),
+    "Change packs": (edit, update, purge, log),
     "Look": (info, view, stats, diff, extract),
     "Check": (verify, repair),
     "Move": (push, pull, cache),

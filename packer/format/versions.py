@@ -38,10 +38,15 @@ class Made:
     """Digests of the packs that it was made from; the version before it is the first."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """What was done: records deleted, added, ..."""
+    former: tuple[str, ...] = ()
+    """Digests that it had before records were erased from it (`packer purge`)."""
 
     def to_json(self) -> bytes:
         """Return the content of the file."""
-        return (json.dumps(asdict(self), indent=1) + "\n").encode("ascii")
+        content = asdict(self)
+        if not self.former:
+            del content["former"]
+        return (json.dumps(content, indent=1) + "\n").encode("ascii")
 
 
 def date_text(seconds: float | None = None) -> str:
@@ -105,7 +110,7 @@ def version_with(pack: str, digest: str) -> str | None:
         return None
     for number in numbers_in(path):
         with suppress(DamagedPack):
-            if read_made(path, number).digest == digest:
+            if digest in ((made := read_made(path, number)).digest, *made.former):
                 return f"{path.rstrip('/')}@{number}"
     return None
 

@@ -111,7 +111,9 @@ class _CarriedShard:
         """Its index; None: that of the other."""
         if entry.index.sha256 == taken.shard.index.sha256:
             return
-        self.table = read_index(os.path.join(folder, entry.index.name))
+        path = os.path.join(folder, entry.index.name)
+        there = os.path.lexists(path)  # else another version of the pack has it
+        self.table = read_index(path if there else taken.source.manifest.path_of(taken.source.path, entry.index.name))
         before, now = (table.column("key") for table in (self.source.indexes[self.number], self.table))
         if not before.equals(now):
             self.rows = np.asarray(pc.index_in(now, value_set=before), np.int64)

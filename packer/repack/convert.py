@@ -46,14 +46,12 @@ from packer.packing.publish import Output
 from packer.packing.recorded import RESIZED_TWICE
 from packer.packing.resume import kept_work_note, library_versions, options_that_shape_bytes, resume_or_restart
 from packer.packing.store_output import output_of
-from packer.repack.copy_shard import CopyJob, Remake, copy_shard, measure_rows
+from packer.repack.copy_shard import CopyJob, Remake, copy_shard, keys_may_stay, measure_rows
 from packer.repack.index_columns import recount, select_rows
 from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
 from packer.repack.selected import Rows, Selected, select
 from packer.system import usable_cores
 from packer.system.pool import Pool
-
-KEY = "^[0-9]{8,18}$"
 
 Measure = Callable[[CopyJob], Sequence[int]]
 
@@ -95,7 +93,7 @@ class CopyPlan:
         """Return a job for each shard that has records left, to be written to `folder`."""
         wanted = [number for number, kept in enumerate(rows) if kept is None or kept]
         tables = [_take_rows(self._indexes[number], rows[number]) for number in wanted]
-        self.new_keys = not all(map(_keys_may_stay, tables))
+        self.new_keys = not all(map(keys_may_stay, tables))
         facts = InputSizes(pa.concat_tables(map(_sizes, tables)), None if self._remake is None else self._remake.resize)
         old, options = self._old, self._options
         shape, dtype = (old.shape, old.dtype) if self._remake is None else facts.uniform()
@@ -170,13 +168,6 @@ def _sizes(table: Any) -> Any:
     columns = {name: table.column(name) for name in ("height", "width", "channels")}
     wide = pc.equal(table.column("dtype").cast("string"), DTYPES[1])
     return pa.table({"bytes": table.column("size"), **columns, "wide": wide})
-
-
-def _keys_may_stay(table: Any) -> bool:
-    """Return whether the keys of a shard are as packer writes them: numbers, in increasing order."""
-    keys = table.column("key")
-    numbers = pc.all(pc.match_substring_regex(keys, KEY)).as_py()
-    return bool(numbers and (len(keys) < 2 or pc.all(pc.less(keys[:-1], keys[1:])).as_py()))
 
 
 PRELOADED = "packer.repack.copy_shard"

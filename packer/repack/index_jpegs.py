@@ -107,7 +107,7 @@ def index_jpegs(
         raise UsageError(opened.path, problem, "build it with --encode=jpeg or --encode=copy")
     check_installed("packer index")
     workers = workers or usable_cores()
-    with in_place(), _work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
+    with in_place(), work_folder(opened.path) as work, Pool(workers, DEFAULT_DECODE_TIMEOUT_S, PRELOADED) as pool:
         version = newest_number(opened.path, manifest)
         jobs = with_threads(jobs_for(opened.path, manifest.shards, manifest.path_of, number, work, version), pool.size)
         pool.start(min(workers, usable_cores(), len(jobs)))
@@ -141,7 +141,7 @@ def remove_jpeg_index(pack: AnyPath) -> RemovedIndex:
     opened = _open_local_pack(pack)
     if not own_files(opened.path) and not os.path.isdir(os.path.join(opened.path, WORK_FOLDER)):
         return RemovedIndex(opened.path, 0, 0)
-    with in_place(), _work_folder(opened.path), _storage_errors(opened.path), held_signals():
+    with in_place(), work_folder(opened.path), _storage_errors(opened.path), held_signals():
         forget_list(opened.path, opened.manifest, JPEG_INDEX_NAME)
         names = _only_of_newest(opened)
         size = sum(os.lstat(os.path.join(opened.path, name)).st_size for name in names)
@@ -163,7 +163,7 @@ def _open_local_pack(pack: AnyPath) -> Pack:
 
 
 @contextmanager
-def _work_folder(folder: str) -> Iterator[str]:
+def work_folder(folder: str) -> Iterator[str]:
     """Lock the folder where the index grows; complete files stay there if the work does not end."""
     path = os.path.join(folder, WORK_FOLDER)
     with _storage_errors(path):

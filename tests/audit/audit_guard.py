@@ -325,8 +325,10 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
             value = os.path.dirname(value.partition("{")[0]) or "."
         if value:
             path = os.path.realpath(value if os.path.lexists(value) else re.sub(r"@\d+\Z", "", value))
-            written = option in WRITTEN or name in ("repair", "sample") or (name in SECOND and len(named) == 1)
+            written = option in WRITTEN or name in ("purge", "repair", "sample") or (name in SECOND and len(named) == 1)
             named.append((path, written or (name == "update" and not named)))
+            if name == "purge":  # it looks which packs beside have the same files
+                named.append((os.path.dirname(path), False))
             if name in BESIDE:
                 named += [(os.path.join(path, start), True) for start in BESIDE[name]]
             if name in IN_PLACE and not named[1:]:
