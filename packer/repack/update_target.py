@@ -121,7 +121,7 @@ class FolderTarget:
         self.path = check_newest(pack, "packer update")
         self.source = Source(self.path)
         made = [read_made(self.path, number) for number in reversed(numbers_in(self.path))]
-        found = (digest for one in made for digest in (one.digest, *one.parents))
+        found = (digest for one in made for digest in (one.digest, *one.former, *one.parents))
         self.ancestors = tuple(dict.fromkeys((*found, *(one.digest for one in self.source.manifest.made_from))))
         self._has_made_folder = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import os
@@ -12,25 +13,32 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-from drawn import draw_voc, tree_state
+from crc32c import crc32c
+from drawn import draw_classes, draw_voc, tree_state
+from indexing import fast
 from packs import noise
 from PIL import Image
 from running import good, refused, run
 
-from packer import PackWriter, adopt, attach, edit, merge, open_pack, purge, versions_of
+from packer import PackWriter, adopt, attach, edit, merge, open_pack, purge, update, versions_of
 from packer.containers import CONTAINERS
 from packer.errors import DamagedPack, UsageError
 from packer.format.content import content_digest
+from packer.format.jpeg_index import open_jpeg_indexes
 from packer.format.lists import Changed, Listing, lists_of, read_list
 from packer.format.manifest import read_manifest
 from packer.format.verify import verify
 from packer.packing.publish_version import NextVersion
 from packer.repack.compact import compact_shard
+from packer.repack.index_jpegs import index_jpegs
+
+__all__ = ["fast"]
 
 RECORDS = 12
 DELETED = [2, 3, 7]
@@ -457,6 +465,39 @@ def test_what_is_attached_and_damaged(tmp_path: Path) -> None:
         purge(pack)
     (pack / "jpeg-index.json").unlink()
     assert {*tree_state(pack)} == {*before} and purge(pack).records == 1 and all_good(pack)
+
+
+def test_an_index_of_jpegs_goes_along(tmp_path: Path, fast: ModuleType) -> None:
+    """The stand-in's index of a JPEG begins with its checksum."""
+    pack = write(tmp_path / "p", "hdf5", shard_bytes=4000)
+    index_jpegs(pack, workers=1)
+    edit(pack, delete=DELETED)
+    secrets = [b"%08x at 0" % crc32c(image_of(i, "copy")) for i in DELETED]
+    assert found_in(pack, secrets)
+    assert not purge(pack).notes and not found_in(pack, secrets)
+    for name in (pack, f"{pack}@1", f"{pack}@2"):
+        opened = open_pack(name)
+        indexes = open_jpeg_indexes(opened)
+        assert indexes is not None and len(opened) == RECORDS - len(DELETED)
+        places, sizes = indexes.places(np.arange(len(opened)))
+        for i, place, size in zip(range(len(opened)), places, sizes, strict=True):
+            assert ctypes.string_at(int(place), int(size)).startswith(b"%08x at 0" % crc32c(bytes(opened.record(i))))
+    assert all_good(pack)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_an_update_brings_back_what_is_forgotten_only(tmp_path: Path, forget: bool) -> None:
+    draw_classes(tmp_path / "src")
+    good("build", tmp_path / "src", "-o", tmp_path / "p", "--shard-size", "3KB")
+    pack = tmp_path / "p"
+    records = len(open_pack(pack))
+    edit(pack, delete=[1, 4])
+    purge(pack, forget_paths=forget)
+    update(pack)  # it still knows where the source is
+    assert len(open_pack(pack)) == records - (0 if forget else 2) and all_good(pack)
+    (tmp_path / "src/ant/000.jpg").unlink()
+    update(pack)
+    assert purge(pack).records == 1 and all_good(pack)
 
 
 def test_what_cannot_be_purged(tmp_path: Path) -> None:
