@@ -491,7 +491,8 @@ def test_an_update_brings_back_what_is_forgotten_only(tmp_path: Path, forget: bo
     good("build", tmp_path / "src", "-o", tmp_path / "p", "--shard-size", "3KB")
     pack = tmp_path / "p"
     records = len(open_pack(pack))
-    edit(pack, delete=[1, 4])
+    edit(pack, delete=[1])
+    edit(pack, delete=[3])
     purge(pack, forget_paths=forget)
     update(pack)  # it still knows where the source is
     assert len(open_pack(pack)) == records - (0 if forget else 2) and all_good(pack)
