@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -125,11 +125,16 @@ def _text_of_version(kind: type[BesideList], own: str, manifest: Manifest) -> by
     return text
 
 
-def files_of_version(kinds: Iterable[type[BesideList]], own: str, manifest: Manifest) -> set[str]:
-    """Return the names of the files beside a version whose folder this is, but of lists that cannot be read."""
+def files_of_version(
+    kinds: Iterable[type[BesideList]], own: str, manifest: Manifest, strict: bool = False
+) -> set[str]:
+    """Return the names of the files beside a version whose folder this is.
+
+    A list that cannot be read is an error if `strict`; else it is left out.
+    """
     names = set[str]()
     for kind in kinds:
-        with suppress(PackerError):
+        with nullcontext() if strict else suppress(PackerError):
             if (text := _text_of_version(kind, own, manifest)) is not None:
                 names.update(file.name for file in parse_beside(kind, own, text, manifest).data_files)
     return names

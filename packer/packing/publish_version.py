@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from packer.errors import AnyPath, StorageError, UsageError
+from packer.errors import AnyPath, PackerError, StorageError, UsageError
 from packer.format.beside import files_of_version, fits, list_text
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import FileEntry, Manifest, read_manifest
@@ -116,6 +116,7 @@ class NextVersion:
         self._versions = os.path.join(self.path, VERSIONS)
         self.number = 0
         """Its number; known when the versions are locked."""
+        self._published = False
 
     @property
     def folder(self) -> str:
@@ -153,12 +154,14 @@ class NextVersion:
         """Remove what changes that died have left: versions that never became the newest one, and their files."""
         numbers = numbers_in(self.path)
         begun = [number for number in numbers if number > current]
-        kept = {file.name for file in self.manifest.files} | files_of_versions(self.path, {*numbers} - {*begun})
-        kept |= files_of_version(BESIDE, self.path, self.manifest)
-        for name in files_of_versions(self.path, begun) - kept:
-            remove(os.path.join(self.path, name))
+        if begun:  # what cannot be read is an error: which files are whose is not known then
+            kept = files_of_versions(self.path, {*numbers} - {*begun}, strict=True)
+            kept |= {file.name for file in self.manifest.files}
+            kept |= files_of_version(BESIDE, self.path, self.manifest, strict=True)
+            for name in files_of_versions(self.path, begun, strict=True) - kept:
+                remove(os.path.join(self.path, name))
         for number in begun:
-            remove(version_folder(self.path, number))
+            discard_version(version_folder(self.path, number))
         for name in os.listdir(self._versions):
             if name.removesuffix(PARTIAL_SUFFIX).isdigit() and name.endswith(PARTIAL_SUFFIX):
                 remove(os.path.join(self._versions, name))
@@ -170,8 +173,9 @@ class NextVersion:
         with held_signals():
             if self._lock is None:
                 return
-            with suppress(OSError):
-                remove(self.folder, ignore_errors=True)
+            with suppress(PackerError, OSError):
+                if self.number and not self._published:
+                    self._recover(self.number - 1)
                 if {*os.listdir(self._versions)} <= {LOCK}:
                     remove(self._versions, ignore_errors=True)
             self._lock.close()
@@ -207,9 +211,9 @@ class NextVersion:
             manifest = replace(manifest, lists=lists, companions=companions, base="")
             self._commit(manifest, counts or {})
         except OSError as error:
-            raise StorageError(
-                error.filename or self.path, error.strerror or str(error), "the pack is as it was: try again"
-            ) from None
+            step = "the new version is in its place, but perhaps not on the disk: check that, and run packer verify"
+            step = step if self._published else "the pack is as it was: try again"
+            raise StorageError(error.filename or self.path, error.strerror or str(error), step) from None
         return manifest
 
     def _kept_or_new(self, entry: FileEntry, before: FileEntry | None) -> FileEntry:
@@ -241,6 +245,7 @@ class NextVersion:
                 os.rename(os.path.join(target, name), os.path.join(self.path, name))
             sync_path(self.path)
             os.replace(os.path.join(target, NEWEST), os.path.join(self.path, MANIFEST_NAME))
+            self._published = True
             sync_path(self.path)
             _place_lists(self.path, self.number, manifest)
 
@@ -286,6 +291,16 @@ def forget_list(pack: str, manifest: Manifest, name: str) -> None:
     """
     if (number := newest_number(pack, manifest)) is not None:
         remove(os.path.join(version_folder(pack, number), name))
+
+
+def discard_version(folder: str) -> None:
+    """Remove the folder of a version, which is none any more as soon as its name is another. Raise OSError."""
+    if os.path.lexists(folder):
+        partial = folder + PARTIAL_SUFFIX
+        remove(partial)
+        os.rename(folder, partial)
+        sync_path(os.path.dirname(folder))
+        remove(partial)
 
 
 def _write_facts(folder: str, manifest: bytes, made: Made) -> None:
