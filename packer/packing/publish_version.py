@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from packer.errors import AnyPath, PackerError, StorageError, UsageError
-from packer.format.beside import files_of_version, fits, list_text
+from packer.format.beside import NEXT, BesideList, files_of_version, fits, list_text
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import FileEntry, Manifest, read_manifest
 from packer.format.pack_paths import MANIFEST_NAME, PARTIAL_SUFFIX, VERSIONS, numbers_in, version_folder
@@ -34,8 +34,9 @@ from packer.format.versions import (
 from packer.packing.recorded import command_of
 from packer.system import sync_path
 from packer.system.atomic import make_own_folder, remove, replacing, write_new
-from packer.system.locks import LOCK, FolderLock, lock_folder
+from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
 from packer.system.pool import held_signals
+from packer.system.storage import storage_errors
 
 NEWEST = "newest.json"
 """The new pack.json, in the folder of its version until it gets its place."""
@@ -43,6 +44,10 @@ LISTS = {kind.NAME for kind in BESIDE}
 """Lists beside a pack, which each version has in its own folder, and the newest also in PACK."""
 PLACED = "placed.json"
 """A list of a version until it gets its place in PACK."""
+WORK = "update"
+"""The folder beside the versions of a pack in which an update writes new shards."""
+UNFINISHED = re.compile(r".+\.[0-9a-f]{8}\.tmp")
+"""Names of files that a killed process has left."""
 _OF_VERSION = re.compile(r"\.v\d+(?=\.)")
 
 
@@ -165,6 +170,19 @@ class NextVersion:
         for name in os.listdir(self._versions):
             if name.removesuffix(PARTIAL_SUFFIX).isdigit() and name.endswith(PARTIAL_SUFFIX):
                 remove(os.path.join(self._versions, name))
+        self._settle({*numbers} - {*begun}, current)
+
+    def _settle(self, numbers: Iterable[int], current: int) -> None:
+        """Let all lists be where they belong, which a change that died when it was done has not done."""
+        folders = {number: version_folder(self.path, number) for number in numbers}
+        for kind in BESIDE:
+            text = list_text(kind, self.path)
+            if text is not None and not fits(kind, text, self.manifest):
+                others = (list_text(kind, folder) for number, folder in folders.items() if number != current)
+                if text in others:  # else it is damaged
+                    _place_list(kind, self.path, current)
+        for number, folder in folders.items():
+            settle_version(folder, read_version(self.path, number))
 
     def __exit__(self, *_: object) -> None:
         self._leave()
@@ -187,6 +205,7 @@ class NextVersion:
         listings: Iterable[Listing[Any]],
         selections: Mapping[str, bytes] | None = None,
         counts: Mapping[str, int] | None = None,
+        ready: Callable[[Manifest], object] = lambda manifest: None,
     ) -> Manifest:
         """Let the new version take the place of the pack.
 
@@ -195,6 +214,7 @@ class NextVersion:
             listings: The rejected, skipped and changed inputs.
             selections: Name of an option -> the file that it named (include, exclude).
             counts: What was done, for the log.
+            ready: Called with the manifest just before it takes its place: whatever happens then, this was done.
 
         Returns:
             The manifest with the entries of the lists and of the companions of new shards.
@@ -209,6 +229,7 @@ class NextVersion:
             new = tuple(shard for shard in manifest.shards if shard.container.name in own)
             companions = write_companions(self.folder, replace(manifest, shards=new, base=""))
             manifest = replace(manifest, lists=lists, companions=companions, base="")
+            ready(manifest)
             self._commit(manifest, counts or {})
         except OSError as error:
             step = "the new version is in its place, but perhaps not on the disk: check that, and run packer verify"
@@ -268,18 +289,40 @@ class NextVersion:
 
 def _place_lists(pack: str, number: int, manifest: Manifest) -> None:
     """Let the lists beside a pack be those of its newest version; that of the one before it has its own."""
-    folder = version_folder(pack, number)
     for kind in BESIDE:
-        before, new = list_text(kind, pack), list_text(kind, folder)
-        if before is not None and fits(kind, before, manifest):
-            continue
-        if new is None:
-            remove(os.path.join(pack, kind.NAME))
-        else:
-            remove(os.path.join(folder, PLACED))
-            write_new(os.path.join(folder, PLACED), new)
-            os.replace(os.path.join(folder, PLACED), os.path.join(pack, kind.NAME))
+        before = list_text(kind, pack)
+        if before is None or not fits(kind, before, manifest):
+            _place_list(kind, pack, number)
     sync_path(pack)
+
+
+def _place_list(kind: type[BesideList], pack: str, number: int) -> None:
+    """Let the list beside a pack be that of this version."""
+    folder = version_folder(pack, number)
+    if (text := list_text(kind, folder)) is None:
+        remove(os.path.join(pack, kind.NAME))
+    else:
+        remove(os.path.join(folder, PLACED))
+        write_new(os.path.join(folder, PLACED), text)
+        os.replace(os.path.join(folder, PLACED), os.path.join(pack, kind.NAME))
+
+
+def settle_version(folder: str, manifest: Manifest) -> None:
+    """Let the lists in the folder of a version be those of its manifest, and remove what a dead change left there.
+
+    Raises:
+        OSError: A name cannot be changed.
+    """
+    for kind in BESIDE:
+        if (text := list_text(kind, folder, NEXT)) is not None:
+            path = os.path.join(folder, NEXT + kind.NAME)
+            if fits(kind, text, manifest):
+                os.replace(path, os.path.join(folder, kind.NAME))
+            else:
+                remove(path)
+    for name in os.listdir(folder):
+        if name == PLACED or UNFINISHED.fullmatch(name):
+            remove(os.path.join(folder, name))
 
 
 def forget_list(pack: str, manifest: Manifest, name: str) -> None:
@@ -291,6 +334,23 @@ def forget_list(pack: str, manifest: Manifest, name: str) -> None:
     """
     if (number := newest_number(pack, manifest)) is not None:
         remove(os.path.join(version_folder(pack, number), name))
+
+
+def discard_unfinished_update(pack: str) -> None:
+    """Remove the shards that an update of a pack has left which died.
+
+    Raises:
+        UsageError: It is still at work.
+        StorageError: They cannot be removed.
+    """
+    folder = os.path.join(pack, VERSIONS, WORK + PARTIAL_SUFFIX)
+    with storage_errors(folder):
+        if not os.path.lexists(folder):
+            return
+        if (lock := lock_folder(folder)) is None:
+            raise UsageError(pack, "is being updated by another packer", "wait until it has ended")
+        remove_folder(folder, lock)
+        remove(folder)
 
 
 def discard_version(folder: str) -> None:

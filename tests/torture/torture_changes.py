@@ -20,11 +20,13 @@ import numpy as np
 from drawn import draw, draw_voc, tree_state, voc_xml
 from running import jobs_here
 from torture_builds import Child, code_of, draw_parts, said
+from xxhash import xxh3_128_hexdigest
 
 import packer
-from packer import BuildOptions, build_pack, edit, open_pack, versions_of
+from packer import BuildOptions, attach, build_pack, edit, open_pack, versions_of
 from packer.format.content import content_digest
 from packer.format.verify import verify
+from packer.packing.publish_version import NextVersion
 
 IMAGES = 9
 DELETED = (1, 6)
@@ -34,7 +36,7 @@ LATE = "009"
 UNFINISHED = ("jpeg-index.partial", "sidecars.partial")
 """Folders in a pack that a purge keeps others from; one that dies leaves them, empty but for a mark and a lock."""
 State = dict[str, str]
-"""Name of each version (empty: of the newest one) -> its content digest."""
+"""Name of each version (empty: of the newest one) -> its content digest, and that of what is attached to it."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def sure_times() -> AbstractContextManager[Any]:
 
 
 def canary(image: int) -> bytes:
-    """Bytes that only one image has, behind those of its JPEG."""
+    """Bytes that only one image has behind those of its JPEG; of 100 more, those of what is attached to it."""
     return np.random.default_rng(image).bytes(32)
 
 
@@ -145,7 +147,8 @@ class Changing:
         with self._here():
             self._draw()
             self._build(self.pack)
-            edit(self.pack, self.labels, map=["dog=hound"], single_class=None)
+            self._attach()
+            edit(self.pack, self.labels, map=["dog=hound"])
             self.change.before(self)
             self.change_source()
         self.pack.rename(self._before)
@@ -176,6 +179,12 @@ class Changing:
             str(self.source), out=str(out), format=self.container, labels=("voc",), shard_bytes=12_000, mask="masks",
             part=("depth=depth:map", "said=said:text"), workers=1,
         ))  # fmt: skip
+
+    def _attach(self) -> None:
+        """Attach an array to each record; they are in the order of the images."""
+        rows = [np.frombuffer(canary(100 + image), np.uint8) for image in range(IMAGES)]
+        np.save(self.folder / "code.npy", np.stack(rows))
+        attach(self.pack, self.folder / "code.npy", name="code")
 
     def change_source(self) -> None:
         """One image is new, one has other bytes, one has other labels, and one is gone."""
@@ -234,7 +243,9 @@ class Changing:
             unknown = {*report.unknown_files} - {*UNFINISHED}
             assert not unknown, f"{path} has unknown files: {unknown}"
             opened = open_pack(path)
-            found[name] = content_digest(opened.reader.indexes, opened.manifest)
+            values = (opened.part(number, one) for one in opened.sidecars for number in range(len(opened)))
+            attached = xxh3_128_hexdigest(b"".join(value.tobytes() for value in values))
+            found[name] = f"{content_digest(opened.reader.indexes, opened.manifest)} {attached}"
         return found
 
     def _is_left(self, name: str) -> bool:
@@ -272,8 +283,19 @@ class Changing:
         if self.change.again or state != self.new:
             code, text = Child(self.work).wait()
             assert code == 0, f"the same change then ends with {code}: {text}"
+        if not self.change.erases:
+            self._begin_another()
         self.check_done()
         return outcome
+
+    def _begin_another(self) -> None:
+        """Begin another change: it removes what is left of one that died when it was done."""
+
+        def begin() -> None:
+            with NextVersion(self.pack, "packer edit p"):
+                pass
+
+        assert Child(lambda: code_of(begin)).wait()[0] == 0, said()
 
     def check_done(self) -> None:
         """Check that the change is done, and that nothing else is there."""
@@ -283,7 +305,8 @@ class Changing:
         assert files_of(self.pack) == self._files, "files have other bytes"
         assert tree_state(self.source) == self._source, "the source was changed"
         if self.change.erases:
-            secrets = [*map(canary, DELETED), *(f"this is {image:03d}".encode() for image in DELETED)]
+            secrets = [*map(canary, DELETED), *(canary(100 + image) for image in DELETED)]
+            secrets += [f"this is {image:03d}".encode() for image in DELETED]
             found = [path for path in self.pack.rglob("*") if path.is_file() and holds(path, secrets)]
             assert not found, f"deleted records are in {found}"
 
