@@ -50,10 +50,11 @@ def place_of(memory: Path):
         return Changing(folder, container, change)
 
     @cache
-    def calls(change: str, container: str, names: tuple[str, ...]) -> dict[str, Call]:
+    def calls(change: str, container: str, fault: str) -> dict[str, Call]:
         one = place(change, container)
         one.clear()
-        return {f"{call.name} {call.number}": call for call in calls_of(one.work, one.folder, names)}
+        where = one.pack if fault == "error" else one.folder  # what cannot be remembered of a source is no error
+        return {f"{call.name} {call.number}": call for call in calls_of(one.work, where, FAULTS[fault][0])}
 
     place.calls = calls  # type: ignore[attr-defined]
     return place
@@ -68,7 +69,7 @@ def test_a_change_meets_a_fault(fault: str, change: str, container: str, place_o
         pytest.skip("strace is not here, or must not trace (apt-get install strace)")
     place = place_of(change, container)
     names, whats, times, few = FAULTS[fault]
-    calls = place_of.calls(change, container, tuple(names))
+    calls = place_of.calls(change, container, fault)
     assert len(calls) > 30
 
     def run(call: str, what: str, when: str) -> str:
