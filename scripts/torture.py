@@ -38,7 +38,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 # -- the rows of docs/reliability.md, which says what each does and what must hold; here is how their cases run
 
 BLOCK = re.compile(r"(<!-- evidence: (\w+) -->\n)(.*?)(<!-- end of evidence -->)", re.DOTALL)
-BUILDS, PACKS = "test_torture_builds.py", "test_torture_packs.py"
+BUILDS, CHANGES, PACKS = "test_torture_builds.py", "test_torture_changes.py", "test_torture_packs.py"
 LOADER, PARSERS, REMOTE = "test_torture_loader.py", "test_torture_parsers.py", "test_torture_remote.py"
 CASES = {
     "kills": (BUILDS, "test_a_fault_at_any_call and kill"),
@@ -46,6 +46,10 @@ CASES = {
     "faults": (BUILDS, "test_a_fault_at_any_call and error"),
     "short-writes": (BUILDS, "test_short_writes"),
     "power-cuts": (BUILDS, "test_a_fault_at_any_call and power"),
+    "change-kills": (CHANGES, "test_a_change_meets_a_fault and kill"),
+    "change-random-kills": (CHANGES, "test_random_kills_of_changes"),
+    "change-faults": (CHANGES, "test_a_change_meets_a_fault and error"),
+    "change-power-cuts": (CHANGES, "test_a_change_meets_a_fault and power"),
     "flips": (PACKS, "test_damage and flips"),
     "truncations": (PACKS, "test_damage and truncations"),
     "changes": (PACKS, "test_damage and changes"),

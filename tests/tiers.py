@@ -117,6 +117,7 @@ EACH_VALUE = {
     "test_cli_options.py": "test_reports_show_paths_as_they_were_typed",
     "test_planted_links.py": "test_no_link_at_a_name_is_followed",
     "torture/test_torture_builds.py": "test_a_fault_at_any_call",
+    "torture/test_torture_changes.py": "test_a_change_meets_a_fault",
     "torture/test_torture_packs.py": "test_damage",
 }
 FIRST_CASES = {
@@ -174,6 +175,7 @@ FIRST_CASES = {
     "test_without_torch.py::test_packing_needs_neither_torch_nor_jpeg4py": 1,
     "torture/test_torture_builds.py::test_short_writes": 1,
     "torture/test_torture_builds.py::test_random_kills": 0,
+    "torture/test_torture_changes.py::test_random_kills_of_changes": 0,
     "torture/test_torture_loader.py::test_workers_take_no_more_memory_with_each_epoch": 0,
     "torture/test_torture_loader.py::test_opening_leaves_nothing": 1,
     "torture/test_torture_loader.py::test_epochs_left_early": 0,

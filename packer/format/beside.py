@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -71,16 +71,22 @@ class BesideList:
         text = self.to_json()
         return (*self.data_files, FileEntry(self.NAME, len(text), hashlib.sha256(text).hexdigest()))
 
-    def write(self, folder: str) -> None:
-        """Write the list into a folder, durably and in one step. Raise StorageError on failure."""
+    def write(self, folder: str, before: str = "") -> None:
+        """Write the list into a folder, durably and in one step; `before` comes before its name.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
         from packer.system.storage import storage_errors  # which reading does not need
 
-        path = os.path.join(folder, self.NAME)
+        path = os.path.join(folder, before + self.NAME)
         with storage_errors(path), replacing(path) as file:
             file.write(self.to_json())
 
 
 L = TypeVar("L", bound=BesideList)
+NEXT = "next-"
+"""What comes before the name of a list of a version that is written before the manifest which it fits."""
 
 
 def read_beside(kind: type[L], folder: str, manifest: Manifest) -> L | None:
@@ -119,17 +125,22 @@ def beside_text(kind: type[BesideList], folder: str, manifest: Manifest) -> byte
 
 def _text_of_version(kind: type[BesideList], own: str, manifest: Manifest) -> bytes | None:
     text = list_text(kind, own)
+    if text is not None and not fits(kind, text, manifest):  # a purge died before it has put the next list there
+        text = list_text(kind, own, NEXT) or text
     if text is None and manifest.base:  # of the newest version, if it was changed since; or there was no change
         text = list_text(kind, manifest.base)
         text = text if text is not None and fits(kind, text, manifest) else None
     return text
 
 
-def files_of_version(kinds: Iterable[type[BesideList]], own: str, manifest: Manifest) -> set[str]:
-    """Return the names of the files beside a version whose folder this is, but of lists that cannot be read."""
+def files_of_version(kinds: Iterable[type[BesideList]], own: str, manifest: Manifest, strict: bool = False) -> set[str]:
+    """Return the names of the files beside a version whose folder this is.
+
+    A list that cannot be read is an error if `strict`; else it is left out.
+    """
     names = set[str]()
     for kind in kinds:
-        with suppress(PackerError):
+        with nullcontext() if strict else suppress(PackerError):
             if (text := _text_of_version(kind, own, manifest)) is not None:
                 names.update(file.name for file in parse_beside(kind, own, text, manifest).data_files)
     return names
@@ -144,9 +155,13 @@ def fits(kind: type[BesideList], text: bytes, manifest: Manifest) -> bool:
     return True
 
 
-def list_text(kind: type[BesideList], folder: str) -> bytes | None:
-    """Return the content of a list in a folder; None if there is none. Raise StorageError if it is unreadable."""
-    path = os.path.join(folder, kind.NAME)
+def list_text(kind: type[BesideList], folder: str, before: str = "") -> bytes | None:
+    """Return the content of a list in a folder, with `before` its name; None if there is none.
+
+    Raises:
+        StorageError: It is unreadable.
+    """
+    path = os.path.join(folder, before + kind.NAME)
     try:
         with open_regular(path) as file:
             return file.read(MAX_MANIFEST_BYTES)

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 
 from packer.errors import AnyPath, DamagedPack, PackerError, UsageError, printable
@@ -122,15 +122,15 @@ def read_version(pack: str, number: int) -> Manifest:
     return manifest
 
 
-def files_of_versions(pack: str, numbers: Iterable[int]) -> set[str]:
+def files_of_versions(pack: str, numbers: Iterable[int], strict: bool = False) -> set[str]:
     """Return the names of the files of some versions of a pack, and of those beside it that their lists have.
 
-    Of a version whose manifest is not readable there are none.
+    A manifest or a list that cannot be read is an error if `strict`; else it is left out.
     """
     names = set[str]()
     for number in numbers:
-        with suppress(PackerError):
+        with nullcontext() if strict else suppress(PackerError):
             manifest = read_version(pack, number)
             names.update(file.name for file in manifest.files)
-            names |= files_of_version(BESIDE, version_folder(pack, number), manifest)
+            names |= files_of_version(BESIDE, version_folder(pack, number), manifest, strict)
     return names

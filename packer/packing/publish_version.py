@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from packer.errors import AnyPath, StorageError, UsageError
-from packer.format.beside import files_of_version, fits, list_text
+from packer.errors import AnyPath, PackerError, StorageError, UsageError
+from packer.format.beside import NEXT, BesideList, files_of_version, fits, list_text
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import FileEntry, Manifest, read_manifest
 from packer.format.pack_paths import MANIFEST_NAME, PARTIAL_SUFFIX, VERSIONS, numbers_in, version_folder
@@ -34,8 +34,9 @@ from packer.format.versions import (
 from packer.packing.recorded import command_of
 from packer.system import sync_path
 from packer.system.atomic import make_own_folder, remove, replacing, write_new
-from packer.system.locks import LOCK, FolderLock, lock_folder
+from packer.system.locks import LOCK, FolderLock, lock_folder, remove_folder
 from packer.system.pool import held_signals
+from packer.system.storage import storage_errors
 
 NEWEST = "newest.json"
 """The new pack.json, in the folder of its version until it gets its place."""
@@ -43,6 +44,10 @@ LISTS = {kind.NAME for kind in BESIDE}
 """Lists beside a pack, which each version has in its own folder, and the newest also in PACK."""
 PLACED = "placed.json"
 """A list of a version until it gets its place in PACK."""
+WORK = "update"
+"""The folder beside the versions of a pack in which an update writes new shards."""
+UNFINISHED = re.compile(r".+\.[0-9a-f]{8}\.tmp")
+"""Names of files that a killed process has left."""
 _OF_VERSION = re.compile(r"\.v\d+(?=\.)")
 
 
@@ -116,6 +121,7 @@ class NextVersion:
         self._versions = os.path.join(self.path, VERSIONS)
         self.number = 0
         """Its number; known when the versions are locked."""
+        self._published = False
 
     @property
     def folder(self) -> str:
@@ -153,15 +159,30 @@ class NextVersion:
         """Remove what changes that died have left: versions that never became the newest one, and their files."""
         numbers = numbers_in(self.path)
         begun = [number for number in numbers if number > current]
-        kept = {file.name for file in self.manifest.files} | files_of_versions(self.path, {*numbers} - {*begun})
-        kept |= files_of_version(BESIDE, self.path, self.manifest)
-        for name in files_of_versions(self.path, begun) - kept:
-            remove(os.path.join(self.path, name))
+        if begun:  # what cannot be read is an error: which files are whose is not known then
+            kept = files_of_versions(self.path, {*numbers} - {*begun}, strict=True)
+            kept |= {file.name for file in self.manifest.files}
+            kept |= files_of_version(BESIDE, self.path, self.manifest, strict=True)
+            for name in files_of_versions(self.path, begun, strict=True) - kept:
+                remove(os.path.join(self.path, name))
         for number in begun:
-            remove(version_folder(self.path, number))
+            discard_version(version_folder(self.path, number))
         for name in os.listdir(self._versions):
             if name.removesuffix(PARTIAL_SUFFIX).isdigit() and name.endswith(PARTIAL_SUFFIX):
                 remove(os.path.join(self._versions, name))
+        self._settle({*numbers} - {*begun}, current)
+
+    def _settle(self, numbers: Iterable[int], current: int) -> None:
+        """Let all lists be where they belong, which a change that died when it was done has not done."""
+        folders = {number: version_folder(self.path, number) for number in numbers}
+        for kind in BESIDE:
+            text = list_text(kind, self.path)
+            if text is not None and not fits(kind, text, self.manifest):
+                others = (list_text(kind, folder) for number, folder in folders.items() if number != current)
+                if text in others:  # else it is damaged
+                    _place_list(kind, self.path, current)
+        for number, folder in folders.items():
+            settle_version(folder, read_version(self.path, number))
 
     def __exit__(self, *_: object) -> None:
         self._leave()
@@ -170,8 +191,9 @@ class NextVersion:
         with held_signals():
             if self._lock is None:
                 return
-            with suppress(OSError):
-                remove(self.folder, ignore_errors=True)
+            with suppress(PackerError, OSError):
+                if self.number and not self._published:
+                    self._recover(self.number - 1)
                 if {*os.listdir(self._versions)} <= {LOCK}:
                     remove(self._versions, ignore_errors=True)
             self._lock.close()
@@ -183,6 +205,7 @@ class NextVersion:
         listings: Iterable[Listing[Any]],
         selections: Mapping[str, bytes] | None = None,
         counts: Mapping[str, int] | None = None,
+        ready: Callable[[Manifest], object] = lambda manifest: None,
     ) -> Manifest:
         """Let the new version take the place of the pack.
 
@@ -191,6 +214,7 @@ class NextVersion:
             listings: The rejected, skipped and changed inputs.
             selections: Name of an option -> the file that it named (include, exclude).
             counts: What was done, for the log.
+            ready: Called with the manifest just before it takes its place: whatever happens then, this was done.
 
         Returns:
             The manifest with the entries of the lists and of the companions of new shards.
@@ -205,11 +229,12 @@ class NextVersion:
             new = tuple(shard for shard in manifest.shards if shard.container.name in own)
             companions = write_companions(self.folder, replace(manifest, shards=new, base=""))
             manifest = replace(manifest, lists=lists, companions=companions, base="")
+            ready(manifest)
             self._commit(manifest, counts or {})
         except OSError as error:
-            raise StorageError(
-                error.filename or self.path, error.strerror or str(error), "the pack is as it was: try again"
-            ) from None
+            step = "the new version is in its place, but perhaps not on the disk: check that, and run packer verify"
+            step = step if self._published else "the pack is as it was: try again"
+            raise StorageError(error.filename or self.path, error.strerror or str(error), step) from None
         return manifest
 
     def _kept_or_new(self, entry: FileEntry, before: FileEntry | None) -> FileEntry:
@@ -241,6 +266,7 @@ class NextVersion:
                 os.rename(os.path.join(target, name), os.path.join(self.path, name))
             sync_path(self.path)
             os.replace(os.path.join(target, NEWEST), os.path.join(self.path, MANIFEST_NAME))
+            self._published = True
             sync_path(self.path)
             _place_lists(self.path, self.number, manifest)
 
@@ -263,18 +289,40 @@ class NextVersion:
 
 def _place_lists(pack: str, number: int, manifest: Manifest) -> None:
     """Let the lists beside a pack be those of its newest version; that of the one before it has its own."""
-    folder = version_folder(pack, number)
     for kind in BESIDE:
-        before, new = list_text(kind, pack), list_text(kind, folder)
-        if before is not None and fits(kind, before, manifest):
-            continue
-        if new is None:
-            remove(os.path.join(pack, kind.NAME))
-        else:
-            remove(os.path.join(folder, PLACED))
-            write_new(os.path.join(folder, PLACED), new)
-            os.replace(os.path.join(folder, PLACED), os.path.join(pack, kind.NAME))
+        before = list_text(kind, pack)
+        if before is None or not fits(kind, before, manifest):
+            _place_list(kind, pack, number)
     sync_path(pack)
+
+
+def _place_list(kind: type[BesideList], pack: str, number: int) -> None:
+    """Let the list beside a pack be that of this version."""
+    folder = version_folder(pack, number)
+    if (text := list_text(kind, folder)) is None:
+        remove(os.path.join(pack, kind.NAME))
+    else:
+        remove(os.path.join(folder, PLACED))
+        write_new(os.path.join(folder, PLACED), text)
+        os.replace(os.path.join(folder, PLACED), os.path.join(pack, kind.NAME))
+
+
+def settle_version(folder: str, manifest: Manifest) -> None:
+    """Let the lists in the folder of a version be those of its manifest, and remove what a dead change left there.
+
+    Raises:
+        OSError: A name cannot be changed.
+    """
+    for kind in BESIDE:
+        if (text := list_text(kind, folder, NEXT)) is not None:
+            path = os.path.join(folder, NEXT + kind.NAME)
+            if fits(kind, text, manifest):
+                os.replace(path, os.path.join(folder, kind.NAME))
+            else:
+                remove(path)
+    for name in os.listdir(folder):
+        if name == PLACED or UNFINISHED.fullmatch(name):
+            remove(os.path.join(folder, name))
 
 
 def forget_list(pack: str, manifest: Manifest, name: str) -> None:
@@ -286,6 +334,33 @@ def forget_list(pack: str, manifest: Manifest, name: str) -> None:
     """
     if (number := newest_number(pack, manifest)) is not None:
         remove(os.path.join(version_folder(pack, number), name))
+
+
+def discard_unfinished_update(pack: str) -> None:
+    """Remove the shards that an update of a pack has left which died.
+
+    Raises:
+        UsageError: It is still at work.
+        StorageError: They cannot be removed.
+    """
+    folder = os.path.join(pack, VERSIONS, WORK + PARTIAL_SUFFIX)
+    with storage_errors(folder):
+        if not os.path.lexists(folder):
+            return
+        if (lock := lock_folder(folder)) is None:
+            raise UsageError(pack, "is being updated by another packer", "wait until it has ended")
+        remove_folder(folder, lock)
+        remove(folder)
+
+
+def discard_version(folder: str) -> None:
+    """Remove the folder of a version, which is none any more as soon as its name is another. Raise OSError."""
+    if os.path.lexists(folder):
+        partial = folder + PARTIAL_SUFFIX
+        remove(partial)
+        os.rename(folder, partial)
+        sync_path(os.path.dirname(folder))
+        remove(partial)
 
 
 def _write_facts(folder: str, manifest: bytes, made: Made) -> None:

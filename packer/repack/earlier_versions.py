@@ -8,12 +8,11 @@ removes those of them that no version has.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from packer.format.beside import BesideList
+from packer.format.beside import NEXT, BesideList
 from packer.format.index import read_index, write_index
 from packer.format.lists import write_lists
 from packer.format.manifest import FileEntry, IndexEntry, Manifest, ShardEntry
@@ -22,6 +21,7 @@ from packer.format.sidecar_list import BESIDE
 from packer.format.verify_records import texts
 from packer.format.versions import MADE_NAME, Made, files_of_versions, read_made
 from packer.model.annotation_columns import column
+from packer.packing.publish_version import discard_version, settle_version
 from packer.repack.deleted import History
 from packer.repack.forgotten import Forgotten, without_paths
 from packer.repack.index_columns import recount
@@ -32,8 +32,6 @@ from packer.system.atomic import make_own_folder, remove, replacing, write_new
 
 ERASED = "erased"
 """The count of records that were erased, in made.json."""
-UNFINISHED = re.compile(r".+\.[0-9a-f]{8}\.tmp")
-"""Names of files that a killed process has left."""
 DIGITS = 16
 """Of the digest of a file, in its name."""
 
@@ -74,18 +72,14 @@ class EarlierVersions:
         # the oldest last: with its rows goes what tells the next call the paths that lists of later ones have
         for number in reversed(changed):
             if (manifest := new[number]) is None:
-                _discard(version_folder(history.pack, number))
+                discard_version(version_folder(history.pack, number))
             else:
                 self._publish(number, manifest)
         _follow_digests(history.pack, self._newest)
 
     def close(self) -> None:
         """End the change, when all files that went are removed."""
-        for number in numbers_in(self._history.pack):
-            folder = version_folder(self._history.pack, number)
-            for name in filter(UNFINISHED.fullmatch, os.listdir(folder)):
-                remove(os.path.join(folder, name))
-        _discard(self._begun)
+        discard_version(self._begun)
         remove(self._work)
 
     def _begin(self, new: Iterable[Manifest]) -> None:
@@ -200,12 +194,15 @@ class EarlierVersions:
             counts = {**made.counts, ERASED: lost} if lost else made.counts
             made = replace(made, digest=manifest.digest, former=(*made.former, made.digest), counts=counts)
             _replace(os.path.join(folder, MADE_NAME), made.to_json())
+        lists = self._beside.get(number, ())
         if number in self._beside:
-            for kind in BESIDE:
+            for kind in {*BESIDE} - {*map(type, lists)}:
                 remove(os.path.join(folder, kind.NAME))
+        for listed in lists:
+            listed.write(folder, NEXT)
+        sync_path(folder)
         _replace(os.path.join(folder, MANIFEST_NAME), manifest.to_json())
-        for listed in self._beside.get(number, ()):
-            listed.write(folder)
+        settle_version(folder, manifest)
         sync_path(folder)
 
 
@@ -221,15 +218,6 @@ def _follow_digests(pack: str, newest: int) -> None:
             folder = version_folder(pack, number)
             _replace(os.path.join(folder, MADE_NAME), replace(made, parents=parents).to_json())
             sync_path(folder)
-
-
-def _discard(folder: str) -> None:
-    """Remove the folder of a version, which is none any more as soon as its name is another."""
-    if os.path.lexists(folder):
-        remove(folder + PARTIAL_SUFFIX)
-        os.rename(folder, folder + PARTIAL_SUFFIX)
-        sync_path(os.path.dirname(folder))
-        remove(folder + PARTIAL_SUFFIX)
 
 
 def _of_shards(files: Mapping[str, Any], shards: Iterable[ShardEntry]) -> dict[str, Any]:

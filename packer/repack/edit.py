@@ -223,7 +223,7 @@ def command_text(pack: AnyPath, asked: EditOptions) -> str:
     reading = asked.reading
     for name, value in {**given, **reading}.items():
         for one in value if isinstance(value, list | tuple) else (value,):
-            texts, is_path = one if isinstance(one, tuple) else (one,), name != "map"
+            texts, is_path = one if name == "set" else (one,), name != "map"
             words += [option(name), *(_named(text, is_path) for text in texts if text is not True)]
     return shlex.join(words)
 

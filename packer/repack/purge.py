@@ -23,10 +23,10 @@ from packer.format.sidecar_list import BESIDE, SIDECAR_FILE
 from packer.format.verify import SHARD_NAME, OneAtATime
 from packer.format.versions import check_newest, current_number, files_of_versions, read_version
 from packer.model.annotation import Progress
-from packer.packing.publish_version import NextVersion
+from packer.packing.publish_version import UNFINISHED, NextVersion, discard_unfinished_update
 from packer.repack.compact import Compacted, Paths, check_can_compact, compact_shard
 from packer.repack.deleted import Deleted, History, find_deleted, not_in
-from packer.repack.earlier_versions import ERASED, UNFINISHED, EarlierVersions
+from packer.repack.earlier_versions import ERASED, EarlierVersions
 from packer.repack.forgotten import without_paths
 from packer.repack.index_jpegs import in_place
 from packer.repack.links import MOST_THREADS
@@ -109,6 +109,7 @@ def purge(
         return _report(history, found, _Done(None, files, strange, _sharing(history, found), []), started, dry_run)
     command = f"packer purge {os.path.basename(path)}{' --forget-paths' if forget_paths else ''}"
     with in_place(), NextVersion(path, command) as new, nothing_grows(path), storage_errors(path):
+        discard_unfinished_update(path)
         history = _history(path, new.manifest)
         found = find_deleted(history)
         erased = not_in(found.paths, map(history.table_of(history.newest), range(len(history.newest.shards))))

@@ -301,8 +301,7 @@ class _Update:
             if plan.inputs.rows:
                 result.results = pack_shards(plan, pool, output, progress)
             list_rejected(options, plan.inputs.rejected, progress)
-            manifest, number, done = self._publish(result, output)
-            remember(manifest.digest, seen)
+            manifest, number, done = self._publish(result, output, seen)
         return self._report(result, manifest, number, done.get("compacted", 0))
 
     def _notes_on(self, plan: Plan) -> list[str]:
@@ -330,7 +329,7 @@ class _Update:
     def _refuse(self, what: str) -> None:
         raise UsageError(self._source, f"has other {what}", "build a new pack of it")
 
-    def _publish(self, result: _Result, output: Output) -> tuple[Manifest, int | None, dict[str, int]]:
+    def _publish(self, result: _Result, output: Output, seen: Seen) -> tuple[Manifest, int | None, dict[str, int]]:
         again, inputs, old = result.again, result.plan.inputs, self._manifest
         dropped = again.dropped
         content = NewContent(
@@ -342,6 +341,7 @@ class _Update:
             command=self._command(),
             done={name: count for name, count in self._done(result).items() if count},
             compact=share_of_text(self._asked.compact),
+            ready=lambda manifest: remember(manifest.digest, seen),
         )
         if not content.taken and not content.added:
             raise UsageError(self._source, "has no image left that can be packed", "the pack stays as it is")
@@ -384,6 +384,7 @@ class _Update:
     def _nothing(self, seen: Seen) -> UpdateReport:
         if not self._asked.dry_run:
             remember(self._manifest.digest, seen)
+            self._target.discard_unfinished()
         rejected = self._manifest.counts.get("rejected", 0)
         return UpdateReport(
             self._target.path, self._source, self._manifest, None, (), (), (), rejected, 0, 0, self._asked.dry_run,

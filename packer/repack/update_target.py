@@ -18,11 +18,11 @@ from packer.format.manifest import Manifest, ShardEntry
 from packer.format.pack_objects import beside_at, fetch_file, manifest_at
 from packer.format.pack_paths import MANIFEST_NAME, VERSIONS, numbers_in
 from packer.format.sidecar_list import BESIDE
-from packer.format.versions import check_newest, read_made
+from packer.format.versions import check_newest, current_number, files_of_versions, read_made
 from packer.model.annotation import Progress
 from packer.packing.build_options import BuildOptions
 from packer.packing.publish import Output
-from packer.packing.publish_version import NextVersion
+from packer.packing.publish_version import WORK, NextVersion, discard_unfinished_update
 from packer.packing.store_output import StoreOutput
 from packer.repack.carry import NewFiles, carry
 from packer.repack.compact_dead import compact_dead, dead_shares
@@ -34,8 +34,6 @@ from packer.system import share_file
 from packer.system.atomic import make_own_folder
 from packer.system.storage import storage_errors
 
-WORK = "update"
-"""The folder beside the versions of a pack in which its new shards are written."""
 FETCHED_AT_ONCE = 16
 SHARD = re.compile(r"shard-(\d+)")
 
@@ -59,6 +57,8 @@ class NewContent:
     """Receives what is not carried over."""
     compact: float | None = None
     """Shards are written again of which a larger share is dead. None: none is."""
+    ready: Callable[[Manifest], object] = lambda manifest: None
+    """Called with the manifest: before it takes the place of the old one, where that is one step."""
 
     def recounted(self, made: Linked, path_of: Callable[[str], str | None]) -> Manifest:
         """Return the whole manifest.
@@ -110,6 +110,9 @@ class Target(Protocol):
     def publish(self, content: NewContent, output: Output, progress: Progress) -> tuple[Manifest, int | None]:
         """Let the new content take the place of the pack; return its manifest, and the number of its version."""
 
+    def discard_unfinished(self) -> None:
+        """Remove what an update has left that died, as there is nothing to do."""
+
     def close(self) -> None:
         """Leave nothing behind that is not needed."""
 
@@ -127,7 +130,10 @@ class FolderTarget:
 
     def next_shard(self) -> int:
         """Return the number of the next shard."""
-        return _next_shard(os.listdir(self.path))
+        numbers, current = numbers_in(self.path), current_number(self.path, self.source.manifest)
+        kept = files_of_versions(self.path, (number for number in numbers if number <= current))
+        begun = files_of_versions(self.path, (number for number in numbers if number > current))  # of one that died
+        return _next_shard({*os.listdir(self.path)} - (begun - kept))
 
     def options(self) -> dict[str, Any]:
         """Return the options of a build that writes its new shards."""
@@ -140,6 +146,10 @@ class FolderTarget:
             make_own_folder(versions)
         self._has_made_folder = True
         return Output(os.path.join(versions, WORK), options.source, overwrite=True)
+
+    def discard_unfinished(self) -> None:
+        """Remove what an update has left that died: the pack is as it should be."""
+        discard_unfinished_update(self.path)
 
     def publish(self, content: NewContent, output: Output, progress: Progress) -> tuple[Manifest, int | None]:
         """Publish the next version of the pack."""
@@ -164,7 +174,7 @@ class FolderTarget:
                 content.done |= {"compacted": count} if count else {}
             _, notes = carry(content.taken, manifest, NewFiles(new.folder, new.number))
             content.notes += notes
-            manifest = new.publish(manifest, content.listings.values(), content.selections, content.done)
+            manifest = new.publish(manifest, content.listings.values(), content.selections, content.done, content.ready)
             number = new.number
         output.discard()
         return manifest, number
@@ -252,7 +262,12 @@ class StoreTarget:
         made.companions = {name: file for name, file in made.companions.items() if name in here}
         made.linked = {name: path for name, path in made.linked.items() if name in here}
         paths |= {shard.index.name: os.path.join(folder, shard.index.name) for shard in content.added}
-        return output.publish(content.recounted(made, paths.get), content.listings.values(), content.selections), None
+        manifest = output.publish(content.recounted(made, paths.get), content.listings.values(), content.selections)
+        content.ready(manifest)
+        return manifest, None
+
+    def discard_unfinished(self) -> None:
+        """Do nothing: what is unfinished is in the scratch folder."""
 
     def close(self) -> None:
         """Do nothing: its folder is that of who made it."""

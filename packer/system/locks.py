@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from packer.errors import UsageError
 from packer.system import PORTABLE, at_fork
-from packer.system.atomic import check_own_folder, is_own_file, make_own_folder, open_own, remove
+from packer.system.atomic import check_own_folder, is_own_file, make_own_folder, open_own, remove, write_new
 
 LOCK = ".lock"
 """The file in a folder that is locked: over NFS, locks need a file that is open for writing."""
@@ -117,12 +117,14 @@ def growing_folder(target: str, mark: str, command: str) -> Iterator[str]:
     try:
         for name in (FILES, FILES + OLD):
             remove(os.path.join(partial, name))
-        with suppress(FileExistsError), open(os.path.join(partial, mark), "xb"):
-            pass
+        with suppress(FileExistsError):
+            write_new(os.path.join(partial, mark), b"")
         folder = os.path.join(partial, FILES)
         os.mkdir(folder)
         yield folder
     finally:
+        for name in (FILES, FILES + OLD):  # before the mark, without which the next one would not remove them
+            remove(os.path.join(partial, name), ignore_errors=True)
         remove_folder(partial, lock)
 
 

@@ -140,7 +140,7 @@ def test_an_open_pack_stays_what_it_was(tmp_path: Path) -> None:
     batches = iter(loader)
     next(batches)
     state = loader.state_dict()
-    edit(pack, delete=[0, 1], map=["bee=wasp"])
+    edit(pack, delete=(0, 1), map=["bee=wasp"])
     for one in (opened, pickle.loads(text)):  # its indexes were not opened before
         assert content_digest(one.reader.indexes, one.manifest) == wanted and len([*one]) == 15
     assert len([*batches]) == 3

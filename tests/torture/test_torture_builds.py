@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -21,8 +20,6 @@ from packs import WIDE
 from torture_builds import (
     MUTATING,
     SHORT_WRITES,
-    SYNCING,
-    WRITING,
     Call,
     Child,
     Place,
@@ -31,6 +28,7 @@ from torture_builds import (
     can_trace,
     traced,
 )
+from torture_power import lose_unsynced, synced_again
 
 from packer.errors import DamagedPack
 
@@ -71,7 +69,9 @@ def place_of(memory: Path):
 
     @cache
     def calls(container: str, names: tuple[str, ...]) -> dict[str, Call]:
-        return {f"{call.name} {call.number}": call for call in calls_of(place(container), names)}
+        one = place(container)
+        one.clear()
+        return {f"{call.name} {call.number}": call for call in calls_of(one.work, one.folder, names)}
 
     place.calls = calls  # type: ignore[attr-defined]
     return place
@@ -102,71 +102,6 @@ def test_a_fault_at_any_call(fault: str, container: str, place_of, torture) -> N
 
     outcomes = torture.each(list(product(calls, whats, times)), run, few)
     assert not torture.sliced or outcomes["killed"] + outcomes["ended with an error"] >= 1
-
-
-SYNC = re.compile(r"^\d+ +(fsync|fdatasync|msync|close)\((\d+)(<[^>]*>)?.*= (-?\d+)")
-
-
-def synced_again(log: Sequence[str]) -> list[str]:
-    """Return the descriptors that were synced again after a sync of theirs had failed."""
-    failed: set[str] = set()
-    found = []
-    for match in filter(None, map(SYNC.match, log)):
-        name, fd, path, result = match.groups()
-        if name == "close":
-            failed.discard(fd)
-        elif fd in failed:
-            found.append(f"{name} of {path} again after it failed")
-        elif result == "-1":
-            failed.add(fd)
-    return found
-
-
-OF_FD = re.compile(r"^(\w+)\((?:\d+|AT_FDCWD)<([^>]*)>.*= (-?\d+)")
-RENAME = re.compile(r'^rename\w*\((?:AT_FDCWD<[^>]*>, )?"([^"]*)", (?:AT_FDCWD<[^>]*>, )?"([^"]*)".*= 0$')
-CREATED = re.compile(r'^openat\([^,]*, "([^"]*)", [^)]*O_CREAT.*= \d')
-
-
-def lose_unsynced(log: Sequence[str], folder: Path, dice: random.Random) -> None:
-    """Cut, zero or remove files whose bytes were not synced, and undo renames that were not.
-
-    After ALICE (Pillai et al., OSDI 2014): bytes are safe after an fsync of their file, a name after one of its folder.
-    """
-
-    def moved(path: str, old: str, new: str) -> str:
-        return new + path[len(old) :] if path == old or path.startswith(old + "/") else path
-
-    dirty: set[str] = set()
-    renames: list[tuple[str, str]] = []
-    for line in log:
-        call = line.split(maxsplit=1)[-1]
-        if match := RENAME.match(call):
-            dirty = {moved(path, *match.groups()) for path in dirty}
-            renames.append((match[1], match[2]))
-        elif match := CREATED.match(call):
-            dirty.add(match[1])
-        elif match := OF_FD.match(call):
-            name, path, result = match.groups()
-            if name in WRITING.split():
-                dirty.add(path)
-            elif name in SYNCING.split() and result == "0":
-                dirty.discard(path)
-                renames = [pair for pair in renames if os.path.dirname(pair[1]) != path]
-    for old, new in reversed(renames):
-        possible = os.path.exists(new) and not os.path.exists(old) and os.path.isdir(os.path.dirname(old))
-        if possible and dice.random() < 0.5:
-            os.rename(new, old)
-            dirty = {moved(path, new, old) for path in dirty}
-    for path in sorted(dirty):
-        if path.startswith(str(folder)) and os.path.isfile(path) and dice.random() < 0.8:
-            size = os.path.getsize(path)
-            how = dice.choice(("cut", "zero", "empty", "remove"))
-            if how == "remove":
-                os.unlink(path)
-                continue
-            os.truncate(path, 0 if how == "empty" else dice.randrange(size + 1))
-            if how == "zero":  # the length reached the disk, the bytes did not
-                os.truncate(path, size)
 
 
 @pytest.mark.parametrize("container", ["lmdb", "hdf5", "tfrecord"])

@@ -56,7 +56,7 @@ class Call(NamedTuple):
     def inject(self, fault: str, names: Sequence[str] = ()) -> list[str]:
         """Return strace's options for a fault at this call; with `names`, also at all later calls of these names."""
         if not names:
-            return ["-e", f"trace={self.name}", "-e", f"inject={self.name}:{fault}:when={self.number}"]
+            return ["-e", f"trace={self.name},close", "-e", f"inject={self.name}:{fault}:when={self.number}"]
         faults = [f"inject={name}:{fault}:when={self.before.get(name, 0) + 1}+" for name in names]
         return ["-e", f"trace={','.join(names)}", *(word for one in faults for word in ("-e", one))]
 
@@ -101,6 +101,10 @@ class Place:
             str(self.folder / "src"), out=str(self.folder / name), format=self.container, labels=("voc",),
             shard_bytes=12_000, mask="masks", part=("depth=depth:map", "said=said:text"), **others,
         )  # fmt: skip
+
+    def work(self) -> int:
+        """Build."""
+        return build(self.options())
 
     def clear(self, overwrite: bool = False) -> None:
         """Remove what builds have made; with `overwrite`, another pack stands there instead."""
@@ -155,9 +159,14 @@ def said() -> str:
 
 def build(options: BuildOptions) -> int:
     """Build, in this process if one worker is asked for; the exit code that the command would have."""
+    with jobs_here() if options.workers == 1 else nullcontext():
+        return code_of(lambda: build_pack(options))
+
+
+def code_of(work: Callable[[], object]) -> int:
+    """Do `work`; the exit code that a command would have."""
     try:
-        with jobs_here() if options.workers == 1 else nullcontext():
-            build_pack(options)
+        work()
     except PackerError as error:
         say(str(error))
         return error.exit_code
@@ -242,10 +251,9 @@ def can_trace() -> bool:
         return False
 
 
-def calls_of(place: Place, names: Sequence[str]) -> list[Call]:
-    """Return the calls of these names by which a build changes something, in the thread that makes most of them."""
-    place.clear()
-    code, text, log = traced(lambda: build(place.options()), "-e", f"trace={','.join(names)}")
+def calls_of(work: Callable[[], int], folder: Path, names: Sequence[str]) -> list[Call]:
+    """Return the calls of these names by which `work` changes a folder, in the thread that makes most of them."""
+    code, text, log = traced(work, "-e", f"trace={','.join(names)}")
     assert code == 0, text
     lines = [line.split(maxsplit=1) for line in log]
     threads = [thread for thread, _ in lines]
@@ -255,7 +263,7 @@ def calls_of(place: Place, names: Sequence[str]) -> list[Call]:
         if call.startswith(("+++", "---", "<...")):
             continue
         name = call.partition("(")[0]
-        if str(place.folder) in call and (name != "openat" or "O_CREAT" in call):
+        if str(folder) in call and (name != "openat" or "O_CREAT" in call):
             calls.append(Call(name, before.get(name, 0) + 1, dict(before)))
         before[name] = before.get(name, 0) + 1
     return calls
