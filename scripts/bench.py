@@ -53,7 +53,7 @@ BENCHMARKS = {
     "buckets": Benchmark("buckets", "--records 10000"),
     "repack": Benchmark(
         "repack", "--convert-gb 0.01 --merge-records 1000 --edit-records 1000 --adopt-records 200 "
-        "--attach-records 2000 --label-images 100",
+        "--attach-records 2000 --label-images 100 --update-files 2000",
         "--formats hdf5 tfrecord webdataset parquet --label-images 10000",
     ),
     "remote": Benchmark("remote", "--photos 100 --raw 50 --records 2000"),

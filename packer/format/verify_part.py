@@ -133,7 +133,7 @@ class Times:
             StorageError: They cannot be kept.
         """
         with self._files.changing():
-            now = round(time.time(), 3)
+            now = int(time.time() * 1000) / 1000  # never ahead of the clock, as a rounded one can be
             times = self._read() | dict.fromkeys(good, now) | dict.fromkeys(bad, -now)
             times = {key: found for key, found in times.items() if key in known}
             self._files.write(self._name, {"pack": printable(self._place), "verified": times})

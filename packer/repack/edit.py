@@ -214,10 +214,15 @@ def _into_new_pack(
 def command_text(pack: AnyPath, asked: EditOptions) -> str:
     """Return the command of an edit as a log shows it: of files, only their names."""
     words = ["packer", "edit", os.path.basename(os.path.abspath(os.fsdecode(pack)))]
-    given = {m.name: value for m in fields(asked) if (value := getattr(asked, m.name)) not in (m.default, (), {})}
-    reading = given.pop("reading", {})
+    names = [member.name for member in fields(asked) if member.name not in ("delete", "reading")]
+    given = {name: value for name in names if (value := getattr(asked, name)) not in (None, ()) and value != "error"}
+    if isinstance(asked.delete, str | bytes | os.PathLike):
+        given = {"delete": asked.delete, **given}
+    elif asked.delete is not None:
+        given = {"delete": plural(len(asked.delete), "record"), **given}
+    reading = asked.reading
     for name, value in {**given, **reading}.items():
-        for one in value if isinstance(value, list | tuple) and name != "delete" else (value,):
+        for one in value if isinstance(value, list | tuple) else (value,):
             texts, is_path = one if name == "set" else (one,), name != "map"
             words += [option(name), *(_named(text, is_path) for text in texts if text is not True)]
     return shlex.join(words)
@@ -225,8 +230,6 @@ def command_text(pack: AnyPath, asked: EditOptions) -> str:
 
 def _named(value: Any, is_path: bool) -> str:
     """Return a value of an option as a log shows it."""
-    if not isinstance(value, str | bytes | os.PathLike):
-        return plural(len(value), "record")
     text = os.fsdecode(value)
     kind, colon, file = text.partition(":")
     if is_path and colon and os.path.isabs(file):  # labels

@@ -12,6 +12,9 @@ once with other ids in each, whose indexes are then written anew.
 Edit: a pack of many records of one byte with five boxes each: classes merged and dropped, records deleted, and the
 labels of another pack. And labels of Pascal VOC that are read again, against a build of the same images.
 
+Update: a folder of tiny JPEGs in class folders, of which a thousandth has changed since it was packed, against `find`
+that prints the size and the times of each file. The build is of another minute, so that times are sure.
+
 Attach: an array of 768 float16 for each record, against `cp` of its file; both end on the disk. And a gather of 256 of
 its rows at random.
 """
@@ -22,7 +25,9 @@ import io
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
+import time
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -36,6 +41,7 @@ from benchmarks.loader import drain
 from packer import PackedLoader, RandomResizedCrop, attach, detach, open_pack
 from packer.bench.measure import Figure, take_turns
 from packer.containers import CONTAINERS
+from packer.packing.remembered import MARGIN_NS
 from packer.repack.adopt import adopt
 from packer.repack.convert import convert
 from packer.repack.edit import edit
@@ -171,6 +177,30 @@ def reading_again(table: Table, folder: Path, given: Any) -> None:
         table.figure(f"{what}: {count:,} JPEGs of {PHOTO} px with VOC labels", seconds)
 
 
+def updating(table: Table, folder: Path, given: Any) -> None:
+    """Update a pack of --update-files files, of which one in a thousand has changed; print a row against find."""
+    count, source, pack = given.update_files, folder / "grown", folder / "grown.lmdb"
+    files = [source / f"class{row // 1000:04d}/img{row % 1000:05d}.jpg" for row in range(count)]
+    data = next(drawn(32))
+    for row, file in enumerate(files):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data + b"%d" % row)
+    time.sleep(MARGIN_NS / 1e9)
+    build(source, pack)
+    ratios = []
+    for turn in range(given.rounds):
+        for file in files[turn::1000]:
+            file.write_bytes(data + b"%d" % (count + turn))
+        time.sleep(MARGIN_NS / 1e9)
+        started = time.perf_counter()
+        subprocess.run(["find", source, "-printf", "%s %T@ %C@ %p\n"], check=True, stdout=subprocess.DEVNULL)
+        found = time.perf_counter() - started
+        subprocess.run([sys.executable, "-m", "packer", "update", pack, source, "--quiet"], check=True)
+        ratios.append((time.perf_counter() - started - found) / found)
+    what = f"packer update of {count:,} files, one in a thousand changed, in times of find"
+    table.figure(what, Figure(tuple(ratios)), 2)
+
+
 def attaching(table: Table, folder: Path, given: Any) -> None:
     """Attach a row of ROW float16 to each of --attach-records records; print a row for it, and one for reading it."""
     count, array, copied = given.attach_records, folder / "rows.npy", folder / "copied.npy"
@@ -215,6 +245,7 @@ def options(parser: Any) -> None:
     parser.add_argument("--attach-records", type=int, default=1_000_000, help="rows; 0: none [%(default)s]")
     parser.add_argument("--merge-records", type=int, default=1_000_000, help="of each pack; 0: none [%(default)s]")
     parser.add_argument("--label-images", type=int, default=100_000, help="with labels; 0: none [%(default)s]")
+    parser.add_argument("--update-files", type=int, default=1_000_000, help="of a folder; 0: none [%(default)s]")
     parser.add_argument("--edit-records", type=int, default=1_000_000, help="of a pack; 0: none [%(default)s]")
 
 
@@ -229,5 +260,7 @@ def run(given: Any) -> None:
         editing(Table("edit", "goal", "seconds"), given.home, given)
     if given.label_images:
         reading_again(Table("labels", "goal", "seconds"), given.home, given)
+    if given.update_files:
+        updating(Table("update", "goal", "times find"), given.home, given)
     if given.attach_records:
         attaching(Table("attach", "goal", "ratio", "packer, MB/s", "cp, MB/s"), given.home, given)

@@ -345,7 +345,7 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
                     packs = [f"{stem}{split}{end}" for split in SPLITS]
                 named += [(_real(pack, follows=True), True) for pack in packs]
     cache = [(os.path.realpath(os.environ[CACHE]), True)] if CACHE in os.environ else []
-    if name in ("view", "verify", "build", "update", "demo"):
+    if name in ("view", "verify", "build", "update", "demo", "bench"):
         cache.append((os.path.realpath(os.path.join(os.environ.get(STATE, "/nowhere"), "packer")), True))
     if name == "view":
         cache += [(os.path.splitext(path)[0], False) for path, _ in named]  # the originals of a pack

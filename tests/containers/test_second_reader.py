@@ -18,7 +18,7 @@ import pytest
 from packs import noise
 from PIL import Image
 
-from packer import BuildOptions, PackWriter, adopt, attach, build_pack, merge, open_pack
+from packer import BuildOptions, PackWriter, adopt, attach, build_pack, edit, merge, open_pack, purge
 from packer.containers import container_names
 from packer.format.content import content_digest, deep_digest
 from packer.format.content_by_path import content_digest_by_path, deep_digest_by_path
@@ -307,6 +307,23 @@ def test_packs_from_packs(tmp_path: Path) -> None:
             )
     merge([folder, tmp_path / "other"], tmp_path / "merged")
     check(tmp_path / "merged", foreign=False)
+
+
+@pytest.mark.parametrize("container", container_names())
+def test_versions(container: str, tmp_path: Path) -> None:
+    """The manifest of each version names files in the folder of the pack, also after one was purged."""
+    folder = write(tmp_path, container, "copy")
+    edit(folder, single_class="büg")
+    edit(folder, delete=[1, 4])
+    for last in (3, 4):
+        for number in range(1, last + 1):
+            shutil.copytree(folder, tmp_path / f"{last}-{number}")
+            shutil.copy(folder / f"versions/{number}/pack.json", tmp_path / f"{last}-{number}")
+            check(tmp_path / f"{last}-{number}", foreign=False)
+            of_version = open_pack(f"{folder}@{number}")
+            assert len([*second.records(tmp_path / f"{last}-{number}")]) == len(of_version)
+        assert len(open_pack(f"{folder}@1")) == (7 if last == 3 else 5)
+        purge(folder)
 
 
 @pytest.mark.parametrize("module", [second, independent_digest])

@@ -118,6 +118,10 @@ def test_other_classes_are_those_of_a_build(tmp_path: Path, name: str, container
         assert digest(tmp_path / f"e{number}") == digest(wanted) != digest(pack)
         assert diff(tmp_path / f"e{number}", wanted).equal and tree_state(pack) == before
         assert not verify(tmp_path / f"e{number}", deep=True).problems
+        there = Path(shutil.copytree(pack, tmp_path / f"v{number}"))
+        with no_image_is_opened(pack):
+            edit(there, map=asked)
+        assert digest(there) == digest(wanted) and digest(f"{there}@1") == digest(pack)
 
 
 @pytest.mark.parametrize("policy", ["skip", "empty"])

@@ -164,6 +164,17 @@ def test_one_change_at_a_time(tmp_path: Path) -> None:
     assert (pack / "shard-00001.v2.index.arrow").read_bytes() == b"mine" and digest(pack) == digest(f"{pack}@1")
 
 
+def test_records_by_number(tmp_path: Path) -> None:
+    pack = built(tmp_path)
+    numbers: tuple[tuple[int, Any], ...] = ((14, (1,)), (13, [0]), (11, np.array([0, 5])), (10, {2}))
+    for count, deleted in numbers:
+        edit(pack, delete=deleted)
+        assert len(open_pack(pack)) == count
+    assert versions_of(pack)[3].made.command == "packer edit p --delete '2 records'"
+    edit(pack, delete=open_pack(pack).where(label="cat"))
+    assert set(open_pack(pack).column("label").tolist()) == {0, 1}
+
+
 def test_a_refused_edit_leaves_nothing(tmp_path: Path) -> None:
     pack = built(tmp_path)
     before = tree_state(pack)
