@@ -9,9 +9,8 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,8 +21,7 @@ from running import jobs_here
 from torture_builds import Child, code_of, draw_parts, said
 from xxhash import xxh3_128_hexdigest
 
-import packer
-from packer import BuildOptions, attach, build_pack, edit, open_pack, versions_of
+from packer import BuildOptions, attach, build_pack, edit, open_pack, purge, update, versions_of
 from packer.format.content import content_digest
 from packer.format.verify import verify
 from packer.packing.publish_version import NextVersion
@@ -65,7 +63,7 @@ def _delete(place: Changing) -> object:
 
 
 def _update(place: Changing, compact: str = "never") -> object:
-    return packer.update(place.pack, place.source, workers=place.workers, compact=compact)
+    return update(place.pack, place.source, workers=place.workers, compact=compact)
 
 
 def _died(place: Changing, run: Callable[[Changing], object], before: bool) -> None:
@@ -101,11 +99,9 @@ CHANGES = {
     "edit-after": Change(_edit, before=lambda place: _died(place, _edit_lists, before=True), again=False),
     "update": Change(_update),
     "update-compact": Change(lambda place: _update(place, "0%")),
-    "purge": Change(lambda place: packer.purge(place.pack), before=_delete, erases=True),
-    "purge-updated": Change(lambda place: packer.purge(place.pack), before=_updated, erases=True),
+    "purge": Change(lambda place: purge(place.pack), before=_delete, erases=True),
+    "purge-updated": Change(lambda place: purge(place.pack), before=_updated, erases=True),
 }
-"""Those of commands that packer has."""
-CHANGES = {name: one for name, one in CHANGES.items() if hasattr(packer, name.partition("-")[0])}
 
 
 @contextmanager
@@ -122,12 +118,6 @@ def alone() -> Iterator[None]:
 
     with jobs_here(), mock.patch.object(ThreadPoolExecutor, "submit", submit):
         yield
-
-
-def sure_times() -> AbstractContextManager[Any]:
-    """Meanwhile times of files are sure at once, not after two seconds: this file system has fine ones."""
-    is_here = find_spec("packer.packing.remembered") is not None
-    return mock.patch("packer.packing.remembered.MARGIN_NS", 0) if is_here else nullcontext()
 
 
 def canary(image: int) -> bytes:
@@ -208,7 +198,7 @@ class Changing:
             alone() if self.workers == 1 else nullcontext(),
             mock.patch.dict(os.environ, environment),
             mock.patch.object(tempfile, "tempdir", None),
-            sure_times(),
+            mock.patch("packer.packing.remembered.MARGIN_NS", 0),  # times of this file system are fine ones
         ):
             yield
 
