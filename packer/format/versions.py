@@ -64,8 +64,10 @@ def check_newest(pack: AnyPath, what: str) -> str:
         raise UsageError(clean_url(pack), f"is a URL, and {what} works on folders", "packer pull it first")
     path = os.fsdecode(pack)
     if (named := version_named(path)) is not None and os.path.isdir(own_folder(path)):
-        problem = "is a version of a pack, which stays as it is"
-        raise UsageError(path, problem, f"name the pack, {printable(named[0])}, or write a new one with --out")
+        other = ", or write a new one with -o" if what in ("packer edit", "packer repair") else ""
+        raise UsageError(
+            path, "is a version of a pack, which stays as it is", f"name the pack, {printable(named[0])}{other}"
+        )
     return os.path.abspath(path)
 
 

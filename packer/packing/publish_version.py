@@ -329,9 +329,12 @@ def forget_list(pack: str, manifest: Manifest, name: str) -> None:
     """Remove the copy of a list that the newest version of a pack has, before the list beside the pack is changed.
 
     Raises:
+        UsageError: The pack was changed since it was opened.
         DamagedPack: The versions are those of another pack.
         OSError: It cannot be removed.
     """
+    if read_manifest(pack).digest != manifest.digest:  # what was made is for other records
+        raise UsageError(pack, "was changed by another packer meanwhile", "run the command again")
     if (number := newest_number(pack, manifest)) is not None:
         remove(os.path.join(version_folder(pack, number), name))
 

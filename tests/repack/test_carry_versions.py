@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from test_carry import NAMES, attached, build, indexed, indexes_of, listed, of_p
 from test_versions import DIES, is_good
 
 from packer import attach, detach, edit, open_pack, versions_of
-from packer.errors import DamagedPack
+from packer.errors import DamagedPack, UsageError
 from packer.format.beside import read_beside
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.manifest import read_manifest
@@ -170,3 +171,22 @@ def test_jpegs_of_versions(indexed: Path, fast: ModuleType) -> None:
     assert read_beside(JpegIndexList, str(pack), read_manifest(pack)) is None
     for number in (1, 2):
         assert indexes_of(Path(f"{pack}@{number}")) == made[f"{pack}@{number}"] and is_good(f"{pack}@{number}")
+
+
+def test_a_pack_that_is_changed_while_something_is_attached(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from packer.repack import attach as attaching
+
+    np.save(tmp_path / "n.npy", np.zeros((len(open_pack(pack)), 2)))
+    publish = attaching._publish
+
+    def later(*given: Any) -> None:
+        edit(pack, delete=[0])
+        publish(*given)
+
+    monkeypatch.setattr(attaching, "_publish", later)
+    with pytest.raises(UsageError, match="was changed by another packer meanwhile; run the command again"):
+        attach(pack, tmp_path / "n.npy", "zeros")
+    assert "zeros" not in values(pack) and [*values(Path(f"{pack}@1"))] == [*values(pack)]
+    assert is_good(pack) and is_good(f"{pack}@1")
