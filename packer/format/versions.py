@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 
-from packer.errors import AnyPath, DamagedPack, PackerError, UsageError, printable
+from packer.errors import AnyPath, DamagedPack, PackerError, UsageError, option, printable
 from packer.format.beside import files_of_version
 from packer.format.manifest import Manifest, from_json_value, read_manifest
 from packer.format.pack_paths import MANIFEST_NAME, VERSIONS, numbers_in, own_folder, version_folder, version_named
@@ -64,7 +64,7 @@ def check_newest(pack: AnyPath, what: str) -> str:
         raise UsageError(clean_url(pack), f"is a URL, and {what} works on folders", "packer pull it first")
     path = os.fsdecode(pack)
     if (named := version_named(path)) is not None and os.path.isdir(own_folder(path)):
-        other = ", or write a new one with -o" if what in ("packer edit", "packer repair") else ""
+        other = f", or write a new one with {option('out')}" if what in ("packer edit", "packer repair") else ""
         raise UsageError(
             path, "is a version of a pack, which stays as it is", f"name the pack, {printable(named[0])}{other}"
         )
