@@ -61,7 +61,11 @@ def check_newest(pack: AnyPath, what: str) -> str:
         UsageError: It is an earlier version of a pack, or a URL.
     """
     if is_url(pack):
-        raise UsageError(clean_url(pack), f"is a URL, and {what} works on folders", "packer pull it first")
+        raise UsageError(
+            clean_url(pack),
+            f"is a URL, and {what} works on folders",
+            f"copy it first: packer pull {clean_url(pack)} PACK",
+        )
     path = os.fsdecode(pack)
     if (named := version_named(path)) is not None and os.path.isdir(own_folder(path)):
         other = f", or write a new one with {option('out')}" if what in ("packer edit", "packer repair") else ""

@@ -9,7 +9,7 @@ import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 import packer
-from packer.errors import AnyPath, UsageError, option, printable
+from packer.errors import AnyPath, StorageError, UsageError, option, printable
 from packer.format.lists import KINDS, read_list
 from packer.format.manifest import Manifest, ShardEntry, of_parts
 from packer.model.annotation import Int64, Progress
@@ -180,6 +180,15 @@ def _check_was_built(target: Target) -> list[str]:
     return []
 
 
+def _check_readable(source: str, skipped: Iterable[tuple[bytes, str]], known: Collection[bytes]) -> None:
+    """Raise StorageError if a file or folder cannot be read which could be read before: it would seem to be gone."""
+    for path, reason in skipped:
+        if path not in known and reason.startswith(NOT_READ):
+            where = os.path.join(source, os.fsdecode(path))
+            step = "make it readable, and try again: what is gone would leave the pack"
+            raise StorageError(where, f"cannot be read ({reason})", step)
+
+
 @dataclass(slots=True)
 class _Result:
     """What was found, and packed."""
@@ -228,8 +237,9 @@ class _Update:
         check_quarantine(options)
         progress.stage("listing")
         listed = list_source(options, run_in(listers), self._decompressed, stamps=True)
-        check = SourceCheck(listed.tree, self._seen)
         known = {os.fsencode(row.path) for name in ("rejected", "skipped") for row in self._lists[name]}
+        _check_readable(self._source, listed.skipped, known)
+        check = SourceCheck(listed.tree, self._seen)
         changes = check.changes(self._packed, known, progress)
         if self._is_nothing(changes):
             return self._nothing(Seen.of(self._source, listed.tree, listed.began_ns))
@@ -406,5 +416,7 @@ def _without_skipped(notes: Sequence[str]) -> list[str]:
     return [note for note in notes if not note.startswith("skipped ")]
 
 
+NOT_READ = ("permission", "unreadable")
+"""How reasons of the walk begin where a path is there, but cannot be read."""
 NO_FILES_OF_LABELS = frozenset(("folder", "name", "none"))
 """Kinds of labels that are in the paths of images."""

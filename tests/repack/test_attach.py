@@ -371,7 +371,7 @@ def test_commands_say_what_to_do(lmdb: Path, tmp_path: Path) -> None:
     )
     assert "is there" in refused(3, "attach", lmdb, tmp_path / "none.npy", "--as", "v")
     assert "save one file for each image" in refused(1, "attach", lmdb, array, "--as", "v", "--kind", "mask")
-    assert "packer pull it first" in refused(2, "attach", f"file://{lmdb}", array, "--as", "v")
+    assert "copy it first: packer pull" in refused(2, "attach", f"file://{lmdb}", array, "--as", "v")
     good("attach", lmdb, array, "--as", "v")
     assert "packer detach" in refused(2, "attach", lmdb, array, "--as", "v")
     assert "attached to it: v" in refused(2, "detach", lmdb, "w")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from packer.format.manifest import read_manifest
 from packer.model.annotation import Progress
 from packer.model.fields import FIELD_NAMES
 from packer.packing import remembered
+from packer.sources import walk
 
 OF_INPUTS = ("found", "packed", "rejected", "skipped")
 
@@ -712,3 +714,27 @@ def test_errors_on_the_command_line(tmp_path: Path) -> None:
     pack = built(source)
     assert "no such folder" in refused(2, "update", pack, tmp_path / "none")
     assert "is not a pack" in refused(2, "update", source, source)
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_cannot_be_read_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    source = draw_classes(tmp_path / "src")
+    pack = built(source)
+    before, facts_in = tree_state(pack), walk._facts_in
+
+    def fails(folder: bytes) -> Any:
+        if folder != os.fsencode(source / "bee"):
+            return facts_in(folder)
+        if what == "folder":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
+        found, failed = facts_in(folder)
+        return found[1:], [*failed, (found[0][0], "unreadable: Input/output error")]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(walk, "_facts_in", fails)
+        with pytest.raises(
+            StorageError, match=r"src/bee.*: cannot be read \(unreadable: Input/output error\); make it"
+        ):
+            update(pack, max_bad="9")
+    assert tree_state(pack) == before
+    assert not update(pack).is_changed
