@@ -503,7 +503,9 @@ def test_an_update_brings_back_what_is_forgotten_only(tmp_path: Path, forget: bo
 
 def test_what_cannot_be_purged(tmp_path: Path) -> None:
     pack = write(tmp_path / "p", "zarr")
-    assert "is a URL, and packer purge works on folders; copy it first: packer pull" in refused(2, "purge", "file:///x/p")
+    assert "is a URL, and packer purge works on folders; copy it first: packer pull" in refused(
+        2, "purge", "file:///x/p"
+    )
     edit(pack, delete=[1])
     assert "is a version of a pack, which stays as it is" in refused(2, "purge", f"{pack}@1")
     before = {name for name, *_ in tree_state(pack).items()}
