@@ -132,7 +132,7 @@ def update(
     New, changed and removed images are found by times and digests; the options are those of the build. What is new or
     changed is packed as new shards, and a pack in a folder gets a new version (`packer.versions_of`). If it is
     interrupted, the same call resumes. The records are then those that a build of the folder would have; but class ids
-    stay, new classes follow, and a class stays of which there is no image any more.
+    stay, new classes follow, and a class that has lost its last image stays.
 
     Args:
         pack: The pack, or its URL.
