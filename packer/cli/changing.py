@@ -135,7 +135,7 @@ MOST_NAMES = 5
     metavar="N%|never",
     default="20%",
     show_default=True,
-    help="Write those shards again without their dead records of whose bytes more than this share is dead.",
+    help="Write a shard again without its dead records if they are more than this share of its bytes.",
 )
 @build_option("labels", help="Kind of labels, if PACK was built with a file that is not below SRC. May be repeated.")
 @click.option(
@@ -145,10 +145,10 @@ MOST_NAMES = 5
 )
 @build_option("quarantine")
 @build_option("workers")
-@build_option("scratch")
+@build_option("scratch", help="With PACK at a URL: folder for unfinished shards.  [default: that for temporary files]")
 @telling()
 def update(pack: str, source: str | None, progress: ProgressBar, **given: Any) -> Told:
-    """Pack what has changed in SRC, of which PACK was built.
+    """Bring PACK up to date with SRC, which it was built from.
 
     New, changed and removed images are found, and labels that have changed; what is new or changed is packed with the
     options of the build, as new shards. PACK gets a new version, which has the records that a build of SRC would have;
