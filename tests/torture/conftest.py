@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from math import gcd
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,14 @@ TURN = pytest.StashKey[tuple[int, int]]()
 Case = Sequence[object]
 Run = Callable[..., str]
 """Called with the parts of a case. Returns the outcome in a few words; raises an exception if it is wrong."""
+
+
+@pytest.fixture(scope="module")
+def memory() -> Iterator[Path]:
+    """A folder in memory if there is one: fsync costs nothing there."""
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=shared, prefix="packer-torture-") as folder:
+        yield Path(folder)
 
 
 @pytest.hookimpl(trylast=True)

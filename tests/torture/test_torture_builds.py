@@ -7,9 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -48,14 +46,6 @@ FAULTS = {
 }  # fmt: skip
 """Name -> at which system calls of a build; what strace does there; how often, or which loss is drawn;
 how many cases the suite runs."""
-
-
-@pytest.fixture(scope="module")
-def memory() -> Iterator[Path]:
-    """A folder in memory if there is one: fsync costs nothing there."""
-    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=shared, prefix="packer-torture-") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
 import time
-from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -29,14 +26,6 @@ FAULTS = {
     "error": ([*MUTATING, "close"], ("error=ENOSPC", "error=EIO"), ("once", "ever"), 2),
 }
 """As of builds."""
-
-
-@pytest.fixture(scope="module")
-def memory() -> Iterator[Path]:
-    """A folder in memory if there is one: fsync costs nothing there."""
-    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=shared, prefix="packer-torture-") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
