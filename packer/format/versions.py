@@ -109,15 +109,16 @@ def newest_number(pack: str, manifest: Manifest) -> int | None:
 
 
 def version_with(pack: str, digest: str) -> str | None:
-    """Return the version of a pack that has this digest, as ``PACK@2``; None if there is none, or it is at a URL."""
+    """Return the version of a pack that has this digest, as ``PACK@2``; None if no version has that name and digest."""
     named = version_named(pack)
     path = pack if named is None else named[0]
     if is_url(path):
         return None
     for number in numbers_in(path):
         with suppress(DamagedPack):
-            if digest in ((made := read_made(path, number)).digest, *made.former):
-                return f"{path.rstrip('/')}@{number}"
+            name, made = f"{path.rstrip('/')}@{number}", read_made(path, number)
+            if digest in (made.digest, *made.former) and not os.path.lexists(name):  # a folder of that name is another
+                return name
     return None
 
 

@@ -42,15 +42,16 @@ class Source:
 
     Args:
         path: The directory of the pack.
+        manifest: Its manifest, if it is at hand.
 
     Raises:
         PackNotFound: It is not a pack.
         DamagedPack: A file is missing or has another size.
     """
 
-    def __init__(self, path: AnyPath) -> None:
+    def __init__(self, path: AnyPath, manifest: Manifest | None = None) -> None:
         self.path = os.path.abspath(os.fsdecode(path))
-        self.manifest: Manifest = read_manifest(self.path)
+        self.manifest: Manifest = read_manifest(self.path) if manifest is None else manifest
         self._digest = self.manifest.digest
         self.has_new_index = False
         """Whether `manifest` and `tables` are others than those of the pack (`take`)."""

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from packer.errors import DamagedPack, UsageError
 from packer.format.beside import BesideList
 from packer.format.manifest import Manifest
+from packer.format.pack_paths import version_folder
 from packer.format.sidecar_list import BESIDE
+from packer.format.versions import read_version
 from packer.repack.carry import NewFiles, carry
 from packer.repack.index_jpegs import work_folder
 from packer.repack.links import Source, Taken
@@ -65,7 +67,8 @@ def beside_earlier(
     Returns:
         Its lists, and a note if it loses them.
     """
-    source = Source(f"{pack}@{number}")
+    # not by the name PACK@1, which may also be that of another folder
+    source = Source(version_folder(pack, number), read_version(pack, number))
     there = {*os.listdir(pack), *os.listdir(folder)}
     taken = {int(found[1]) for name in there if (found := re.search(r"\.v(\d+)\.", name))}
     new = NewFiles(folder, max(FIRST, *taken, 0) + 1)

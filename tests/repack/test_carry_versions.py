@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from running import good, refused
 from test_carry import NAMES, attached, build, indexed, indexes_of, listed, of_paths, values
 from test_versions import DIES, is_good
 
-from packer import attach, detach, edit, open_pack, versions_of
+from packer import attach, detach, edit, open_pack, purge, versions_of
 from packer.errors import DamagedPack, UsageError
 from packer.format.beside import read_beside
 from packer.format.jpeg_index_list import JpegIndexList
@@ -190,3 +191,18 @@ def test_a_pack_that_is_changed_while_something_is_attached(
         attach(pack, tmp_path / "n.npy", "zeros")
     assert "zeros" not in values(pack) and [*values(Path(f"{pack}@1"))] == [*values(pack)]
     assert is_good(pack) and is_good(f"{pack}@1")
+
+
+def test_a_folder_that_has_the_name_of_a_version(pack: Path, tmp_path: Path) -> None:
+    """It is another pack: neither a purge nor a pack that is opened again takes it for the version."""
+    text = pickle.dumps(open_pack(pack))
+    edit(pack, delete=[0])
+    wanted = of_paths(values(pack), open_pack(pack).paths)
+    shutil.copytree(pack, f"{pack}@1")
+    for name in NAMES:
+        detach(f"{pack}@1", name)
+    purge(pack)
+    with pytest.raises(DamagedPack, match="was replaced by another pack"):
+        pickle.loads(text)
+    shutil.rmtree(f"{pack}@1")
+    assert values(Path(f"{pack}@1")) == wanted == values(pack) and is_good(pack) and is_good(f"{pack}@1")
