@@ -1,0 +1,45 @@
+"""The batches of each trainer: by its own loader from files, or from a pack of these. `trainers` measures them.
+
+Trainers are imported where they are used: few of them are installed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What one side of a comparison reads."""
+
+    data: Path
+    """Its own files as `Trainer.kind` says, or a pack of those of training."""
+    packed: bool
+    """Whether `data` is a pack."""
+    size: int
+    """Side of the images of a batch, in pixels."""
+    batch: int
+    workers: int
+    """Worker processes of the trainer's own loader, threads of packer's."""
+    device: str
+
+
+class Trainer(NamedTuple):
+    """A trainer whose loaders are compared."""
+
+    name: str
+    kind: str
+    """Its own files. classes: train/CLASS/*.jpg; boxes: train/*.jpg with train/_annotations.coco.json, and valid/ alike;
+    yolo: data.yaml, images/train, labels/train; masks: images/*.jpg and masks/*.png."""
+    size: int
+    batch: int
+    library: str
+    """What must be installed."""
+    batches: Callable[[Inputs], Iterable[object]]
+    """Returns the batches of one epoch of training, again with each loop; called within the time to the first batch."""
+
+
+TRAINERS: dict[str, Trainer] = {}
