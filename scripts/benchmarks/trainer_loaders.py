@@ -32,7 +32,7 @@ class Trainer(NamedTuple):
 
     name: str
     kind: str
-    """Its own files. classes: train/CLASS/*.jpg; boxes: train/*.jpg with train/_annotations.coco.json, and valid/ alike;
+    """Its own files. classes: train/CLASS/*.jpg; boxes: train/*.jpg, train/_annotations.coco.json, and valid/ alike;
     yolo: data.yaml, images/train, labels/train; masks: images/*.jpg and masks/*.png."""
     size: int
     batch: int
