@@ -67,13 +67,14 @@ BENCHMARKS = {
     ),
     "ultralytics": Benchmark("ultralytics", "--images 200"),
     "mosaic": Benchmark("mosaic", "--photos 8 --images 64"),
+    "trainers": Benchmark("trainers", "--photos 8 --images 64 --many 100 --seconds 0.2"),
     "native_loader": Benchmark("loader", "--decoder fast --photos 60 --small 600", "--decoder fast", native=True),
     "native_peers": Benchmark(
         "peers", "--native --only ffcv dali turboloader --photos 20 --share 0.05",
         "--native --only ffcv dali turboloader", native=True,
     ),
 }  # fmt: skip
-ELSEWHERE = ("ultralytics", "mosaic")
+ELSEWHERE = ("ultralytics", "mosaic", "trainers")
 """They need more than packer does, and their figures are on other pages."""
 UNASKED = [name for name in BENCHMARKS if name not in ("peers", "native_peers", *ELSEWHERE)]
 """What `all` runs if nothing is named."""

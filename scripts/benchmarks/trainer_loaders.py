@@ -40,6 +40,8 @@ class Trainer(NamedTuple):
     """What must be installed."""
     batches: Callable[[Inputs], Iterable[object]]
     """Returns the batches of one epoch of training, again with each loop; called within the time to the first batch."""
+    raw: str = ""
+    """`--resize` of the pack of pixels; as they are if empty."""
 
 
 TRAINERS: dict[str, Trainer] = {}
