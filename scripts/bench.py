@@ -1,4 +1,4 @@
-"""Runs the benchmarks of docs/benchmarks.md, and writes their tables into it.
+"""Runs the benchmarks of docs/benchmarks.md and of trainers, and writes their tables into their pages.
 
     scripts/bench.py                        list them
     scripts/bench.py read --rounds 3        run one, and print its tables; --help shows its options
@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "benchmarks.md"
+DOCS = ROOT / "docs"
 DATA = ROOT.parent / "shared" / "data"
 FAST = ROOT / ".venv-fast" / "bin" / "python"
 
@@ -38,6 +38,8 @@ class Benchmark:
     full: str = ""
     native: bool = False
     """Whether it wants the native decoder."""
+    page: str = "benchmarks.md"
+    """Where its tables stand in docs; nowhere if empty."""
 
 
 BENCHMARKS = {
@@ -65,18 +67,18 @@ BENCHMARKS = {
         "check", "--images 16 --seconds 0.1 --format lmdb --encode jpeg",
         "--rounds 3 --seconds 0.7 --format lmdb --format webdataset",
     ),
-    "ultralytics": Benchmark("ultralytics", "--images 200"),
-    "mosaic": Benchmark("mosaic", "--photos 8 --images 64"),
-    "trainers": Benchmark("trainers", "--photos 8 --images 64 --many 100 --seconds 0.2"),
+    "ultralytics": Benchmark("ultralytics", "--images 200", page=""),
+    "mosaic": Benchmark("mosaic", "--photos 8 --images 64", page=""),
+    "trainers": Benchmark(
+        "trainers", "--photos 8 --images 64 --many 100 --seconds 0.2", page="peers/trainers.md"
+    ),
     "native_loader": Benchmark("loader", "--decoder fast --photos 60 --small 600", "--decoder fast", native=True),
     "native_peers": Benchmark(
         "peers", "--native --only ffcv dali turboloader --photos 20 --share 0.05",
         "--native --only ffcv dali turboloader", native=True,
     ),
 }  # fmt: skip
-ELSEWHERE = ("ultralytics", "mosaic", "trainers")
-"""They need more than packer does, and their figures are on other pages."""
-UNASKED = [name for name in BENCHMARKS if name not in ("peers", "native_peers", *ELSEWHERE)]
+UNASKED = [name for name, one in BENCHMARKS.items() if one.page == "benchmarks.md" and one.module != "peers"]
 """What `all` runs if nothing is named."""
 
 
@@ -94,7 +96,7 @@ def written(page: str, name: str, text: str) -> str:
     pattern = re.compile(rf"(<!-- {re.escape(marker(name))} -->\n).*?(<!-- end -->)", re.DOTALL)
     result, count = pattern.subn(lambda match: match[1] + text.strip() + "\n\n" + match[2], page)
     if count != 1:
-        raise ValueError(f"{PAGE.name} has {count} pairs of markers for {name}")
+        raise ValueError(f"{BENCHMARKS[name].page} has {count} pairs of markers for {name}")
     return result
 
 
@@ -158,21 +160,22 @@ def run_all(arguments: list[str]) -> int:
         if done.returncode:
             print(f"{name} has missed a goal or failed", file=sys.stderr)
             code = 1
-        if given.quick or name in ELSEWHERE:
+        if given.quick or not one.page:
             print(done.stdout, flush=True)
         elif "|" in done.stdout:
             facts = subprocess.run([python, __file__, "machine"], check=True, stdout=subprocess.PIPE, text=True).stdout
             write(name, f"{done.stdout}\n{facts}")
         else:
-            print(f"{name} has printed no table: {PAGE.name} stays as it is", file=sys.stderr)
+            print(f"{name} has printed no table: {one.page} stays as it is", file=sys.stderr)
             code = 1
     return code
 
 
 def write(name: str, text: str) -> None:
-    """Put the tables of a benchmark into the page, and those of `peers` into the pages that quote them."""
-    PAGE.write_text(written(PAGE.read_text("utf-8"), name, text), "utf-8")
-    if name == "peers":
+    """Put the tables of a benchmark into its page, and those of other loaders into the pages that quote them."""
+    page = DOCS / BENCHMARKS[name].page
+    page.write_text(written(page.read_text("utf-8"), name, text), "utf-8")
+    if name in ("peers", "trainers"):
         import docs
 
         docs.main(["peers"])

@@ -13,7 +13,7 @@ Those that are made from other files here:
                  mkdocs.yml; each page is linked as Markdown, with its first sentence
     reliability  the runs in the tables of docs/reliability.md, from docs/evidence, by scripts/torture.py; a row
                  has a line for its last run, and one for its largest if that is another; slices of a run are one
-    peers        the figures in docs/peers, from docs/benchmarks.md
+    peers        the figures in docs/peers, from docs/benchmarks.md, and those of README.md from docs/peers/trainers.md
     picture      that of README.md, docs/images/packer.svg: a folder, the pack of it, and images per second in training;
                  folder and pack are real, they are drawn and built, the figures are those of docs/benchmarks.md
 """
@@ -37,7 +37,7 @@ from torture import BLOCK, EVIDENCE, ROOT, ROWS, Row
 
 sys.path.insert(0, str(ROOT))  # the pages are of the packer beside them, not of one that is installed
 DOCS = ROOT / "docs"
-BENCHMARKS = DOCS / "benchmarks.md"
+BENCHMARKS, TRAINERS = DOCS / "benchmarks.md", DOCS / "peers" / "trainers.md"
 
 
 # -- docs/cli.md
@@ -211,11 +211,20 @@ def peers() -> dict[Path, str]:
     """Return the pages with the figures of the benchmark between their markers."""
     page = BENCHMARKS.read_text("utf-8")
     pattern = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    texts = {path: path.read_text("utf-8") for path in sorted((DOCS / "peers").glob("*.md"))}
-    return {
-        path: pattern.sub(lambda match: f"{match[1]}{peer_table(page, match[2])}\n\n{match[3]}", text)
-        for path, text in texts.items()
-    }
+    paths = [ROOT / "README.md", *sorted((DOCS / "peers").glob("*.md"))]
+
+    def table(match: re.Match[str]) -> str:
+        name = match[2]
+        text = trainer_table(TRAINERS.read_text("utf-8")) if name == "trainers" else peer_table(page, name)
+        return f"{match[1]}{text}\n\n{match[3]}"
+
+    return {path: pattern.sub(table, path.read_text("utf-8")) for path in paths}
+
+
+def trainer_table(page: str) -> str:
+    """Return the rates of the table of trainers, without its other columns."""
+    rows = [line.split("|")[1:5] for line in block_of(page, "bench_trainers").splitlines() if line.startswith("|")]
+    return "\n".join(f"|{'|'.join(cells)}|" for cells in rows)
 
 
 def peer_table(page: str, peer: str) -> str:

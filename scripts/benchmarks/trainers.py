@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,11 @@ def rounds_of(name: str, sets: Sets, given: Any) -> dict[str, list[Figure]]:
     return {side: [Figure(tuple(values)) for values in zip(*rows, strict=True)] for side, rows in found.items()}
 
 
+def version_of(library: str) -> str:
+    """Return the version of what brings this module."""
+    return version(packages_distributions()[library][0])
+
+
 def options(parser: Any) -> None:
     parser.add_argument("--only", nargs="+", choices=TRAINERS, metavar="NAME", help=f"of {', '.join(TRAINERS)}")
     parser.add_argument("--photos", type=int, default=200, help="different photos among the images [%(default)s]")
@@ -219,4 +225,4 @@ def run(given: Any) -> None:
         rates = [f"{side[2].median:,.0f}, {(side[2] / own[2]).text(1)}x" for side in (jpeg, raw)]
         first = [f"{side[0].median:.2f}" for side in (own, jpeg)]
         memory = [f"{side[1].median:,.0f}" for side in (own, jpeg)]
-        table.row(trainer.name, f"{own[2].median:,.0f}", *rates, *first, *memory)
+        table.row(f"{trainer.name} {version_of(trainer.library)}", f"{own[2].median:,.0f}", *rates, *first, *memory)
