@@ -39,12 +39,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 """The rooms from the top; each may import from the floors below its own, and from itself."""
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ADAPTERS = {"dali", "lightning", "ultralytics"}
+ADAPTERS = {"dali", "lightning", "timm", "ultralytics"}
 """Modules for other projects' trainers, above all rooms; each imports its project, and nothing imports it."""
 ONLY_IN = {
     "pickle": ("packer/system/",),  # between its own processes, in pipes that only they hold
     "subprocess": ("packer/system/",),
-    "torch": ("packer/loading/", "packer/bench/", "packer/dali.py"),
+    "torch": ("packer/loading/", "packer/bench/", "packer/dali.py", "packer/timm.py"),
     "lmdb": ("packer/containers/", "packer/files/"),
     "h5py": ("packer/containers/", "packer/files/", "packer/repack/formats/hdf5_format.py"),
     "tarfile": ("packer/containers/",),

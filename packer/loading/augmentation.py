@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.images.opencv import Interpolation
 from packer.loading.affine import AFFINE_STREAM, RandomAffine
-from packer.loading.crop import Crop, Regions, crop_text, interpolation_of, with_whole_borders
+from packer.loading.crop import Crop, Regions, ResizingCrop, crop_text, interpolation_of, with_whole_borders
 from packer.model.annotation import Int64
 from packer.samplers.order import Float64, records_in, uniform
 from packer.samplers.ranks import as_number
@@ -51,6 +51,8 @@ class CropParams:
     """The value of pixels outside the image."""
     interpolation: Interpolation = "area"
     """The filter of the crop."""
+    choices: Int64 | None = None
+    """What a crop that resizes by itself has drawn for each image."""
 
     def __getitem__(self, rows: slice) -> CropParams:
         """Return those of some of the images."""
@@ -59,7 +61,8 @@ class CropParams:
             None if each is None else each[rows] for each in (self.flipped, self.upended, self.transposed)
         )
         affine = None if self.affine is None else self.affine[rows]
-        more = self.border, self.interpolation
+        choices = None if self.choices is None else self.choices[rows]
+        more = self.border, self.interpolation, choices
         return CropParams(regions, flipped, self.output, upended, transposed, affine, *more)
 
     @property
@@ -145,12 +148,14 @@ class Augmentation:
         count = 0 if self.crop is None else self.crop.num_random
         needed = count or self.flip
         random = uniform(self.seed, epoch, samples, count + 1) if needed else np.zeros((len(samples), 1))
-        regions = None
+        regions = choices = None
         if self.crop is not None:
             sizes = sizes_of(records_in(samples))
             regions = with_whole_borders(self.crop.regions(*sizes, random[:, 1:]), sizes, output)
+            choices = self.crop.choices(random[:, 1:]) if isinstance(self.crop, ResizingCrop) else None
         flipped = random[:, 0] < self.flip if self.flip else None
-        params = CropParams(regions, flipped, output, border=self.border, interpolation=interpolation_of(self.crop))
+        filter = interpolation_of(self.crop)
+        params = CropParams(regions, flipped, output, border=self.border, interpolation=filter, choices=choices)
         if self.vflip or self.rotate90:
             params = self._turned(params, samples, epoch)
         if self.affine is None:

@@ -10,13 +10,14 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.images.opencv import INTERPOLATIONS, Interpolation
+from packer.model.annotation import Image
 from packer.samplers.order import Float64
 
 Regions = NDArray[np.float64]
@@ -47,6 +48,24 @@ class Crop(Protocol):
             widths: of the images, in pixels, float64 (n,).
             heights: likewise.
             random: random numbers in [0, 1), float64 (n, num_random).
+        """
+
+
+@runtime_checkable
+class ResizingCrop(Protocol):
+    """What a crop has that resizes whole decoded images by itself, one after another, in one view on the host."""
+
+    def choices(self, random: Float64) -> NDArray[np.int64]:
+        """Return a number for each image that `fill_row` gets; `random` is that of `Crop.regions`."""
+
+    def fill_row(self, image: Image, region: Float64, choice: int, row: Image) -> None:
+        """Write the part of an image that becomes the output.
+
+        Args:
+            image: uint8 (height, width, channels).
+            region: x, y, width and height, of `Crop.regions`.
+            choice: of `choices`.
+            row: receives the pixels.
         """
 
 

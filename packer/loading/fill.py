@@ -20,7 +20,7 @@ from packer.format.pack import Pack
 from packer.images.decode import Decoder
 from packer.loading.affine import check_fill, warp_rows
 from packer.loading.augmentation import Augmentation, CropParams
-from packer.loading.crop import CoverCrop, Letterbox, interpolation_of
+from packer.loading.crop import CoverCrop, Letterbox, ResizingCrop, interpolation_of
 from packer.loading.decoding import RowDecoder, Sizes, data_of, flip_rows, resize_parts, sizes_of
 from packer.model.annotation import Image, Int64
 from packer.samplers.bucket_shapes import ShapeBuckets
@@ -222,7 +222,9 @@ class ImageFiller:
     def _fill(self, records: Int64, params: CropParams, rows: BatchSlice) -> None:
         if self.verify:
             self.pack.reader.check(records)
-        if self.pack.manifest.encoding != "raw":
+        if isinstance(self.augmentation.crop, ResizingCrop):
+            self._cut_by(self.augmentation.crop, records, params, rows)
+        elif self.pack.manifest.encoding != "raw":
             self.row_decoder.decode(records, params, rows)
         else:
             if params.regions is None:
@@ -257,6 +259,17 @@ class ImageFiller:
         sizes, regions = sizes_of(self.pack, records), params.regions
         assert regions is not None
         resize_parts(self.mapped(records, sizes), regions, sizes, list(rows), self.interpolation, params.border)
+
+    def _cut_by(self, crop: ResizingCrop, records: Int64, params: CropParams, rows: BatchSlice) -> None:
+        """Let a crop resize the whole images, at their full size."""
+        if self.pack.manifest.encoding == "raw":
+            images = self.mapped(records, sizes_of(self.pack, records))
+        else:
+            images, _ = self.row_decoder.images(records, np.ones(len(records)))
+        assert params.regions is not None and params.choices is not None
+        for image, region, choice, row in zip(images, params.regions, params.choices.tolist(), rows, strict=True):
+            crop.fill_row(image, region, choice, row)
+        flip_rows(rows, params)
 
     def mapped(self, records: Int64, sizes: Sizes) -> Iterator[Image]:
         """Return raw images as views of the map; `sizes` are theirs."""

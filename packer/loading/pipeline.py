@@ -275,7 +275,7 @@ class Pipeline:
         seed = (self.filler.augmentation.seed, epoch)
         images, targets = self.transforms.batch(seen, targets, self.filler.pack, samples, seed)
         stats.add("transform", time.perf_counter() - made)
-        return _Piece(samples, targets, images)
+        return _Piece(samples, targets, None if self.transforms.in_place else images)
 
     def _finish(self, block: _Pending, parts: list[Any], stats: Stats) -> Iterator[LoadedBatch]:
         """Yield the batches of a block whose parts are done."""
@@ -292,7 +292,7 @@ class Pipeline:
             if replaced and self.replacer is not None:
                 self.replacer.report([what for row, what in replaced if start <= row < end], stats)
             # a separate tensor for each batch, so that saving or sending one does not include the whole block
-            if self.transforms.of_images:
+            if self.transforms.of_images and not self.transforms.in_place:
                 images = stack_images([image for piece in mine for image in piece.images or ()])
             else:
                 images = self.filler.tensors(rows[start:end], self.floats is not None and self.floats.planar)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import random
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from packer.errors import NotInstalled, UsageError
@@ -242,3 +244,22 @@ def seeded_torch(seed: int, device: torch.device | None = None) -> Iterator[None
     with torch.random.fork_rng(devices=devices), torch.device("cpu") if elsewhere else nullcontext():
         torch.default_generator.manual_seed(seed)
         yield
+
+
+@contextmanager
+def seeded_globals(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Let `random`, NumPy and torch draw from a seed, for code that takes no generator; then all is as it was.
+
+    Args:
+        seed: 64 bits.
+        device: as for `seeded_torch`.
+    """
+    python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        random.seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)
+        with seeded_torch(seed, device):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(of_numpy)

@@ -155,3 +155,13 @@ def length_of(data: int | Sized) -> int:
         problem = f"must be a pack, a dataset or a number of records, got {data!r}"
         raise UsageError("data", problem, "open it first, with packer.open_pack")
     return len(data) if isinstance(data, Sized) else check_int("data", data, 0)
+
+
+def even_batch(samples: int, ranks: int, most: int) -> int:
+    """Return the largest batch size, `most` at most, with which all ranks have as many batches and none a sample twice.
+
+    Trainers that add up results of all ranks after each batch need it with ``pad=False``: a rank with a batch more than
+    the others would wait for them forever. 0 if there is none, as of fewer samples than ranks.
+    """
+    sizes = (size for size in range(most, 0, -1) if not 0 < samples % (size * ranks) < ranks)
+    return next(sizes, 0) if samples >= ranks else 0
