@@ -52,8 +52,8 @@ class Crop(Protocol):
 
 
 @runtime_checkable
-class ResizingCrop(Protocol):
-    """What a crop has that resizes whole decoded images by itself, one after another, in one view on the host."""
+class ResizingCrop(Crop, Protocol):
+    """A crop that resizes whole decoded images by itself, one after another, in one view on the host."""
 
     def choices(self, random: Float64) -> NDArray[np.int64]:
         """Return a number for each image that `fill_row` gets; `random` is that of `Crop.regions`."""
