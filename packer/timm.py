@@ -115,10 +115,10 @@ class PackedImageDataset(torch.utils.data.Dataset[tuple[Any, Any]]):
         return made, target if self.target_transform is None else self.target_transform(target)
 
     def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
-        """Return the key of an image in its pack; `basename`: without folders; `absolute`: after the pack's path."""
+        """Return the file that an image was, as timm's datasets do; `absolute`: as if it were within the pack."""
         record = index if self.data.indices is None else int(self.data.indices[index])
-        key = self.pack.key(record)
-        return os.path.basename(key) if basename else os.path.join(self.pack.path, key) if absolute else key
+        path = self.pack.paths[record]
+        return os.path.basename(path) if basename else os.path.join(self.pack.path, path) if absolute else path
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Return those of all images, as `filename` does."""
@@ -157,12 +157,9 @@ def _pack_of_split(root: str, split: str) -> str:
         return root
     names = next((synonyms for synonyms in (_TRAIN, _EVAL) if split in synonyms), (split,))
     places = [os.path.join(root, name + extension) for name in names for extension in ("", *EXTENSIONS)]
-    found = next(filter(names_a_pack, places), None)
-    if found is None:
-        raise UsageError(
-            root, f"has no pack for the split {split}", f"name one {names[0]}.lmdb in it, or give its path"
-        )
-    return found
+    if found := next(filter(names_a_pack, places), None):
+        return found
+    raise UsageError(root, f"has no pack for the split {split}", f"call one {names[0]}.lmdb, or give its path")
 
 
 class PackedTimmLoader:
