@@ -169,29 +169,49 @@ def _shifted(image: Image, shifts: NDArray[np.float64], vertical: bool, filter: 
         return made
     if filter not in ("bilinear", "bicubic"):
         return to_pixels(_shifted_by_pillow(image, shifts, filter, fill))
-    height, width, _ = image.shape
+    width = image.shape[1]
     whole = np.floor(shifts)
     taps = _taps(shifts - whole, filter)
     before = len(taps) // 2 - 1
-    places = np.empty((height, width + len(taps) - 1, 2), np.int16)
-    places[..., 0] = np.arange(-before, width + len(taps) - 1 - before) + whole[:, None].astype(np.int16)
-    places[..., 1] = np.arange(height, dtype=np.int16)[:, None]
-    moved = cv2.remap(image, places, None, cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
-    lines = moved.reshape(height, -1).astype(np.float32)
-    total = np.zeros((height, 3 * width), np.float32)
-    part = np.empty_like(total)
-    for number, weights in enumerate(taps):
-        np.multiply(lines[:, 3 * number : 3 * (number + width)], weights[:, None].astype(np.float32), out=part)
-        total += part
-    pixels = _truncated(total).reshape(height, width, 3)
+    moved = _by_whole_pixels(image, whole.astype(int) - before, width + len(taps) - 1)
+    pixels = _filtered(moved, taps, width)
     _fill_beyond(pixels, shifts, fill)
     return pixels
 
 
-def _truncated(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return numbers as bytes without their fractions."""
-    made: NDArray[np.uint8] = cv2.add(values, _ROUNDED - 0.5, dtype=cv2.CV_8U)
+def _by_whole_pixels(image: Image, shifts: NDArray[np.int64], columns: int) -> Image:
+    """Return so many columns of an image each row of which begins so many pixels further on."""
+    height, width, _ = image.shape
+    if np.ptp(shifts) == 0:
+        first, last = int(shifts[0]), int(shifts[0]) + columns
+        inside = image[:, min(max(first, 0), width - 1) : max(min(last, width), 1)]
+        left = min(max(-first, 0), columns - inside.shape[1])
+        edges = 0, 0, left, columns - inside.shape[1] - left
+        made: Image = cv2.copyMakeBorder(inside, *edges, cv2.BORDER_REPLICATE)
+        return made
+    places = np.empty((height, columns, 2), np.int16)
+    places[..., 0] = np.arange(columns, dtype=np.int16) + shifts[:, None].astype(np.int16)
+    places[..., 1] = np.arange(height, dtype=np.int16)[:, None]
+    made = cv2.remap(image, places, None, cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
     return made
+
+
+def _filtered(moved: Image, taps: list[NDArray[np.float64]], width: int) -> Image:
+    """Return the sums of neighbors in each row, of as many as there are taps, by the weights of the row."""
+    height = len(moved)
+    if all(np.ptp(weights) < 1e-12 for weights in taps):
+        kernel = np.array([[weights[0] for weights in taps]], np.float32)
+        found: Image = cv2.filter2D(moved, -1, kernel, anchor=(0, 0), delta=_ROUNDED - 0.5)
+        return np.ascontiguousarray(found[:, :width])
+    lines = moved.reshape(height, -1).astype(np.float32)
+    total, part = np.empty((2, height, 3 * width), np.float32)
+    for number, weights in enumerate(taps):
+        out = part if number else total
+        np.multiply(lines[:, 3 * number : 3 * (number + width)], weights[:, None].astype(np.float32), out=out)
+        if number:
+            np.add(total, part, out=total)
+    sums: Image = cv2.add(total, _ROUNDED - 0.5, dtype=cv2.CV_8U)  # without their fractions
+    return sums.reshape(height, width, 3)
 
 
 def _fill_beyond(pixels: Image, shifts: NDArray[np.float64], fill: Sequence[int]) -> None:
@@ -202,12 +222,10 @@ def _fill_beyond(pixels: Image, shifts: NDArray[np.float64], fill: Sequence[int]
         at = np.ceil(side - 0.5 - shifts)
         at -= (at - 1 + 0.5) + shifts >= side
         at += (at + 0.5) + shifts < side
-        edges.append(np.clip(at, 0, width).astype(int).tolist())
-    for y, (first, last) in enumerate(zip(*edges, strict=True)):
-        if first:
-            pixels[y, :first] = fill
-        if last < width:
-            pixels[y, last:] = fill
+        edges.append(np.clip(at, 0, width).astype(np.int16)[:, None])
+    columns = np.arange(width, dtype=np.int16)
+    beyond = (columns < edges[0]) | (columns >= edges[1])
+    pixels[beyond] = fill
 
 
 def _shifted_by_pillow(image: Image, shifts: NDArray[np.float64], filter: str, fill: Sequence[int]) -> Any:
