@@ -33,7 +33,7 @@ from packer.containers import EXTENSIONS
 from packer.errors import AnyPath, NotInstalled, UsageError
 from packer.format.pack import Pack
 from packer.format.pack_paths import names_a_pack
-from packer.loading.byte_batches import mix_bytes, paste_bytes, planar_floats
+from packer.loading.byte_batches import PlanarFloats, mix_bytes, paste_bytes
 from packer.loading.crop import Crop
 from packer.loading.dataset import PackedDataset
 from packer.loading.loader import PackedLoader
@@ -221,6 +221,7 @@ class _Finish:
     """Whether timm's PrefetchLoader would do it, on the device, and else its transforms."""
     collate: Any
     erasing: Any
+    planar: PlanarFloats
     seed: int
 
     def __call__(self, images: torch.Tensor, targets: torch.Tensor, batch: tuple[int, ...]) -> tuple[Any, Any]:
@@ -258,13 +259,12 @@ class _Finish:
         return images, mixup_target(targets, mixup.num_classes, share, mixup.label_smoothing, **many)
 
     def _floats(self, images: torch.Tensor) -> torch.Tensor:
-        mean, std = ([number * 255 for number in each] for each in (self.mean, self.std))
         if images.device.type == "cpu" and self.dtype == torch.float32:
-            return planar_floats(images, mean, std)
-        per_channel = (
-            torch.tensor(each, device=images.device, dtype=self.dtype).view(1, -1, 1, 1) for each in (mean, std)
-        )
-        return images.contiguous().to(self.dtype).sub_(next(per_channel)).div_(next(per_channel))
+            return self.planar(images)
+        like: Any = {"device": images.device, "dtype": self.dtype}
+        each = ([number * 255 for number in numbers] for numbers in (self.mean, self.std))
+        mean, std = (torch.tensor(numbers, **like).view(1, -1, 1, 1) for numbers in each)
+        return images.contiguous().to(self.dtype).sub_(mean).div_(std)
 
 
 def _mixes_batches(collate: Any) -> bool:
@@ -465,7 +465,8 @@ def _finish(given: dict[str, Any], seed: int) -> _Finish:
     mean, std = (tuple(adapt_to_chs(given[name], 3)) for name in ("mean", "std"))
     dtype = torch.float16 if given["fp16"] else given["img_dtype"] or torch.float32
     on = device if prefetcher else torch.device("cpu")
-    return _Finish(mean, std, dtype, on, prefetcher, given["collate_fn"], erasing, seed)
+    planar = PlanarFloats(*([number * 255 for number in each] for each in (mean, std)))
+    return _Finish(mean, std, dtype, on, prefetcher, given["collate_fn"], erasing, planar, seed)
 
 
 def _sampler(data: PackedDataset, given: dict[str, Any], seed: int) -> Sampler:

@@ -223,9 +223,10 @@ def _fill_beyond(pixels: Image, shifts: NDArray[np.float64], fill: Sequence[int]
         at -= (at - 1 + 0.5) + shifts >= side
         at += (at + 0.5) + shifts < side
         edges.append(np.clip(at, 0, width).astype(np.int16)[:, None])
-    columns = np.arange(width, dtype=np.int16)
-    beyond = (columns < edges[0]) | (columns >= edges[1])
-    pixels[beyond] = fill
+    columns, (first, last) = np.arange(width, dtype=np.int16), edges
+    left, right = int(first.max()), int(last.min())
+    pixels[:, :left][columns[:left] < first] = fill
+    pixels[:, right:][columns[right:] >= last] = fill
 
 
 def _shifted_by_pillow(image: Image, shifts: NDArray[np.float64], filter: str, fill: Sequence[int]) -> Any:

@@ -8,6 +8,8 @@ import cv2
 import numpy as np
 import torch
 
+from packer.loading.memory import BufferPool
+
 Box = tuple[int, int, int, int]
 """top, bottom, left, right in pixels."""
 
@@ -38,21 +40,32 @@ def paste_bytes(images: torch.Tensor, box: Box) -> None:
     part.copy_(part.flip(0))
 
 
-def planar_floats(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
-    """Return (values - mean) / std, float32 (n, channels, height, width), contiguous, of bytes on the CPU.
+class PlanarFloats:
+    """Makes floats of bytes on the CPU, in memory that is used again.
 
     Args:
-        images: uint8 (n, channels, height, width), channels last in memory.
         mean: of each channel, for values from 0 to 255.
         std: likewise.
     """
-    rows = images.permute(0, 2, 3, 1).numpy()
-    made = np.empty(images.shape, np.float32)
-    planes = np.empty(images.shape[1:], np.uint8)
-    means, stds = (np.array(each, np.float32).reshape(-1, 1, 1) for each in (mean, std))
-    for row, out in zip(rows, made, strict=True):
-        cv2.split(row, list(planes))
-        np.copyto(out, planes)
-        np.subtract(out, means, out=out)
-        np.divide(out, stds, out=out)
-    return torch.from_numpy(made)
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        self._mean, self._std = (np.array(each, np.float32).reshape(-1, 1, 1) for each in (mean, std))
+        self._pool = BufferPool(0)
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Return (values - mean) / std, float32, contiguous.
+
+        Args:
+            images: uint8 (n, channels, height, width), channels last in memory.
+        """
+        rows, size = images.permute(0, 2, 3, 1).numpy(), 4 * images.numel()
+        if size > self._pool.size:
+            self._pool = BufferPool(size)
+        made = self._pool.take()[:size].view(np.float32).reshape(images.shape)
+        planes = np.empty(images.shape[1:], np.uint8)
+        for row, out in zip(rows, made, strict=True):
+            cv2.split(row, list(planes))
+            np.copyto(out, planes)
+            np.subtract(out, self._mean, out=out)
+            np.divide(out, self._std, out=out)
+        return torch.from_numpy(made)

@@ -14,7 +14,7 @@ from packs import noise
 from PIL import Image
 
 from packer.images import pillow_ops as ops
-from packer.loading.byte_batches import mix_bytes, paste_bytes, planar_floats
+from packer.loading.byte_batches import PlanarFloats, mix_bytes, paste_bytes
 from packer.loading.pillow_crops import PillowRandomCrop
 from packer.loading.pillow_policy import Draws, SeededSteps, blur, gray, jitter, one_policy, some_operations
 from packer.samplers.order import uniform
@@ -182,8 +182,11 @@ def test_floats_are_those_of_timm() -> None:
     images = torch.from_numpy(np.stack(PICTURES)).permute(0, 3, 1, 2)
     mean, std = ([number * 255 for number in each] for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     expected = images.float().sub_(torch.tensor(mean).view(1, 3, 1, 1)).div_(torch.tensor(std).view(1, 3, 1, 1))
-    found = planar_floats(images, mean, std)
+    floats = PlanarFloats(mean, std)
+    found = floats(images)
     assert torch.equal(found, expected) and found.is_contiguous()
+    again = floats(images[:2])
+    assert torch.equal(again, expected[:2]) and torch.equal(found, expected)  # each in its own memory
 
 
 @pytest.mark.parametrize(("samples", "ranks", "most", "size"), [
