@@ -3,19 +3,8 @@
     from packer.timm import create_dataset, create_loader  # and not from timm.data
 
 Where every option can be prepared by packer's threads with timm's numbers and distributions, `create_loader` returns a
-`PackedTimmLoader`; else timm's own loader, which reads the images of the pack: `why_timm` says why.
-
-| option | |
-|---|---|
-| `train_crop_mode` None or rrc, `scale`, `ratio`, `interpolation`, `hflip`, `vflip` | packer: the same distribution |
-| `auto_augment` rand-..., original, v0, 3a, ...; color jitter, grayscale, blur | packer: the same draws for a seed |
-| `no_aug`; evaluation with `crop_pct` and `crop_mode` None, center or squash | packer: Pillow's numbers |
-| `mean`, `std`, `img_dtype`, `fp16`, `use_prefetcher`, `device` | packer: the same numbers |
-| `collate_fn`, as FastCollateMixup; `re_prob` and other options of erasing | timm's objects, on packer's batches |
-| `distributed`, `num_aug_repeats` | packer's samplers; in evaluation each record comes once |
-| `num_workers` | threads, at least one |
-| `pin_memory`, `persistent_workers`, `worker_seeding`, `use_multi_epochs_loader` | nothing to do |
-| augmix, `num_aug_splits`, rkrc, rkrr, border, `crop_border_pixels`, `tf_preprocessing`, `input_size_choices` | timm |
+`PackedTimmLoader`; else timm's own loader, which reads the images of the pack: `why_timm` says why. docs/guides/timm.md
+has a table of the options.
 """
 
 from __future__ import annotations
@@ -145,7 +134,7 @@ def create_dataset(
         raise UsageError(given, "is not for packs, whose classes and images are fixed", "build another pack")
     place = root or name
     if not place:
-        raise UsageError("root", "is not given", "name a pack, or a folder of packs: --data-dir")
+        raise UsageError("root", "is not given", "name a pack, or a folder of packs")
     if search_split and not isinstance(place, Pack):
         place = _pack_of_split(os.fsdecode(place), split)
     return PackedImageDataset(place, options.get("input_img_mode") or "RGB")

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import HERE, Launch
-from drawn import draw
+from doc_blocks import ROOT, run_elsewhere
+from drawn import draw, draw_classes
 from PIL import Image
 
 from packer import BuildOptions, PackedDataset, build_pack
@@ -264,3 +265,11 @@ def test_ranks(launch: Launch, numbered_pack: Path, tmp_path: Path) -> None:
     assert len(trained) == len({*trained}) == 40 and [len(rank["train"]) for rank in ranks] == [5, 5]
     repeated = [record for rank in ranks for batch in rank["repeated"] for record in batch]
     assert len(repeated) == 40 and max(map(repeated.count, repeated)) == 3 and len({*repeated}) == 14
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_classes(tmp_path / "imgs", each=8)
+    (tmp_path / "packs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    build_pack(BuildOptions("imgs", "packs/train.lmdb", workers=1))
+    assert run_elsewhere(ROOT / "docs" / "guides" / "timm.md", "test_timm_loader.py") == 2
