@@ -50,10 +50,10 @@ try:
     import timm.data.auto_augment as policies
     from timm.data import FastCollateMixup, create_transform
     from timm.data import create_loader as _timm_loader
-    from timm.data import transforms as crops
     from timm.data.loader import adapt_to_chs
     from timm.data.mixup import cutmix_bbox_and_lam, mixup_target
     from timm.data.random_erasing import RandomErasing
+    from timm.data.transforms import MaybePILToTensor, MaybeToTensor, RandomResizedCropAndInterpolation
     from timm.data.transforms_factory import transforms as torchvision  # torchvision.transforms
     from torchvision.transforms import functional
 except ImportError as error:
@@ -298,14 +298,14 @@ def _native(transform: Any) -> _Native | str:
 
 
 _FLIPS = {torchvision.RandomHorizontalFlip: "flip", torchvision.RandomVerticalFlip: "vflip"}
-_IN_THE_END = (crops.MaybePILToTensor, crops.MaybeToTensor, torchvision.Normalize, RandomErasing)
+_IN_THE_END = (MaybePILToTensor, MaybeToTensor, torchvision.Normalize, RandomErasing)
 """What `_Finish` does."""
 
 
 def _crop_of(parts: list[Any]) -> Crop | None:
     """Take the crop from the beginning of a list of transforms; None if it begins with another."""
     first = parts[0]
-    if type(first) is crops.RandomResizedCropAndInterpolation:
+    if type(first) is RandomResizedCropAndInterpolation:
         del parts[0]
         modes = first.interpolation if isinstance(first.interpolation, tuple | list) else (first.interpolation,)
         filters = tuple(mode.value for mode in modes)

@@ -47,7 +47,8 @@ class PillowRandomCrop(RandomResizedCrop):
         if filter not in _ANTIALIASED:
             row[:] = resized(np.ascontiguousarray(part), row.shape[1::-1], filter)
             return
-        pixels, made = (torch.from_numpy(one).permute(2, 0, 1)[None] for one in (np.ascontiguousarray(part), row))
+        # a copy: raw images are mapped, and torch knows no tensors that cannot be written
+        pixels, made = (torch.from_numpy(one).permute(2, 0, 1)[None] for one in (part.copy(), row))
         # interpolate() has no out=, and returns planes, which would be copied pixel by pixel
         _ANTIALIASED[filter](pixels, row.shape[:2], False, None, None, out=made)
 

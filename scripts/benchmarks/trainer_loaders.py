@@ -44,4 +44,30 @@ class Trainer(NamedTuple):
     """`--resize` of the pack of pixels; as they are if empty."""
 
 
-TRAINERS: dict[str, Trainer] = {}
+def timm_a3(given: Inputs) -> Iterable[object]:
+    """Return batches of the recipe A3 of "ResNet strikes back", as timm's train.py gets them."""
+    import torch
+    from timm.data import FastCollateMixup, create_dataset, create_loader
+
+    from packer import timm as packed
+
+    dataset = packed.create_dataset("", given.data) if given.packed else create_dataset("", str(given.data), "train")
+    make = packed.create_loader if given.packed else create_loader
+    batches: Iterable[object] = make(
+        dataset,
+        input_size=(3, given.size, given.size),
+        batch_size=given.batch,
+        is_training=True,
+        auto_augment="rand-m6-mstd0.5-inc1",
+        interpolation="bicubic",
+        collate_fn=FastCollateMixup(mixup_alpha=0.1, cutmix_alpha=1.0, label_smoothing=0.0, num_classes=3),
+        num_workers=given.workers,
+        pin_memory=given.device != "cpu",
+        device=torch.device(given.device),
+    )
+    return batches
+
+
+TRAINERS: dict[str, Trainer] = {
+    "timm": Trainer("timm A3, 160 px", "classes", 160, 64, "timm", timm_a3),
+}

@@ -154,10 +154,13 @@ def test_recipes_with_the_same_draws(home: Path, recipe: str, mode: str) -> None
     assert number == len(loader) - 1 == COUNT // 12 - 1
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_model_trains(home: Path, recipe: str) -> None:
+@pytest.mark.filterwarnings("error")
+def test_a_model_trains(home: Path, recipe: str, split: str) -> None:
     options, mixing = RECIPES[recipe]
-    loader = of_packer(home, 32, 8, is_training=True, collate_fn=FastCollateMixup(num_classes=3, **mixing), **options)
+    collate = FastCollateMixup(num_classes=3, **mixing)
+    loader = of_packer(home, 32, 8, split, is_training=True, collate_fn=collate, **options)
     model = timm.create_model("test_resnet", pretrained=False, num_classes=3)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for epoch in range(2):
