@@ -272,7 +272,6 @@ def test_ranks(launch: Launch, numbered_pack: Path, tmp_path: Path) -> None:
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_classes(tmp_path / "imgs", each=8)
-    (tmp_path / "packs").mkdir()
     monkeypatch.chdir(tmp_path)
-    build_pack(BuildOptions("imgs", "packs/train.lmdb", workers=1))
+    build_pack(BuildOptions("imgs", "train.lmdb", workers=1))
     assert run_elsewhere(ROOT / "docs" / "guides" / "timm.md", "test_timm_loader.py") == 2
