@@ -18,7 +18,6 @@ from packer.loading.byte_batches import PlanarFloats, mix_bytes, paste_bytes
 from packer.loading.pillow_crops import PillowRandomCrop
 from packer.loading.pillow_policy import Draws, SeededSteps, blur, gray, jitter, one_policy, some_operations
 from packer.samplers.order import uniform
-from packer.samplers.ranks import even_batch
 
 pytest.importorskip("timm", reason="timm is optional, and not installed here")
 from timm.data import FastCollateMixup
@@ -187,14 +186,3 @@ def test_floats_are_those_of_timm() -> None:
     assert torch.equal(found, expected) and found.is_contiguous()
     again = floats(images[:2])
     assert torch.equal(again, expected[:2]) and torch.equal(found, expected)  # each in its own memory
-
-
-@pytest.mark.parametrize(("samples", "ranks", "most", "size"), [
-    (47, 2, 23, 22), (48, 2, 23, 23), (9, 2, 4, 3), (50_000, 8, 128, 128), (8, 8, 4, 4), (7, 8, 4, 0), (5, 1, 2, 2),
-])  # fmt: skip
-def test_even_batches(samples: int, ranks: int, most: int, size: int) -> None:
-    """As many batches on each rank, none of them empty."""
-    assert even_batch(samples, ranks, most) == size
-    if size:
-        whole, rest = divmod(samples, size * ranks)
-        assert len({whole + (rest > rank) for rank in range(ranks)}) == 1
