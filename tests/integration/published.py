@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from doc_blocks import ROOT, BLOCK
+from doc_blocks import BLOCK, ROOT
 
 PAGE = ROOT / "docs" / "trainers.md"
 
