@@ -30,7 +30,8 @@ class RandomScaleCrop:
         size: a side or (height, width) of the output, in pixels.
         short: range of the short side after resizing, in whole pixels, ends included: (260, 1040) for torchvision's
             ``RandomResize(260, 1040)``; None: `scale` is used.
-        scale: range of the scale, where 1 makes the image fit into `size`: (0.1, 2.0) for large-scale jitter.
+        scale: range of the scale, where 1 makes the image fit into `size`: (0.1, 2.0) for large-scale jitter; None: the
+            image keeps its size, as for torchvision's ``RandomCrop(size, pad_if_needed=True)``.
         interpolation: as for `RandomResizedCrop`. With "bilinear", parts are cut between source pixels, just as by
             torchvision after resizing; with the others at whole ones, which is faster.
         fill: the value of the border, 0 (black) to 255, or to 65535 for 16-bit images.
@@ -41,7 +42,7 @@ class RandomScaleCrop:
 
     size: int | tuple[int, int]
     short: tuple[int, int] | None = None
-    scale: tuple[float, float] = (0.1, 2.0)
+    scale: tuple[float, float] | None = (0.1, 2.0)
     interpolation: Interpolation = "fast"
     fill: int = 0
 
@@ -59,7 +60,8 @@ class RandomScaleCrop:
             raise ValueError(f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got {self.interpolation!r}")
         if type(self.fill) is not int or not 0 <= self.fill < 1 << 16:
             raise ValueError(f"fill must be a whole number from 0 to 255, or to 65535 for 16 bits, got {self.fill!r}")
-        object.__setattr__(self, "scale", tuple(self.scale))
+        if self.scale is not None:
+            object.__setattr__(self, "scale", tuple(self.scale))
 
     def output(self, shape: tuple[int, int] | None) -> tuple[int, int]:
         """Return `size` as (height, width), for any `shape`."""
@@ -71,6 +73,8 @@ class RandomScaleCrop:
         if self.short is not None:
             low, high = self.short
             scales = (low + np.floor((high - low + 1) * random[:, 0])) / np.minimum(widths, heights)
+        elif self.scale is None:
+            scales = np.ones(len(widths))
         else:
             low_scale, high_scale = self.scale
             fitted = np.minimum(width / widths, height / heights)

@@ -226,6 +226,20 @@ def test_large_scale_jitter_is_relative_to_what_fits() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("interpolation", ["fast", "bilinear"])
+def test_without_a_scale_it_is_a_cutting(form: str, interpolation: Any, packs: dict[str, Path]) -> None:
+    crop = RandomScaleCrop((44, 52), scale=None, interpolation=interpolation)
+    loader = PackedLoader(packs[f"masks-{form}"], 6, crop=crop, seed=5, with_index=True)
+    for images, masks, records in loader:
+        regions = loader._host.filler.params(records.numpy(), 0).regions
+        for image, mask, record, (x, y, _, _) in zip(images, masks, records.tolist(), regions, strict=True):
+            cut = pixels_of(loader.pack, record)[:, int(y) : int(y) + 44, int(x) : int(x) + 52]
+            height, width = cut.shape[1:]
+            assert torch.equal(image[:, :height, :width], cut) and not image[:, height:].any()
+            assert (mask[height:] == 255).all() and (mask[:, width:] == 255).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("interpolation", ["fast", "bilinear"])
 def test_a_crop_is_a_part_of_the_resized_image(form: str, interpolation: Any, packs: dict[str, Path]) -> None:
     """Against Pillow: resized, padded, cut at the drawn place; smooth images differ little by the filter."""
     crop = RandomScaleCrop(48, short=(26, 104), interpolation=interpolation)
