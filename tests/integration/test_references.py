@@ -344,7 +344,7 @@ def test_metrics_of_two_ranks_are_those_of_one(
     found = []
     for ranks in (1, 2):
         out = tmp_path / f"{ranks}.json"
-        told = launch(HERE / "evaluation_ranks.py", kind, home, json.dumps(vars(args_of(sets, kind))), out, ranks=ranks)
+        told = launch(HERE / "references_ranks.py", kind, home, json.dumps(vars(args_of(sets, kind))), out, ranks=ranks)
         assert "samples were used for the validation" not in told
         found.append(json.loads(out.read_text()))
     assert found[0] == found[1] and np.max(found[0]["numbers"]) > 0
@@ -356,7 +356,7 @@ def test_two_ranks_evaluate_every_record(kind: str, sets: dict[str, Path], tmp_p
     (tmp_path / f"{KINDS[kind]}.py").write_text(blocks()[f"{KINDS[kind]}.py"])
     out = tmp_path / "seen.json"
     told = json.dumps(vars(args_of(sets, kind)))
-    launch(HERE / "evaluation_ranks.py", kind, tmp_path, told, out, "records", ranks=2)
+    launch(HERE / "references_ranks.py", kind, tmp_path, told, out, "records", ranks=2)
     seen = json.loads(out.read_text())["numbers"]
     records = {"classification": 25, "detection": 7, "segmentation": 7}[kind]
     assert sorted(set(seen)) == sorted(seen) if kind != "detection" else len(seen) == 8

@@ -1,6 +1,6 @@
 """One rank of an evaluation by a published script, on the CPU: its metrics, or the records that it was given.
 
-python evaluation_ranks.py KIND FOLDER ARGS OUT [records]
+python references_ranks.py KIND FOLDER ARGS OUT [records]
 """
 
 from __future__ import annotations
