@@ -27,10 +27,16 @@ def scripts(folder: str) -> Path:
     return found
 
 
-def blocks() -> dict[str, str]:
-    """The modules and patches of the page, by title."""
+def modules() -> dict[str, str]:
+    """The modules of the page that stand beside a script, by name."""
     found = BLOCK.finditer(PAGE.read_text())
-    return {match["title"]: match["text"] for match in found if match["title"]}
+    return {match["title"]: match["text"] for match in found if (match["title"] or "").startswith("packed_")}
+
+
+def patches() -> dict[str, str]:
+    """The patches of the page, by folder and name of the script."""
+    found = (match["text"] for match in BLOCK.finditer(PAGE.read_text()) if match["language"] == "diff")
+    return {text.split()[1]: text.partition("\n")[2] for text in found}
 
 
 def patched(text: str, patch: str) -> str:
@@ -55,10 +61,10 @@ def patched(text: str, patch: str) -> str:
 def prepare(folder: str, home: Path) -> Path:
     """Copy a folder of scripts to `home`, with the modules of the page beside them, and patch what the page patches."""
     shutil.copytree(scripts(folder), home)
-    for title, text in blocks().items():
-        if title.startswith("packed_"):
-            (home / title).write_text(text)
-        elif title.partition("/")[0] == home.name:
-            script = home / title.split("/")[1]
-            script.write_text(patched(script.read_text(), text))
+    for name, text in modules().items():
+        (home / name).write_text(text)
+    for place, patch in patches().items():
+        folder, _, name = place.partition("/")
+        if folder == home.name:
+            (home / name).write_text(patched((home / name).read_text(), patch))
     return home

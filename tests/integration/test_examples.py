@@ -14,7 +14,7 @@ import torch
 from conftest import HERE, Launch
 from drawn import pixels
 from PIL import Image
-from published import blocks, prepare
+from published import modules, prepare
 
 from packer import BuildOptions, build_pack
 
@@ -59,7 +59,7 @@ def draw(home: Path, kind: str, count: int = COUNT) -> list[dict[str, Any]]:
 
 def page_module() -> ModuleType:
     module = ModuleType("packed_trainer")
-    exec(compile(blocks()["packed_trainer.py"], "packed_trainer", "exec"), module.__dict__)
+    exec(compile(modules()["packed_trainer.py"], "packed_trainer", "exec"), module.__dict__)
     return module
 
 

@@ -21,7 +21,7 @@ import torch
 from conftest import HERE, Launch
 from drawn import draw
 from PIL import Image
-from published import blocks, prepare, scripts
+from published import modules, prepare, scripts
 
 from packer import BuildOptions, build_packs
 
@@ -107,7 +107,7 @@ def args_of(sets: dict[str, Path], kind: str, **options: Any) -> SimpleNamespace
 def page_module(kind: str) -> ModuleType:
     """A module of the page."""
     module = ModuleType(KINDS[kind])
-    exec(compile(blocks()[f"{KINDS[kind]}.py"], KINDS[kind], "exec"), module.__dict__)
+    exec(compile(modules()[f"{KINDS[kind]}.py"], KINDS[kind], "exec"), module.__dict__)
     return module
 
 
@@ -353,7 +353,7 @@ def test_metrics_of_two_ranks_are_those_of_one(
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_evaluate_every_record(kind: str, sets: dict[str, Path], tmp_path: Path, launch: Launch) -> None:
     """Without the scripts: each once, but for detection, whose evaluation counts an image once in any case."""
-    (tmp_path / f"{KINDS[kind]}.py").write_text(blocks()[f"{KINDS[kind]}.py"])
+    (tmp_path / f"{KINDS[kind]}.py").write_text(modules()[f"{KINDS[kind]}.py"])
     out = tmp_path / "seen.json"
     told = json.dumps(vars(args_of(sets, kind)))
     launch(HERE / "references_ranks.py", kind, tmp_path, told, out, "records", ranks=2)
