@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from packer.loading.dataset import PackedDataset
     from packer.loading.loader import PackedLoader
     from packer.loading.mosaic import Mosaic
+    from packer.loading.rescaled import RandomScaleCrop, WholeImage
     from packer.loading.to_device import CudaPrefetcher
     from packer.loading.views import CropView
     from packer.packing.build import BuildSummary, build, build_pack, build_packs, build_part, build_parts
@@ -58,7 +59,9 @@ _HOMES = {
     "PackerError": "packer.errors",
     "RandomAffine": "packer.loading.affine",
     "RandomResizedCrop": "packer.loading.crop",
+    "RandomScaleCrop": "packer.loading.rescaled",
     "Resize": "packer.loading.crop",
+    "WholeImage": "packer.loading.rescaled",
     "CropView": "packer.loading.views",
     "adopt": "packer.repack.adopt",
     "attach": "packer.repack.attach",
@@ -109,7 +112,9 @@ __all__ = [
     "PackerError",
     "RandomAffine",
     "RandomResizedCrop",
+    "RandomScaleCrop",
     "Resize",
+    "WholeImage",
     "__version__",
     "adopt",
     "as_tv_tensors",

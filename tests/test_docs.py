@@ -189,7 +189,10 @@ def test_commands_have_the_options_that_are_shown_with_them(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_every_option_in_the_text_exists(page: Path) -> None:
-    others = r"^ *(pip install|torchrun|ray start|dask \w+|sbatch|array=\$\(sbatch|#SBATCH) .*$|`(docker|rsync) [^`]*`"
+    others = (
+        r"^ *(pip install|torchrun|ray start|dask \w+|sbatch|array=\$\(sbatch|#SBATCH) .*$"
+        r"|`(docker|rsync|train\.py) [^`]*`"
+    )
     text = re.sub(others, "", page.read_text().replace("\\\n", " "), flags=re.MULTILINE)
     scripts = {ROOT / name for name in re.findall(r"scripts/\w+\.py", text)}
     for script in scripts:

@@ -122,7 +122,8 @@ def assemble(given: Arguments) -> LoaderParts:
     floats = _floats(normalize, filler) if here and not functions and not jittered else None
     output = check_output(form.output, device, normalize)
     weights = check_weights(sampler) if form.with_weights else None
-    formed = BatchForm(form.memory_format, form.with_index, targets.are_masks and not widen, output, weights)
+    alone = collation in ("list", "dict") and not targets.are_masks
+    formed = BatchForm(form.memory_format, form.with_index, targets.are_masks and not widen, output, weights, alone)
     prefetch = check_int("prefetch", reading.prefetch, 1)
     work = Workload(_threads(given, pack), prefetch, device.type == "cuda", collation, floats)
     host = Pipeline(filler, targets, min(batch_size, sampler.num_samples), work, functions, replacer)

@@ -111,6 +111,23 @@ class CropParams:
         return pixels[::-1] if self.upended is not None and self.upended[row] else pixels
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EachParams:
+    """How each image of a batch is resized and flipped, where each has an output of its own."""
+
+    each: list[CropParams]
+
+    def __getitem__(self, rows: slice) -> EachParams:
+        """Return those of some of the images."""
+        return EachParams(self.each[rows])
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """The largest (height, width)."""
+        heights, widths = zip(*(one.output for one in self.each), strict=True)
+        return max(heights), max(widths)
+
+
 CHANCES = {"flip": 0.5, "vflip": 0.5, "rotate90": 0.75}
 """What changes an image with a chance, and the chance that True is: all flips, or all turns, are then as likely."""
 

@@ -29,6 +29,7 @@ def sizes_in(images: Any) -> Any:
     """Return the (height, width) of images, a tensor; or those of each view, by name."""
     if isinstance(images, dict):
         return {name: sizes_in(one) for name, one in images.items()}
+    images = getattr(images, "canvas", images)
     return int(images.shape[-2]), int(images.shape[-1])
 
 

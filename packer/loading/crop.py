@@ -232,17 +232,11 @@ class CenterCrop:
         if self.resize is None:
             return np.stack([_centred(widths, width), _centred(heights, height), width, height], axis=1)
         short = np.minimum(widths, heights)
-        # as in torchvision, whole pixels of the resized image; their edges lie within source pixels
+        # as in torchvision, whole pixels of the resized image
         wide, high = (np.floor(sides * self.resize / short) for sides in (widths, heights))
-        across, down = widths / wide, heights / high
-        x, y = _centred(wide, width) * across, _centred(high, height) * down
-        # rounding errors must not put an edge outside the image
-        exact: Regions = np.stack([x, y, width * across, height * down], axis=1).round(6)
+        start = _centred(wide, width), _centred(high, height)
+        exact = part_of_resized((widths, heights), (wide, high), start, (width, height), self.interpolation)
         if self.interpolation == "bilinear":
-            # a region of whole pixels would be cut out first; the filter must reach the pixels around it
-            start, extent = exact[:, :2], exact[:, 2:]
-            inner = extent < np.stack([widths, heights], axis=1)
-            extent[inner & (start == np.rint(start)) & (extent == np.rint(extent))] -= _NUDGE
             return exact
         w, h = (np.maximum(1, np.rint(side * short / self.resize)) for side in (width, height))
         cut = np.stack([_centred(widths, w), _centred(heights, h), w, h], axis=1)
@@ -375,6 +369,30 @@ def with_whole_borders(regions: Regions, sizes: tuple[Float64, Float64], output:
     moved = beyond & (last > first)
     step = (end - begin) / np.maximum(last - first, 1)
     return np.where(np.tile(moved, 2), np.hstack([begin - first * step, step * output[::-1]]), regions)
+
+
+def part_of_resized(
+    sizes: tuple[Float64, Float64], resized: tuple[Any, Any], start: tuple[Any, Any], size: tuple[Any, Any], filter: str
+) -> Regions:
+    """Return the part of each source image that is a part of whole pixels after resizing.
+
+    Args:
+        sizes: widths and heights of the images, in pixels.
+        resized: those after resizing.
+        start: x and y of the part then.
+        size: its width and height then.
+        filter: "bilinear" reaches the pixels around the part.
+    """
+    across, down = sizes[0] / resized[0], sizes[1] / resized[1]
+    x, y = start[0] * across, start[1] * down
+    # rounding errors must not put an edge outside the image
+    exact: Regions = np.stack([x, y, size[0] * across, size[1] * down], axis=1).round(6)
+    if filter == "bilinear":
+        # a region of whole pixels would be cut out first
+        begin, extent = exact[:, :2], exact[:, 2:]
+        inner = extent < np.stack(sizes, axis=1)
+        extent[inner & (begin == np.rint(begin)) & (extent == np.rint(extent))] -= _NUDGE
+    return exact
 
 
 def parts_inside(

@@ -150,7 +150,7 @@ class ImageFiller:
         """Return a filler with other crops of the same pack."""
         return ImageFiller(self.pack, augmentation, self.decoder, self.verify)
 
-    def for_batch(self, samples: Int64) -> ImageFiller:
+    def for_batch(self, samples: Int64, epoch: int) -> ImageFiller:
         """Return what fills the rows of a batch: this filler, unless batches differ in shape."""
         return self
 
@@ -319,7 +319,7 @@ class BucketFiller(ImageFiller):
         """Return a filler with other crops of the same pack."""
         return BucketFiller(self.pack, augmentation, self._buckets, self.decoder, self.verify)
 
-    def for_batch(self, samples: Int64) -> ImageFiller:
+    def for_batch(self, samples: Int64, epoch: int) -> ImageFiller:
         """Return what fills the rows of a batch, whose shape is that of its first image."""
         number = int(self._buckets.of(*sizes_of(self.pack, records_in(samples[:1])))[0])
         if number not in self._fillers:

@@ -19,8 +19,10 @@ from packer.loading.mosaic import Mosaic
 from packer.loading.mosaic_filler import MosaicFiller
 from packer.loading.pair_filler import PairFiller, check_pairing
 from packer.loading.patch_filler import PatchFiller
+from packer.loading.rescaled import WholeImage
 from packer.loading.targets import Targets
 from packer.loading.views import CropView, ViewFiller
+from packer.loading.whole_filler import WholeFiller
 from packer.samplers import BucketSampler, Sampler
 from packer.samplers.patches import PatchBuckets
 
@@ -46,8 +48,12 @@ def filler_of(given: Arguments, pack: Pack, sampler: Sampler, views: dict[str, C
     for name, used in (("Mosaic", any(isinstance(crop, Mosaic) for crop in crops)), *_paired(augment).items()):
         if used:
             _check_on_host(given, name, views, isinstance(sampler, BucketSampler))
+    if any(isinstance(crop, WholeImage) for crop in crops):
+        _check_with_whole(given, views)
     if not views:
         augmentation = _augmentation(augment, check_crop(augment.crop), seed)
+        if isinstance(augmentation.crop, WholeImage):
+            return WholeFiller(pack, augmentation, decoder, verify)
         if isinstance(sampler, BucketSampler):
             kind: Any = PatchFiller if isinstance(sampler.buckets, PatchBuckets) else BucketFiller
             filler: ImageFiller = kind(pack, augmentation, sampler.buckets, decoder, verify)
@@ -72,6 +78,9 @@ def with_crop(filler: ImageFiller, crop: Crop | None, sampler: Sampler) -> Image
     """
     if isinstance(filler, PairFiller):
         return filler.with_one(with_crop(filler.one, crop, sampler))
+    if isinstance(filler, WholeFiller) != isinstance(crop, WholeImage):
+        step = "make another loader, and call its set_epoch"
+        raise UsageError("set_crop", "cannot change between a WholeImage and other crops", step)
     augmentation = filler.augmentation.with_crop(crop)
     if isinstance(filler, MosaicFiller) or (isinstance(crop, Mosaic) and type(filler) is ImageFiller):
         return _one_crop(filler.pack, augmentation, sampler, filler.decoder, filler.verify)
@@ -115,6 +124,22 @@ def _check_on_host(given: Arguments, name: str, views: dict[str, CropView], buck
     }
     if option := next((option for option, used in options.items() if used), None):
         raise UsageError(option, f"cannot be combined with {name}, which makes one image of several", "leave it out")
+
+
+def _check_with_whole(given: Arguments, views: dict[str, CropView]) -> None:
+    """Raise UsageError for what cannot be combined with whole images, which differ in size."""
+    options = {
+        "views" if given.augment.views else "repeats": bool(views),
+        "decode": given.reading.decode != "host",
+        "cache": given.reading.cache == "device",
+        "transform": given.functions.transform is not None,
+        "transforms": given.functions.transforms is not None,
+        **{name: bool(getattr(given.augment, name)) for name in ("rotate90", "affine", *MIXING_STATE)},
+        "output": given.form.output != "torch",
+    }
+    if name := next((name for name, used in options.items() if used), None):
+        problem = "cannot be combined with WholeImage, whose images differ in size"
+        raise UsageError(name, problem, "leave it out, or change the batches")
 
 
 def paired(filler: ImageFiller, augment: Augment, targets: Targets, sampler: Sampler, seed: int) -> ImageFiller:

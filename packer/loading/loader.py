@@ -61,9 +61,9 @@ class PackedLoader:
         drop_last: leave out the samples that do not fill a batch.
         pad: False, to evaluate: each sample comes once, so ranks may differ by one batch; True repeats a few.
         samples_per_epoch: of several packs with shares; default: the number of their records.
-        crop: `RandomResizedCrop`, `CenterCrop`, `Resize`, `CoverCrop`, `Letterbox` or, of four or nine images,
-            `Mosaic`; needed if images differ in size. With a `BucketSampler`, `CoverCrop` or `Letterbox` without a
-            size; default: that of its buckets.
+        crop: `RandomResizedCrop`, `RandomScaleCrop`, `CenterCrop`, `Resize`, `CoverCrop`, `Letterbox` or, of four or
+            nine images, `Mosaic`; needed if images differ in size. `WholeImage` gives a list of images. With a
+            `BucketSampler`, `CoverCrop` or `Letterbox` without a size; default: that of its buckets.
         views: several crops of each image out of one decode, by name: ``{"global": (2, RandomResizedCrop(224)),
             "local": (8, RandomResizedCrop(96))}``, or `packer.CropView` with its own flip and colors. Images are then a
             dict of tensors (count * n, ...): one crop of all n images, then the next; so are targets that crops change.

@@ -24,6 +24,7 @@ from packer.loading.targets import Targets, check_choice
 from packer.loading.to_device import Normalize, map_tensors
 from packer.loading.user_functions import Transforms
 from packer.loading.views import ViewFiller, Views
+from packer.loading.whole_filler import WholeImages
 from packer.model.annotation import Int64
 from packer.samplers import Sampler, WeightedSampler
 from packer.samplers.order import derive, records_in
@@ -143,6 +144,8 @@ class BatchForm:
     """What it is made of, one of OUTPUTS."""
     weights: Callable[[Int64], NDArray[np.float32]] | None = None
     """Gives the importance weights of records, if they are handed out, too."""
+    alone: bool = True
+    """Whether images of differing sizes are a list, and not one tensor."""
 
 
 def check_weights(sampler: Sampler) -> Callable[[Int64], NDArray[np.float32]]:
@@ -231,6 +234,8 @@ class BatchPostprocessor:
                 targets = {name: self._as_trained(its) for name, its in targets.items()}
         elif isinstance(images, Patches):
             images, targets = images.flat(), self._as_trained(targets)
+        elif isinstance(images, WholeImages):
+            images, targets = images.alone() if self._form.alone else images.padded(), self._as_trained(targets)
         else:
             images = self._colored(images, samples, epoch, number)
             images, targets = self._mixing.mix(images, targets, epoch, number)
@@ -241,7 +246,7 @@ class BatchPostprocessor:
         more: list[NDArray[Any]] = [records] if self._form.with_index else []
         if self._form.weights is not None:
             more.append(self._form.weights(records))
-        first = next(iter(images.values())) if isinstance(images, dict) else images
+        first = next(iter(images.values())) if isinstance(images, dict) else images[0]
         numbers = (torch.from_numpy(one).to(first.device, non_blocking=True) for one in more)
         found: tuple[Any, ...] = (images, targets, *numbers)
         make = self._make

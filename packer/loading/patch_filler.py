@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.loading.annotations import BatchAnnotations
-from packer.loading.augmentation import Augmentation, CropParams
+from packer.loading.augmentation import Augmentation, EachParams
 from packer.loading.crop import Resize
 from packer.loading.decoding import sizes_of
 from packer.loading.fill import Floats, ImageFiller
@@ -52,17 +52,6 @@ class PatchRows:
         return PatchRows(self.patches[rows], self.grids[rows])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PatchParams:
-    """How each image of a batch is resized and flipped."""
-
-    each: list[CropParams]
-
-    def __getitem__(self, rows: slice) -> PatchParams:
-        """Return those of some of the images."""
-        return PatchParams(self.each[rows])
-
-
 class PatchFiller(ImageFiller):
     """Fills rows of a batch with the patches of images.
 
@@ -91,7 +80,7 @@ class PatchFiller(ImageFiller):
         """Return a filler with another flip."""
         return PatchFiller(self.pack, augmentation, self._buckets, self.decoder, self.verify)
 
-    def for_batch(self, samples: Int64) -> ImageFiller:
+    def for_batch(self, samples: Int64, epoch: int) -> ImageFiller:
         """Return what fills the rows of a batch, whose length is that of its first image."""
         if self.pack.manifest.encoding != "raw":
             _ = self.row_decoder  # which all lengths share
@@ -133,7 +122,7 @@ class PatchFiller(ImageFiller):
         sides = np.stack(self._buckets.grids(widths, heights, self._length), axis=1) * self._buckets.patch
         drawn, filter = super().params(samples, epoch), self.interpolation
         regions = np.stack([np.zeros_like(widths), np.zeros_like(widths), widths, heights], axis=1)
-        return PatchParams(
+        return EachParams(
             [
                 replace(drawn[row : row + 1], regions=regions[row : row + 1], output=side, interpolation=filter)
                 for row, side in enumerate(map(tuple, sides.tolist()))

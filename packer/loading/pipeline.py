@@ -187,7 +187,7 @@ class Pipeline:
 
     def _begin(self, threads: ThreadPool, block: list[Int64], epoch: int, stats: Stats) -> _Pending:
         samples = block[0] if len(block) == 1 else np.concatenate(block)
-        filler = self.filler.for_batch(samples)
+        filler = self.filler.for_batch(samples, epoch)
         size = len(samples) * self._bytes_of(filler)
         if size > self._buffers.size:  # a sampler may have more samples than in the epoch before
             self._buffers = BufferPool(size, self.work.pinned)

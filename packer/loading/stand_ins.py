@@ -116,7 +116,7 @@ class Replacer(Locked):
     def _problem(self, sample: int, epoch: int) -> DamagedPack | None:
         """Return the problem of a sample, read alone with its crop of this epoch."""
         one = np.array([sample])
-        filler = self._filler.for_batch(one)
+        filler = self._filler.for_batch(one, epoch)
         row = filler.shaped(np.empty(filler.row_bytes, np.uint8), 1)
 
         def read() -> None:

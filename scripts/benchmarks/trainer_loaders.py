@@ -5,10 +5,11 @@ Trainers are imported where they are used: few of them are installed together.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,132 @@ def timm_a3(given: Inputs) -> Iterable[object]:
     return batches
 
 
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def reference_classes(inputs: Inputs) -> Iterable[object]:
+    """Return the batches of torchvision's references/classification, with the recipe of its defaults."""
+    if inputs.packed:
+        from packer import PackedLoader, RandomResizedCrop
+
+        crop = RandomResizedCrop(inputs.size, interpolation="bilinear")
+        options: dict[str, Any] = {"threads": inputs.workers, "device": inputs.device, "mean": MEAN, "std": STD}
+        return PackedLoader(inputs.data, inputs.batch, shuffle=True, crop=crop, flip=True, **options)
+    import torch
+    from torch.utils.data import DataLoader
+    from torchvision import datasets, transforms
+
+    steps = [
+        transforms.RandomResizedCrop(inputs.size, antialias=True), transforms.RandomHorizontalFlip(),
+        transforms.PILToTensor(), transforms.ConvertImageDtype(torch.float), transforms.Normalize(MEAN, STD),
+    ]  # fmt: skip
+    data = datasets.ImageFolder(inputs.data / "train", transforms.Compose(steps))
+    pinned = inputs.device != "cpu"
+    loader = DataLoader(data, inputs.batch, shuffle=True, num_workers=inputs.workers, pin_memory=pinned)
+    return Moved(loader, inputs.device)
+
+
+def reference_boxes(inputs: Inputs) -> Iterable[object]:
+    """Return the batches of torchvision's references/detection: mirrored images, with ``--use-v2``, without masks."""
+    if inputs.packed:
+        import torch
+
+        from packer import PackedLoader, WholeImage
+
+        options: dict[str, Any] = {"threads": inputs.workers, "device": inputs.device, "dtype": torch.float32}
+        options |= {"crop": WholeImage(), "flip": True, "label_offset": 1}
+        return PackedLoader(inputs.data, inputs.batch, shuffle=True, drop_last=True, **options)
+    import torch
+    from torch.utils.data import DataLoader
+    from torchvision import datasets
+    from torchvision.transforms import v2
+
+    steps = [
+        v2.RandomHorizontalFlip(0.5), v2.ToImage(), v2.ToDtype(torch.float, scale=True),
+        v2.ConvertBoundingBoxFormat("XYXY"), v2.SanitizeBoundingBoxes(), v2.ToPureTensor(),
+    ]  # fmt: skip
+    home = inputs.data / "train"
+    coco = datasets.CocoDetection(home, home / "_annotations.coco.json", transforms=v2.Compose(steps))
+    data = datasets.wrap_dataset_for_transforms_v2(coco, target_keys=["boxes", "labels", "image_id"])
+    options = {"num_workers": inputs.workers, "collate_fn": in_columns, "drop_last": True}
+    return Moved(DataLoader(data, inputs.batch, shuffle=True, **options), inputs.device)
+
+
+def in_columns(samples: list[tuple[Any, Any]]) -> tuple[Any, ...]:
+    """Return images and targets, as `utils.collate_fn` of the references."""
+    return tuple(zip(*samples, strict=True))
+
+
+class Scenes:
+    """Images and their masks, as references/segmentation reads and changes them."""
+
+    def __init__(self, home: Path, size: int) -> None:
+        self.pairs = list(zip(sorted(home.glob("images/*")), sorted(home.glob("masks/*.png")), strict=True))
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        import numpy as np
+        import torch
+        from PIL import Image
+        from torchvision import transforms
+        from torchvision.transforms import functional
+
+        image, mask = (
+            Image.open(path).convert(mode) for path, mode in zip(self.pairs[index], ("RGB", "L"), strict=True)
+        )
+        short = random.randint(260, 1040)
+        image = functional.resize(image, short, antialias=True)
+        mask = functional.resize(mask, short, interpolation=transforms.InterpolationMode.NEAREST)
+        if random.random() < 0.5:
+            image, mask = functional.hflip(image), functional.hflip(mask)
+        room = [max(0, self.size - side) for side in image.size]
+        image, mask = functional.pad(image, [0, 0, *room]), functional.pad(mask, [0, 0, *room], fill=255)
+        part = transforms.RandomCrop.get_params(image, (self.size, self.size))
+        image, mask = functional.crop(image, *part), functional.crop(mask, *part)
+        pixels = functional.convert_image_dtype(functional.pil_to_tensor(image), torch.float)
+        return functional.normalize(pixels, MEAN, STD), torch.as_tensor(np.array(mask), dtype=torch.int64)
+
+
+def reference_masks(inputs: Inputs) -> Iterable[object]:
+    """Return the batches of torchvision's references/segmentation."""
+    if inputs.packed:
+        from packer import PackedLoader, RandomScaleCrop
+
+        crop = RandomScaleCrop(inputs.size, short=(260, 1040), interpolation="bilinear")
+        options: dict[str, Any] = {"threads": inputs.workers, "device": inputs.device, "mean": MEAN, "std": STD}
+        return PackedLoader(inputs.data, inputs.batch, shuffle=True, drop_last=True, crop=crop, flip=True, **options)
+    from torch.utils.data import DataLoader
+
+    data: Any = Scenes(inputs.data, inputs.size)
+    options = {"num_workers": inputs.workers, "drop_last": True}
+    return Moved(DataLoader(data, inputs.batch, shuffle=True, **options), inputs.device)
+
+
+class Moved:
+    """Batches of a DataLoader, moved to the device as the references do it, tensor by tensor."""
+
+    def __init__(self, loader: Iterable[Any], device: str) -> None:
+        self.loader, self.device = loader, device
+
+    def __iter__(self) -> Any:
+        from packer.loading.to_device import map_tensors
+
+        for batch in self.loader:
+            yield batch if self.device == "cpu" else map_tensors(batch, lambda tensor, _: tensor.to(self.device))
+
+
 TRAINERS: dict[str, Trainer] = {
     "timm": Trainer("timm A3, 160 px", "classes", 160, 64, "timm", timm_a3),
+    "torchvision-classification": Trainer(
+        "torchvision's references, classification", "classes", 176, 32, "torchvision", reference_classes
+    ),
+    "torchvision-detection": Trainer(
+        "torchvision's references, detection", "boxes", 640, 2, "torchvision", reference_boxes
+    ),
+    "torchvision-segmentation": Trainer(
+        "torchvision's references, segmentation", "masks", 480, 8, "torchvision", reference_masks
+    ),
 }

@@ -88,7 +88,7 @@ def roofs(request, tmp_path_factory):
 def maps_of(loader, epoch=0, batch_size=4):
     """The map of each image, batch by batch."""
     for samples in loader.sampler.rank_batches(batch_size, epoch):
-        yield loader._host.filler.for_batch(samples).params(samples, epoch).affine
+        yield loader._host.filler.for_batch(samples, epoch).params(samples, epoch).affine
 
 
 def pairs(path, affine=AFFINE, epochs=2, **options):
