@@ -14,6 +14,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from packer.errors import AnyPath, NotInstalled, UsageError
 from packer.format.pack import Pack, open_pack
@@ -35,7 +36,6 @@ try:
     from rfdetr.utilities.logger import get_logger
     from rfdetr.utilities.package import get_version
     from rfdetr.utilities.tensors import nested_tensor_from_tensor_list, pack_targets, pad_targets_to_fixed_count
-    from torch import float32
     from torchvision.transforms.v2 import ToDtype, ToImage
     from torchvision.transforms.v2.functional import to_pil_image
 except ImportError as error:
@@ -127,6 +127,8 @@ class _Plan(NamedTuple):
     flip: float = 0.0
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    table: Any = None
+    """What becomes of each value of a pixel."""
 
     @classmethod
     def of(cls, dataset: PackedCocoDetection, interpolation: Interpolation) -> _Plan | str:
@@ -137,7 +139,7 @@ class _Plan(NamedTuple):
         crop = _crop_of(resize, interpolation)
         if isinstance(crop, str):
             return crop
-        plan = cls(crop, dataset.flip)
+        plan, values = cls(crop, dataset.flip), torch.arange(256, dtype=torch.uint8).repeat(3, 1, 1)
         for step in rest:
             if isinstance(step, steps.RandomHorizontalFlip):
                 plan = plan._replace(flip=float(step.p))
@@ -145,7 +147,9 @@ class _Plan(NamedTuple):
                 plan = plan._replace(mean=tuple(step._normalize.mean), std=tuple(step._normalize.std))
             elif not isinstance(step, ToImage | ToDtype):
                 return type(step).__name__
-        return plan
+            if not isinstance(step, steps.RandomHorizontalFlip):
+                values, _ = step(values, None)
+        return plan._replace(table=values[:, 0].numpy())
 
 
 def _crop_of(resize: Any, interpolation: Interpolation) -> SquareCrop | str:
@@ -234,9 +238,8 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
     def train_dataloader(self) -> Any:
         """Return the batches of an epoch after another: as many as RF-DETR's own loader has."""
         theirs, dataset = super().train_dataloader(), self._require_dataset(self._dataset_train, "fit")
-        world = self.trainer.world_size if self.trainer else 1
         batch_size, seed = self._resolve_batch_size(), self.train_config.seed or 0
-        sampler = AlignedSampler(dataset.pack, seed, len(theirs) * batch_size * world)
+        sampler = AlignedSampler(dataset.pack, seed, len(theirs) * batch_size)
         plan = self._plan(dataset, self.interpolation)
         return theirs if plan is None else self._loader(dataset, plan, batch_size, sampler, self._formed_to_train)
 
@@ -274,8 +277,8 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
     def _loader(self, dataset: Any, plan: _Plan, batch_size: int, sampler: Any, form: Any) -> DetrLoader:
         device = self.trainer.strategy.root_device if self.trainer else None
         return DetrLoader(
-            dataset.pack, batch_size, form, fractions=plan.mean is not None, sampler=sampler, crop=plan.crop,
-            flip=plan.flip, mean=plan.mean, std=plan.std, dtype=float32, threads=max(1, self._num_workers),
+            dataset.pack, batch_size, form, plan.table, fractions=plan.mean is not None, sampler=sampler, crop=plan.crop,
+            flip=plan.flip, mean=plan.mean, std=plan.std, dtype=torch.float32, threads=max(1, self._num_workers),
             device=device if device is not None and device.type == "cuda" else "cpu",
         )  # fmt: skip
 
@@ -353,12 +356,7 @@ def _run(model: Any, function: Any, packs: dict[str, Pack], options: dict[str, A
     classes = _class_names(packs)
     interpolation = options.pop("interpolation", "fast")
     module = partial(PackedRFDETRDataModule, **packs, interpolation=interpolation)
-    readers = SimpleNamespace(
-        _memoized_coco_categories=lambda *_: None,
-        _load_classes=lambda *_, **__: list(classes),
-        _dataset_label_space_on_disk=lambda *_, **__: (list(classes), True),
-        _detect_num_classes_for_training=lambda *_, **__: len(classes),
-    )
+    readers = _readers(classes)
     names = {"RFDETR": readers} if "RFDETR" in function.__code__.co_names else {}
     packed = _with_names(function, importing={"RFDETRDataModule": module}, **names)
     aligned = _with_names(RFDETR._align_num_classes_from_dataset, RFDETR=readers)
@@ -369,6 +367,16 @@ def _run(model: Any, function: Any, packs: dict[str, Pack], options: dict[str, A
     finally:
         for name in own:
             vars(model).pop(name, None)
+
+
+def _readers(classes: list[str]) -> SimpleNamespace:
+    """Return what RF-DETR's class reads of a folder, for these classes."""
+    return SimpleNamespace(
+        _memoized_coco_categories=lambda *_: None,
+        _load_classes=lambda *_, **__: list(classes),
+        _dataset_label_space_on_disk=lambda *_, **__: (list(classes), True),
+        _detect_num_classes_for_training=lambda *_, **__: len(classes),
+    )
 
 
 def _opened(train: Data, val: Data | None, test: Data | None) -> dict[str, Pack]:

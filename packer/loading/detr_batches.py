@@ -6,9 +6,10 @@ The order, the crops and the arithmetic of boxes are those of RF-DETR (Apache-2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from packer.loading.annotations import BatchAnnotations, Column, read_annotation
 from packer.loading.augmentation import CropParams
 from packer.loading.crop import Regions
 from packer.loading.decoding import sizes_of
+from packer.loading.fill import Floats
 from packer.loading.loader import PackedLoader
 from packer.loading.pipeline import Pipeline
 from packer.loading.targets import TargetOptions, Targets
@@ -229,6 +231,26 @@ def image_ids(extras: Any, records: Int64) -> Int64:
     return np.array([key if type(key) is int else record for key, record in pairs], np.int64)
 
 
+class TableFloats(Floats):
+    """Turns uint8 rows into float32 ones, (channels, height, width), by looking each value up.
+
+    Args:
+        table: what becomes of the values 0 to 255 of each channel, float32 (channels, 256).
+    """
+
+    def __init__(self, table: NDArray[np.float32]) -> None:
+        super().__init__(None, None, 255.0, len(table), planar=True)
+        self._table = np.ascontiguousarray(table)
+
+    def __call__(self, rows: NDArray[Any], out: NDArray[np.float32]) -> None:
+        """Write what the table says of rows (n, height, width, channels) to `out`."""
+        planes = list(np.empty((len(self._table), *rows.shape[1:3]), np.uint8))
+        for row, floats in zip(rows, out, strict=True):
+            cv2.split(row, planes)
+            for plane, values, found in zip(planes, self._table, floats, strict=True):
+                cv2.LUT(plane, values, found)
+
+
 class DetrLoader(PackedLoader):
     """A PackedLoader with `DetrTargets`.
 
@@ -236,15 +258,19 @@ class DetrLoader(PackedLoader):
         pack: the pack.
         batch_size: samples per batch on this rank.
         form: what a batch becomes.
+        table: as for `TableFloats`; what `mean` and `std` are on another device than the CPU.
         fractions: as for `DetrTargets`.
         options: of PackedLoader.
     """
 
-    def __init__(self, pack: Pack, batch_size: int, form: Form, fractions: bool = True, **options: Any) -> None:
+    def __init__(
+        self, pack: Pack, batch_size: int, form: Form, table: NDArray[np.float32], fractions: bool = True,
+        **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(pack, batch_size, parts=(), memory_format=torch.contiguous_format, **options)
-        host = self._host
-        targets = DetrTargets(pack, fractions)
-        self._host = Pipeline(host.filler, targets, host.batch_size, host.work, host.transforms, host.replacer)
+        host, targets = self._host, DetrTargets(pack, fractions)
+        work = replace(host.work, floats=None if host.floats is None else TableFloats(table))
+        self._host = Pipeline(host.filler, targets, host.batch_size, work, host.transforms, host.replacer)
         self._batches = self._host
         self._hand_over = _HandOver(self._hand_over, form)  # type: ignore[assignment]
 
