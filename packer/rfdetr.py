@@ -277,9 +277,9 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
     def _loader(self, dataset: Any, plan: _Plan, batch_size: int, sampler: Any, form: Any) -> DetrLoader:
         device = self.trainer.strategy.root_device if self.trainer else None
         return DetrLoader(
-            dataset.pack, batch_size, form, plan.table, fractions=plan.mean is not None, sampler=sampler, crop=plan.crop,
-            flip=plan.flip, mean=plan.mean, std=plan.std, dtype=torch.float32, threads=max(1, self._num_workers),
-            device=device if device is not None and device.type == "cuda" else "cpu",
+            dataset.pack, batch_size, form, plan.table, fractions=plan.mean is not None, sampler=sampler,
+            crop=plan.crop, flip=plan.flip, mean=plan.mean, std=plan.std, dtype=torch.float32,
+            threads=max(1, self._num_workers), device=device if device and device.type == "cuda" else "cpu",
         )  # fmt: skip
 
     def _formed(self, images: Any, targets: Any) -> Any:
