@@ -120,7 +120,7 @@ def _only_flip(aug_config: Any) -> float | None:
     return float(options.pop("p")) if len(options) == 1 else None
 
 
-class _Plan(NamedTuple):
+class _Recipe(NamedTuple):
     """What RF-DETR's transforms do, as a PackedLoader does it."""
 
     crop: SquareCrop
@@ -131,7 +131,7 @@ class _Plan(NamedTuple):
     """What becomes of each value of a pixel."""
 
     @classmethod
-    def of(cls, dataset: PackedCocoDetection, interpolation: Interpolation) -> _Plan | str:
+    def of(cls, dataset: PackedCocoDetection, interpolation: Interpolation) -> _Recipe | str:
         """Return the plan of a dataset, or what of it only RF-DETR itself does."""
         if dataset.include_masks:
             return "masks"
@@ -230,7 +230,7 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
         if flip is not None:
             dataset: PackedCocoDetection = build(split, SimpleNamespace(**{**settings, "aug_config": {}}), resolution)
             dataset.flip = flip
-            if isinstance(_Plan.of(dataset, self.interpolation), _Plan):
+            if isinstance(_Recipe.of(dataset, self.interpolation), _Recipe):
                 return dataset
         dataset = build(split, SimpleNamespace(**settings), resolution)
         return dataset
@@ -267,14 +267,14 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
         sampler = SequentialSampler(dataset.pack, pad=False)
         return _Evaluation(self._loader(dataset, plan, theirs.batch_size, sampler, self._formed))
 
-    def _plan(self, dataset: PackedCocoDetection, interpolation: Interpolation) -> _Plan | None:
-        plan = _Plan.of(dataset, interpolation)
-        if isinstance(plan, _Plan):
+    def _plan(self, dataset: PackedCocoDetection, interpolation: Interpolation) -> _Recipe | None:
+        plan = _Recipe.of(dataset, interpolation)
+        if isinstance(plan, _Recipe):
             return plan
         get_logger().warning(f"{dataset.pack.path}: RF-DETR's own transforms and DataLoader, slower: {plan}")
         return None
 
-    def _loader(self, dataset: Any, plan: _Plan, batch_size: int, sampler: Any, form: Any) -> DetrLoader:
+    def _loader(self, dataset: Any, plan: _Recipe, batch_size: int, sampler: Any, form: Any) -> DetrLoader:
         device = self.trainer.strategy.root_device if self.trainer else None
         return DetrLoader(
             dataset.pack, batch_size, form, plan.table, fractions=plan.mean is not None, sampler=sampler,

@@ -5,10 +5,11 @@ Trainers are imported where they are used: few of them are installed together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,42 @@ def timm_a3(given: Inputs) -> Iterable[object]:
     return batches
 
 
+class OnDevice:
+    """The batches of a loader, each moved by a function."""
+
+    def __init__(self, loader: Iterable[object], move: Callable[[object], object]) -> None:
+        self._loader, self._move = loader, move
+
+    def __iter__(self) -> Iterator[object]:
+        return map(self._move, self._loader)
+
+
+def rf_detr(inputs: Inputs) -> Iterable[object]:
+    """RF-DETR's data module, of its folder or of a pack: its default crops and flips, at one size."""
+    import torch
+    from rfdetr.config import RFDETRMediumConfig, TrainConfig
+    from rfdetr.training import RFDETRDataModule
+
+    from packer.rfdetr import PackedRFDETRDataModule
+
+    model = RFDETRMediumConfig(pretrain_weights=None, resolution=inputs.size)
+    config = TrainConfig(
+        dataset_dir=str(inputs.data), batch_size=inputs.batch, grad_accum_steps=1, num_workers=inputs.workers,
+        multi_scale=False, augmentation_backend="torchvision", seed=0,
+    )  # fmt: skip
+    if inputs.packed:
+        module: Any = PackedRFDETRDataModule(model, config, val=inputs.data)
+    else:
+        module = RFDETRDataModule(model, config)
+    device = torch.device(inputs.device)
+    module.trainer = SimpleNamespace(
+        world_size=1, accumulate_grad_batches=1, strategy=SimpleNamespace(root_device=device)
+    )
+    module.setup("fit")
+    return OnDevice(module.train_dataloader(), lambda batch: module.transfer_batch_to_device(batch, device, 0))
+
+
 TRAINERS: dict[str, Trainer] = {
+    "rf-detr": Trainer("RF-DETR", "boxes", 576, 16, "rfdetr", rf_detr, raw="576x576"),
     "timm": Trainer("timm A3, 160 px", "classes", 160, 64, "timm", timm_a3),
 }

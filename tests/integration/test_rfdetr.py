@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import HERE
+from doc_blocks import ROOT, blocks_of
 from drawn import pixels
 from PIL import Image
+from running import good
 from torch.utils.data import DataLoader, RandomSampler
 
 from packer import BuildOptions, build_pack, open_pack
@@ -561,3 +563,21 @@ def test_what_cannot_be_trained(drawn_set: Set, numbered_pack: Path, tmp_path: P
 def cells_of(data: Set, name: str) -> list[tuple[bytes, str, list[dict[str, Any]]]]:
     """One image of a folder."""
     return [((data.folder / name / "000.png").read_bytes(), ".png", [{"bbox": [1, 1, 9, 9], "category_id": 1}])]
+
+
+def test_the_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page, ran = ROOT / "docs" / "guides" / "rf-detr.md", 0
+    small = ", ".join(
+        f"{name}={value}" for name, value in {"resolution": 64, "pretrain_weights": None, **SMALL}.items()
+    )
+    for block in blocks_of(page):
+        if block.language == "sh":
+            for words in block.commands():
+                good(*words[1:])
+            continue
+        code = block.text.replace("RFDETRNano()", f"RFDETRNano({small})").replace("Config(num", f"Config({small}, num")
+        code = code.replace("epochs=10", "epochs=1, multi_scale=False, accelerator='cpu', progress_bar=None")
+        exec(compile("\n" * (block.line - 1) + code, str(page), "exec"), {"__name__": "__main__"})
+        ran += 1
+    assert ran == 2
