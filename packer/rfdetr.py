@@ -206,9 +206,7 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
 
     def setup(self, stage: str) -> None:
         """Make the datasets of a stage, as RF-DETR does: one, `fit`, `validate`, `test` or `predict`."""
-        if self.model_config.use_grouppose_keypoints:
-            step = "train it from files: packer extract PACK FOLDER --layout coco"
-            raise UsageError("model", "finds keypoints, which packer.rfdetr does not train", step)
+        _check_task(self.model_config)
         _with_names(RFDETRDataModule.setup, build_dataset=self._dataset)(self, stage)
 
     def _build_test_dataset(self, ns: Any, resolution: int) -> Any:
@@ -350,9 +348,9 @@ def _run(model: Any, function: Any, packs: dict[str, Pack], options: dict[str, A
     """Call a method of RF-DETR, whose data module and classes are those of packs."""
     if "dataset_dir" in options:
         raise UsageError("dataset_dir", "is not for packs", "leave it out")
-    if model.model_config.use_grouppose_keypoints:
-        step = "train it from files: packer extract PACK FOLDER --layout coco"
-        raise UsageError("model", "finds keypoints, which packer.rfdetr does not train", step)
+    if not isinstance(model, RFDETR):
+        raise UsageError("model", f"is no model of RF-DETR, but {type(model).__name__}", "give an rfdetr.RFDETRNano()")
+    _check_task(model.model_config)
     classes = _class_names(packs)
     interpolation = options.pop("interpolation", "fast")
     module = partial(PackedRFDETRDataModule, **packs, interpolation=interpolation)
@@ -391,8 +389,19 @@ def _opened(train: Data, val: Data | None, test: Data | None) -> dict[str, Pack]
     return packs
 
 
+def _check_task(model_config: Any) -> None:
+    """Raise UsageError if a model does not find boxes or masks."""
+    if model_config.use_grouppose_keypoints:
+        step = "train it from files: packer extract PACK FOLDER --layout coco"
+        raise UsageError("model", "finds keypoints, which packer.rfdetr does not train", step)
+
+
 def _check(pack: Pack) -> None:
     """Raise UsageError if a detector cannot learn from a pack."""
+    manifest = pack.manifest
+    if manifest.mode != "rgb" or manifest.dtype not in (None, "uint8"):
+        problem = f"has images with the mode {manifest.mode}, of {manifest.dtype}, and RF-DETR takes RGB of 8 bits"
+        raise UsageError(pack.path, problem, "build it with the mode rgb")
     for field in ("boxes", "box_labels"):
         if field not in pack.manifest.fields:
             problem = f"has no {field.replace('_', ' ')}, which a detector needs"

@@ -5,6 +5,7 @@ Trainers are imported where they are used: few of them are installed together.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,7 @@ class OnDevice:
 
 def rf_detr(inputs: Inputs) -> Iterable[object]:
     """RF-DETR's data module, of its folder or of a pack: its default crops and flips, at one size."""
+    warnings.simplefilter("ignore")  # that there are no weights
     import torch
     from rfdetr.config import RFDETRMediumConfig, TrainConfig
     from rfdetr.training import RFDETRDataModule

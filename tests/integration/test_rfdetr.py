@@ -36,6 +36,7 @@ with warnings.catch_warnings():
     pytest.importorskip("pytorch_lightning", reason="needs RF-DETR with what it trains with")
     from rfdetr.config import RFDETRNanoConfig, TrainConfig
     from rfdetr.datasets import _torchvision as steps
+    from rfdetr.datasets.coco import make_coco_transforms_square_div_64
     from rfdetr.training import RFDETRDataModule, RFDETRModelModule, build_trainer
     from rfdetr.training.callbacks.coco_eval import COCOEvalCallback
     from rfdetr.utilities.tensors import PackedTargets
@@ -232,6 +233,23 @@ def test_targets_unpacked_and_padded(drawn_set: Set) -> None:
             if int(target["image_id"]) in wanted:
                 check_target(wanted[int(target["image_id"])], target, False)
                 assert target["valid"].shape == (6,)
+
+
+def test_colors_and_boxes_are_left_to_a_gpu(drawn_set: Set) -> None:
+    """What Kornia does there needs images that are not normalized, and boxes in pixels."""
+    theirs, ours = modules(drawn_set, **PLAIN)
+    for module in (theirs, ours):
+        module._dataset_train._transforms = make_coco_transforms_square_div_64(
+            "train", SIDE, aug_config={}, scale_jitter=False, gpu_postprocess=True
+        )
+    files = {
+        int(target["image_id"]): (image, target) for image, target in map(theirs._dataset_train.__getitem__, range(11))
+    }
+    for samples, targets in ours.train_dataloader():
+        for image, target in zip(samples.tensors, targets, strict=True):
+            its, wanted = files[int(target["image_id"])]
+            torch.testing.assert_close(image, its, rtol=0, atol=1.001 / 255)
+            torch.testing.assert_close(target["boxes"], wanted["boxes"], rtol=2e-6, atol=1e-4)
 
 
 class InOrder(RFDETRDataModule):  # type: ignore[misc]
@@ -538,6 +556,14 @@ def test_what_cannot_be_trained(drawn_set: Set, numbered_pack: Path, tmp_path: P
     packs, model = drawn_set.packs, small_model()
     with pytest.raises(UsageError, match=r"has no boxes, which a detector needs; build it from a folder with such"):
         packer.rfdetr.train(model, numbered_pack, packs["val"])
+    gray = tmp_path / "gray.lmdb"
+    source = drawn_set.folder / "valid"
+    labels = (f"coco:{source / '_annotations.coco.json'}",)
+    build_pack(BuildOptions(str(source), str(gray), workers=1, labels=labels, mode="gray"))
+    with pytest.raises(UsageError, match=r"has images with the mode gray, .* takes RGB of 8 bits; build it with"):
+        packer.rfdetr.train(model, packs["train"], gray)
+    with pytest.raises(UsageError, match=r"model: is no model of RF-DETR, but NoneType; give an rfdetr.RFDETRNano\(\)"):
+        packer.rfdetr.train(None, packs["train"], packs["val"])
     with pytest.raises(UsageError, match="dataset_dir: is not for packs; leave it out"):
         packer.rfdetr.train(model, packs["train"], packs["val"], dataset_dir="x")
     with pytest.raises(UsageError, match=r"val: is not given; name a pack: val='val\.lmdb'"):
