@@ -36,6 +36,7 @@ try:
     from rfdetr.utilities.logger import get_logger
     from rfdetr.utilities.package import get_version
     from rfdetr.utilities.tensors import nested_tensor_from_tensor_list, pack_targets, pad_targets_to_fixed_count
+    from torch.utils.data import DistributedSampler
     from torchvision.transforms.v2 import ToDtype, ToImage
     from torchvision.transforms.v2.functional import to_pil_image
 except ImportError as error:
@@ -242,11 +243,11 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
         return theirs if plan is None else self._loader(dataset, plan, batch_size, sampler, self._formed_to_train)
 
     def val_dataloader(self) -> Any:
-        """Return the batches of `val`: each image once, whatever the number of ranks."""
+        """Return the batches of `val`: each image counts once, whatever the number of ranks."""
         return self._evaluated(super().val_dataloader())
 
     def test_dataloader(self) -> Any:
-        """Return the batches of `test`: each image once, whatever the number of ranks."""
+        """Return the batches of `test`: each image counts once, whatever the number of ranks."""
         return self._evaluated(super().test_dataloader())
 
     def predict_dataloader(self) -> Any:
@@ -258,12 +259,10 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
         plan = self._plan(dataset, "bilinear")
         if plan is None:
             return theirs
-        world = self.trainer.world_size if self.trainer else 1
-        if len(dataset) < world:
-            problem = f"has {len(dataset)} images for {world} ranks: one would have nothing to evaluate"
-            raise UsageError(dataset.pack.path, problem, "evaluate on fewer devices")
-        sampler = SequentialSampler(dataset.pack, pad=False)
-        return _Evaluation(self._loader(dataset, plan, theirs.batch_size, sampler, self._formed))
+        sampler = SequentialSampler(dataset.pack)
+        loader = self._loader(dataset, plan, theirs.batch_size, sampler, self._formed)
+        world, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
+        return _Evaluation(loader, DistributedSampler(dataset, world, rank, shuffle=False))
 
     def _plan(self, dataset: PackedCocoDetection, interpolation: Interpolation) -> _Recipe | None:
         plan = _Recipe.of(dataset, interpolation)
@@ -292,10 +291,14 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
 
 
 class _Evaluation:
-    """The batches of a loader, without its sampler: RF-DETR takes that for torch's, and looks for repeated images."""
+    """The batches of a loader in order, with torch's sampler of the same order.
 
-    def __init__(self, loader: DetrLoader) -> None:
-        self.loader = loader
+    Ranks must have equally many batches: their forward passes wait for each other. So the first images may come again
+    at the end, and RF-DETR finds out by this sampler which those are, and does not count them.
+    """
+
+    def __init__(self, loader: DetrLoader, sampler: DistributedSampler[Any]) -> None:
+        self.loader, self.sampler = loader, sampler
 
     def __len__(self) -> int:
         return len(self.loader)

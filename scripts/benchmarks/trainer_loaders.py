@@ -100,7 +100,7 @@ def rf_detr(inputs: Inputs) -> Iterable[object]:
         module = RFDETRDataModule(model, config)
     device = torch.device(inputs.device)
     module.trainer = SimpleNamespace(
-        world_size=1, accumulate_grad_batches=1, strategy=SimpleNamespace(root_device=device)
+        world_size=1, global_rank=0, accumulate_grad_batches=1, strategy=SimpleNamespace(root_device=device)
     )
     module.setup("fit")
     return OnDevice(module.train_dataloader(), lambda batch: module.transfer_batch_to_device(batch, device, 0))

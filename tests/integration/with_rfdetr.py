@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import compress
 from typing import Any
 
 import torch.distributed
 from rfdetr.config import RFDETRNanoConfig, TrainConfig
+from rfdetr.training.callbacks.coco_eval import COCOEvalCallback
 
 from packer.rfdetr import PackedRFDETRDataModule
 
@@ -19,6 +21,7 @@ class Trainer:
         root_device = torch.device("cpu")
 
     world_size, accumulate_grad_batches = 2, 1
+    global_rank = 0
 
 
 def ids(batches: Any) -> list[int]:
@@ -33,6 +36,11 @@ if __name__ == "__main__":
     module = PackedRFDETRDataModule(RFDETRNanoConfig(pretrain_weights=None, resolution=64), config, val=val)
     module.setup("fit")
     module.trainer = Trainer()
-    with open(f"{out}-{torch.distributed.get_rank()}", "w") as file:
-        json.dump({"train": ids(module.train_dataloader()), "val": ids(module.val_dataloader())}, file)
+    module.trainer.global_rank = torch.distributed.get_rank()
+    batches, callback = module.val_dataloader(), COCOEvalCallback()
+    callback._reset_padding_filter([batches])
+    seen = {"train": ids(module.train_dataloader()), "val": ids(batches)}
+    seen["counted"] = list(compress(seen["val"], callback._next_real_sample_mask(len(seen["val"]), 0)))
+    with open(f"{out}-{module.trainer.global_rank}", "w") as file:
+        json.dump(seen, file)
     torch.distributed.destroy_process_group()
