@@ -297,6 +297,8 @@ class _Evaluation:
     at the end, and RF-DETR finds out by this sampler which those are, and does not count them.
     """
 
+    batch_sampler = None  # Lightning asks for it where there is a sampler
+
     def __init__(self, loader: DetrLoader, sampler: DistributedSampler[Any]) -> None:
         self.loader, self.sampler = loader, sampler
 
