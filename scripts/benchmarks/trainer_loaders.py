@@ -6,9 +6,11 @@ Trainers are imported where they are used: few of them are installed together.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 
@@ -45,6 +47,28 @@ class Trainer(NamedTuple):
     """`--resize` of the pack of pixels; as they are if empty."""
 
 
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class OnDevice:
+    """The batches of a loader, each moved by a function."""
+
+    def __init__(self, loader: Iterable[object], move: Callable[[object], object]) -> None:
+        self._loader, self._move = loader, move
+
+    def __iter__(self) -> Iterator[object]:
+        return map(self._move, self._loader)
+
+
+def moved(loader: Iterable[Any], device: str) -> Iterable[object]:
+    """Return the batches of a DataLoader, moved to the device as the references do it, tensor by tensor."""
+    from packer.loading.to_device import map_tensors
+
+    if device == "cpu":
+        return loader
+    return OnDevice(loader, lambda batch: map_tensors(batch, lambda tensor, _: tensor.to(device)))
+
+
 def timm_a3(given: Inputs) -> Iterable[object]:
     """Return batches of the recipe A3 of "ResNet strikes back", as timm's train.py gets them."""
     import torch
@@ -69,9 +93,6 @@ def timm_a3(given: Inputs) -> Iterable[object]:
     return batches
 
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
 def reference_classes(inputs: Inputs) -> Iterable[object]:
     """Return the batches of torchvision's references/classification, with the recipe of its defaults."""
     if inputs.packed:
@@ -91,7 +112,7 @@ def reference_classes(inputs: Inputs) -> Iterable[object]:
     data = datasets.ImageFolder(inputs.data / "train", transforms.Compose(steps))
     pinned = inputs.device != "cpu"
     loader = DataLoader(data, inputs.batch, shuffle=True, num_workers=inputs.workers, pin_memory=pinned)
-    return Moved(loader, inputs.device)
+    return moved(loader, inputs.device)
 
 
 def reference_boxes(inputs: Inputs) -> Iterable[object]:
@@ -117,7 +138,7 @@ def reference_boxes(inputs: Inputs) -> Iterable[object]:
     coco = datasets.CocoDetection(home, home / "_annotations.coco.json", transforms=v2.Compose(steps))
     data = datasets.wrap_dataset_for_transforms_v2(coco, target_keys=["boxes", "labels", "image_id"])
     options = {"num_workers": inputs.workers, "collate_fn": in_columns, "drop_last": True}
-    return Moved(DataLoader(data, inputs.batch, shuffle=True, **options), inputs.device)
+    return moved(DataLoader(data, inputs.batch, shuffle=True, **options), inputs.device)
 
 
 def in_columns(samples: list[tuple[Any, Any]]) -> tuple[Any, ...]:
@@ -170,23 +191,37 @@ def reference_masks(inputs: Inputs) -> Iterable[object]:
 
     data: Any = Scenes(inputs.data, inputs.size)
     options = {"num_workers": inputs.workers, "drop_last": True}
-    return Moved(DataLoader(data, inputs.batch, shuffle=True, **options), inputs.device)
+    return moved(DataLoader(data, inputs.batch, shuffle=True, **options), inputs.device)
 
 
-class Moved:
-    """Batches of a DataLoader, moved to the device as the references do it, tensor by tensor."""
+def rf_detr(inputs: Inputs) -> Iterable[object]:
+    """RF-DETR's data module, of its folder or of a pack: its default crops and flips, at one size."""
+    warnings.simplefilter("ignore")  # that there are no weights
+    import torch
+    from rfdetr.config import RFDETRMediumConfig, TrainConfig
+    from rfdetr.training import RFDETRDataModule
 
-    def __init__(self, loader: Iterable[Any], device: str) -> None:
-        self.loader, self.device = loader, device
+    from packer.rfdetr import PackedRFDETRDataModule
 
-    def __iter__(self) -> Any:
-        from packer.loading.to_device import map_tensors
-
-        for batch in self.loader:
-            yield batch if self.device == "cpu" else map_tensors(batch, lambda tensor, _: tensor.to(self.device))
+    model = RFDETRMediumConfig(pretrain_weights=None, resolution=inputs.size)
+    config = TrainConfig(
+        dataset_dir=str(inputs.data), batch_size=inputs.batch, grad_accum_steps=1, num_workers=inputs.workers,
+        multi_scale=False, augmentation_backend="torchvision", seed=0,
+    )  # fmt: skip
+    if inputs.packed:
+        module: Any = PackedRFDETRDataModule(model, config, val=inputs.data)
+    else:
+        module = RFDETRDataModule(model, config)
+    device = torch.device(inputs.device)
+    module.trainer = SimpleNamespace(
+        world_size=1, global_rank=0, accumulate_grad_batches=1, strategy=SimpleNamespace(root_device=device)
+    )
+    module.setup("fit")
+    return OnDevice(module.train_dataloader(), lambda batch: module.transfer_batch_to_device(batch, device, 0))
 
 
 TRAINERS: dict[str, Trainer] = {
+    "rf-detr": Trainer("RF-DETR", "boxes", 576, 16, "rfdetr", rf_detr, raw="576x576"),
     "timm": Trainer("timm A3, 160 px", "classes", 160, 64, "timm", timm_a3),
     "torchvision-classification": Trainer(
         "torchvision's references, classification", "classes", 176, 32, "torchvision", reference_classes
