@@ -22,7 +22,7 @@ LIBRARIES = {
 EXTRAS = {
     "fast": ("dataset-packer-fast",), "remote": ("obstore", "fsspec"), "report": ("matplotlib",),
     "dali": ("nvidia-dali-cuda120",), "ray": ("ray",), "dask": ("distributed",), "datumaro": ("datumaro",),
-    "ultralytics": ("ultralytics",), "timm": ("timm",), "coco": ("pycocotools",),
+    "ultralytics": ("ultralytics",), "timm": ("timm",), "libreyolo": ("libreyolo",), "coco": ("pycocotools",),
 }  # fmt: skip
 """Extra of the distribution -> its distributions."""
 

@@ -68,6 +68,60 @@ def timm_a3(given: Inputs) -> Iterable[object]:
     return batches
 
 
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def libreyolo(inputs: Inputs) -> Iterable[object]:
+    """Return the batches of YOLOX in LibreYOLO: mosaic, mixup, colors and flips, in its DataLoader for packs too."""
+    import json
+    import tempfile
+
+    from libreyolo import LibreYOLOX
+    from libreyolo.models.yolox.trainer import YOLOXTrainer
+
+    kind, data = YOLOXTrainer, inputs.data / "data.yaml"
+    if inputs.packed:
+        from packer import libreyolo as adapter
+
+        kind = adapter._packed_trainer(YOLOXTrainer)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as file:
+            json.dump(adapter._describe({"train": inputs.data, "val": inputs.data}), file)
+        data = Path(file.name)
+    model = LibreYOLOX(None, size="n", device="cpu")
+    trainer = kind(
+        model=model.model, wrapper_model=model, size="n", num_classes=model.nb_classes, data=str(data),
+        batch=inputs.batch, imgsz=inputs.size, workers=inputs.workers, device=inputs.device,
+    )  # fmt: skip
+    trainer._setup_data()
+    batches: Iterable[object] = trainer.train_loader
+    return batches
+
+
+def fastai(inputs: Inputs) -> Iterable[object]:
+    """Return the batches of fastai: RandomResizedCrop and flips of each image, normalized batches."""
+    if inputs.packed:
+        from packer import PackedLoader, RandomResizedCrop
+
+        crop = RandomResizedCrop(inputs.size, scale=(0.35, 1))
+        return PackedLoader(
+            inputs.data, inputs.batch, shuffle=True, drop_last=True, crop=crop, flip=True, threads=inputs.workers,
+            device=inputs.device, mean=MEAN, std=STD,
+        )  # fmt: skip
+    from fastai.vision.augment import FlipItem
+    from fastai.vision.augment import RandomResizedCrop as TheirCrop
+    from fastai.vision.data import ImageDataLoaders, Normalize
+
+    normalize = Normalize.from_stats(MEAN, STD, cuda=inputs.device != "cpu")
+    loaders = ImageDataLoaders.from_folder(
+        inputs.data, valid="train", item_tfms=[TheirCrop(inputs.size), FlipItem()], batch_tfms=[normalize],
+        bs=inputs.batch, num_workers=inputs.workers, device=inputs.device,
+    )  # fmt: skip
+    batches: Iterable[object] = loaders.train
+    return batches
+
+
 TRAINERS: dict[str, Trainer] = {
     "timm": Trainer("timm A3, 160 px", "classes", 160, 64, "timm", timm_a3),
+    "libreyolo": Trainer("LibreYOLO, YOLOX", "yolo", 640, 16, "libreyolo", libreyolo),
+    "fastai": Trainer("fastai", "classes", 224, 64, "fastai", fastai),
 }
