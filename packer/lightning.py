@@ -43,6 +43,9 @@ TRAINING_ONLY = {
 }  # fmt: skip
 """Options of the training loader that the others do not take over."""
 
+WITHOUT_COLLECTIVES = ("SingleDeviceStrategy", "DDPStrategy")
+"""Strategies whose ranks may evaluate different numbers of batches."""
+
 
 class PackedDataModule(LightningDataModule):  # type: ignore[misc]
     """The packs of a Lightning run: each a `PackedLoader` on the device of its rank.
@@ -52,7 +55,9 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc]
         val: the pack to validate with.
         test: the pack to test with.
         batch_size: samples of a batch on each rank.
-        eval_options: options of the loaders of `val` and `test`, as `crop=CenterCrop(224)`.
+        eval_options: options of the loaders of `val` and `test`, as `crop=CenterCrop(224)`. By default each record is
+            read once (`pad=False`) on a single device and with DDP; other strategies, as FSDP, exchange weights in each
+            batch, so that up to one record per rank is repeated there.
         options: options of `PackedLoader` for training; `drop_last` is True by default. The loaders of `val` and `test`
             take over those that do not select or change images (TRAINING_ONLY).
 
@@ -83,15 +88,24 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc]
 
     def val_dataloader(self) -> PackedLoader | list[Any]:
         """Return the loader of all of `val`, in order; none if it is not given."""
-        return self._loader("val", self._shared()) if self.packs["val"] is not None else []
+        return self._evaluation("val") if self.packs["val"] is not None else []
 
     def test_dataloader(self) -> PackedLoader:
         """Return the loader of all of `test`, in order."""
-        return self._loader("test", self._shared())
+        return self._evaluation("test")
 
-    def _shared(self) -> dict[str, Any]:
+    def _evaluation(self, name: str) -> PackedLoader:
+        """Return a loader that repeats no record, if ranks may have different numbers of batches, and each has one."""
         shared = {name: value for name, value in self.options.items() if name not in TRAINING_ONLY}
-        return {**shared, **self.eval_options}
+        options = {"pad": False, **shared, **self.eval_options}
+        loader = self._loader(name, options)
+        if "pad" in self.eval_options or self.trainer is None or self._may_differ(loader.sampler.num_samples):
+            return loader
+        return self._loader(name, {**options, "pad": True})
+
+    def _may_differ(self, samples: int) -> bool:
+        """Return whether ranks may have different numbers of batches: nothing is exchanged in a batch."""
+        return type(self.trainer.strategy).__name__ in WITHOUT_COLLECTIVES and samples >= self.trainer.world_size
 
     def _loader(self, name: str, options: dict[str, Any]) -> PackedLoader:
         pack = self.packs[name]

@@ -39,7 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 """The rooms from the top; each may import from the floors below its own, and from itself."""
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ADAPTERS = {"dali", "lightning", "rfdetr", "timm", "ultralytics"}
+ADAPTERS = {"dali", "libreyolo", "lightning", "rfdetr", "timm", "ultralytics"}
 """Modules for other projects' trainers, above all rooms; each imports its project, and nothing imports it."""
 ONLY_IN = {
     "pickle": ("packer/system/",),  # between its own processes, in pipes that only they hold
@@ -257,7 +257,8 @@ FIELDS_BY_HAND = {
     "sources/list_columns.py", "sources/list_source.py", "sources/parquet_source.py", "sources/small_formats.py",
     "sources/voc.py", "sources/yolo_source.py",  # find them
     "loading/coco_labels.py", "loading/collate.py", "loading/dataset.py", "loading/detr_batches.py",
-    "loading/loader.py", "loading/targets.py", "loading/yolo_labels.py", "rfdetr.py", "ultralytics.py",  # make targets
+    "loading/loader.py", "loading/targets.py", "loading/yolo_labels.py", "libreyolo.py", "rfdetr.py",
+    "ultralytics.py",  # make targets of them
     "repack/layouts/builtin.py", "repack/layouts/table.py", "view/export.py",  # write, draw
 }  # fmt: skip
 """Files that may name three or more fields of an annotation; all others ask packer/model/fields.py."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ class _Log:
                 _logging.setLogLevel(0)
 
     def put_back(self) -> None:
+        if sys.is_finalizing():  # a loop that the program left unfinished ends now, and OpenCV's functions may be gone
+            return
         with self.lock:
             self.users -= 1
             if self.users == 0 and _logging.getLogLevel() == 0:  # keep a value that others have set in the meantime

@@ -22,7 +22,8 @@ LIBRARIES = {
 EXTRAS = {
     "fast": ("dataset-packer-fast",), "remote": ("obstore", "fsspec"), "report": ("matplotlib",),
     "dali": ("nvidia-dali-cuda120",), "ray": ("ray",), "dask": ("distributed",), "datumaro": ("datumaro",),
-    "rfdetr": ("rfdetr",), "ultralytics": ("ultralytics",), "timm": ("timm",), "coco": ("pycocotools",),
+    "rfdetr": ("rfdetr",), "ultralytics": ("ultralytics",), "timm": ("timm",), "libreyolo": ("libreyolo",),
+    "coco": ("pycocotools",),
 }  # fmt: skip
 """Extra of the distribution -> its distributions."""
 

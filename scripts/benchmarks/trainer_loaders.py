@@ -220,6 +220,55 @@ def rf_detr(inputs: Inputs) -> Iterable[object]:
     return OnDevice(module.train_dataloader(), lambda batch: module.transfer_batch_to_device(batch, device, 0))
 
 
+def libreyolo(inputs: Inputs) -> Iterable[object]:
+    """Return the batches of YOLOX in LibreYOLO: mosaic, mixup, colors and flips, in its DataLoader for packs too."""
+    import json
+    import tempfile
+
+    from libreyolo import LibreYOLOX
+    from libreyolo.models.yolox.trainer import YOLOXTrainer
+
+    kind, data = YOLOXTrainer, inputs.data / "data.yaml"
+    if inputs.packed:
+        from packer import libreyolo as adapter
+
+        kind = adapter._packed_trainer(YOLOXTrainer)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as file:
+            json.dump(adapter._describe({"train": inputs.data, "val": inputs.data}), file)
+        data = Path(file.name)
+    model = LibreYOLOX(None, size="n", device="cpu")
+    trainer = kind(
+        model=model.model, wrapper_model=model, size="n", num_classes=model.nb_classes, data=str(data),
+        batch=inputs.batch, imgsz=inputs.size, workers=inputs.workers, device=inputs.device,
+    )  # fmt: skip
+    trainer._setup_data()
+    batches: Iterable[object] = trainer.train_loader
+    return batches
+
+
+def fastai(inputs: Inputs) -> Iterable[object]:
+    """Return the batches of fastai: RandomResizedCrop and flips of each image, normalized batches."""
+    if inputs.packed:
+        from packer import PackedLoader, RandomResizedCrop
+
+        crop = RandomResizedCrop(inputs.size, scale=(0.35, 1))
+        return PackedLoader(
+            inputs.data, inputs.batch, shuffle=True, drop_last=True, crop=crop, flip=True, threads=inputs.workers,
+            device=inputs.device, mean=MEAN, std=STD,
+        )  # fmt: skip
+    from fastai.vision.augment import FlipItem
+    from fastai.vision.augment import RandomResizedCrop as TheirCrop
+    from fastai.vision.data import ImageDataLoaders, Normalize
+
+    normalize = Normalize.from_stats(MEAN, STD, cuda=inputs.device != "cpu")
+    loaders = ImageDataLoaders.from_folder(
+        inputs.data, valid="train", item_tfms=[TheirCrop(inputs.size), FlipItem()], batch_tfms=[normalize],
+        bs=inputs.batch, num_workers=inputs.workers, device=inputs.device,
+    )  # fmt: skip
+    batches: Iterable[object] = loaders.train
+    return batches
+
+
 TRAINERS: dict[str, Trainer] = {
     "rf-detr": Trainer("RF-DETR", "boxes", 576, 16, "rfdetr", rf_detr, raw="576x576"),
     "timm": Trainer("timm A3, 160 px", "classes", 160, 64, "timm", timm_a3),
@@ -232,4 +281,6 @@ TRAINERS: dict[str, Trainer] = {
     "torchvision-segmentation": Trainer(
         "torchvision's references, segmentation", "masks", 480, 8, "torchvision", reference_masks
     ),
+    "libreyolo": Trainer("LibreYOLO, YOLOX", "yolo", 640, 16, "libreyolo", libreyolo),
+    "fastai": Trainer("fastai", "classes", 224, 64, "fastai", fastai),
 }

@@ -37,13 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
 
 
-def build_numbered(images: Path, pack: Path) -> None:
-    """Pack 48 images of noise in several shards, each with a class of its own: the label is the record number."""
+def build_numbered(images: Path, pack: Path, records: int = RECORDS) -> None:
+    """Pack images of noise in several shards, each with a class of its own: the label is the record number."""
     images.mkdir()
-    for i in range(RECORDS):
+    for i in range(records):
         noise = np.random.default_rng(i).integers(0, 256, (6, 6, 3), dtype=np.uint8)
         Image.fromarray(noise).save(images / f"{i:02}.png")
-    (images / "list.txt").write_text("".join(f"{i:02}.png {i}\n" for i in range(RECORDS)))
+    (images / "list.txt").write_text("".join(f"{i:02}.png {i}\n" for i in range(records)))
     labels = {"labels": (f"list:{images / 'list.txt'}",), "columns": ("path label",)}
     build_pack(BuildOptions(str(images), str(pack), "lmdb", workers=1, encode="raw", shard_bytes=2000, **labels))
 

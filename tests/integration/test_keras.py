@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import RECORDS
+from doc_blocks import ROOT, blocks_of
+from drawn import draw_classes
 from torch.utils.data import DataLoader
 
-from packer import PackedDataset, PackedLoader
+from packer import BuildOptions, PackedDataset, PackedLoader, build_pack
 from packer.samplers import ShuffleSampler
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -63,3 +68,19 @@ def test_a_data_loader(numbered_pack: Path, workers: int) -> None:
         epochs = fit(DataLoader(data, BATCH, num_workers=workers, **order), 2)
         assert epochs[0] != epochs[1]
         assert [sorted(epoch) for epoch in epochs] == [list(range(RECORDS))] * 2
+
+
+@pytest.mark.interpreter
+def test_on_jax_a_script_ends_without_a_word(tmp_path: Path) -> None:
+    """JAX keeps the generators to the end of the interpreter: their loops ended when OpenCV's functions were gone."""
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed")
+    for name, each in (("imgs", 16), ("val", 3)):
+        draw_classes(tmp_path / name, each=each)
+        build_pack(BuildOptions(str(tmp_path / name), str(tmp_path / f"{name}.lmdb"), workers=1, resize="32x32"))
+    (block,) = [block for block in blocks_of(ROOT / "docs" / "guides" / "keras.md") if '= "jax"' in block.text]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "jax"}
+    command = [sys.executable, "-W", "ignore", "-c", block.text]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "accuracy" in done.stdout
+    assert "Exception ignored" not in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -190,3 +191,18 @@ def test_a_plain_dataloader_is_divided_once(job: Job, tmp_path: Path) -> None:
         for epoch in range(3):
             seen = [record for rank in ranks for e, batch in rank[f"{kind} whole"] if e == epoch for record in batch]
             assert sorted(seen) == [*range(RECORDS)]
+
+
+@pytest.mark.parametrize(("strategy", "ranks", "options", "repeats"), [
+    ("SingleDeviceStrategy", 1, {}, False), ("DDPStrategy", 2, {}, False), ("FSDPStrategy", 2, {}, True),
+    ("DDPStrategy", 64, {}, True), ("DDPStrategy", 2, {"pad": True}, True), ("FSDPStrategy", 2, {"pad": False}, False),
+])  # fmt: skip
+def test_evaluation_repeats_records_only_where_ranks_must_have_equally_many_batches(
+    numbered_pack: Path, strategy: str, ranks: int, options: dict[str, bool], repeats: bool
+) -> None:
+    """FSDP exchanges weights in each batch, and of more ranks than records some would have none."""
+    data = PackedDataModule(numbered_pack, numbered_pack, numbered_pack, batch_size=4, eval_options=options)
+    kind = type(strategy, (), {"root_device": torch.device("cpu")})
+    data.trainer = SimpleNamespace(strategy=kind(), world_size=ranks)
+    assert data.val_dataloader().sampler.pad == data.test_dataloader().sampler.pad == repeats
+    assert data.train_dataloader().sampler.drop_last
