@@ -256,8 +256,8 @@ FIELDS_BY_HAND = {
     "sources/auto.py", "sources/by_name.py", "sources/coco_source.py", "sources/cvat.py", "sources/landmarks.py",
     "sources/list_columns.py", "sources/list_source.py", "sources/parquet_source.py", "sources/small_formats.py",
     "sources/voc.py", "sources/yolo_source.py",  # find them
-    "loading/collate.py", "loading/dataset.py", "loading/loader.py", "loading/targets.py", "loading/yolo_labels.py",
-    "ultralytics.py",  # make targets of them
+    "loading/collate.py", "loading/dataset.py", "loading/loader.py", "loading/targets.py", "loading/yolo_data.py",
+    "loading/yolo_labels.py", "ultralytics.py",  # make targets of them
     "repack/layouts/builtin.py", "repack/layouts/table.py", "view/export.py",  # write, draw
 }  # fmt: skip
 """Files that may name three or more fields of an annotation; all others ask packer/model/fields.py."""
