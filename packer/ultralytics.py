@@ -13,6 +13,7 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from copy import copy
+from inspect import unwrap
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -290,11 +291,7 @@ class ClassificationValidator(_TaskValidator, yolo.classify.ClassificationValida
     build_dataset = _with_names(
         yolo.classify.ClassificationValidator.build_dataset, ClassificationDataset=_classification_dataset
     )
-    _call = _with_names(BaseValidator.__call__.__wrapped__, check_cls_dataset=_check_cls_dataset)
-
-    def __call__(self, trainer: Any = None, model: Any = None, **kwargs: Any) -> Any:
-        """Validate a model as Ultralytics does."""
-        return smart_inference_mode()(self._call)(trainer, model, **kwargs)
+    __call__ = smart_inference_mode()(_with_names(unwrap(BaseValidator.__call__), check_cls_dataset=_check_cls_dataset))
 
     def describe_packs(self) -> None:
         """Leave `data` as it is: Ultralytics looks for folders, so packs are named when it does."""

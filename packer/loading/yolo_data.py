@@ -147,7 +147,7 @@ def _check(pack: Pack, task: str) -> None:
         lacking = int(np.count_nonzero(np.asarray(pack.column("label")) < 0))
         if lacking:
             problem = f"has {plural(lacking, 'image')} without a class"
-            raise UsageError(pack.path, problem, f"leave them out: build it with {option('missing_labels')}=skip")
+            raise UsageError(pack.path, problem, f"build it with {option('missing_labels', 'skip')}")
     else:
         _check_objects(pack, task)
 
@@ -166,9 +166,7 @@ def _check_objects(pack: Pack, task: str) -> None:
     if task == "segment" and outlines_of(pack) != "polygons":
         raise UsageError(pack.path, "has boxes without a polygon", "train a detector, or label them with polygons")
     if task == "obb" and not outlines_of(pack, oriented=True):
-        step = (
-            "build it from oriented boxes, such as packer build SRC --labels yolo-obb, or train with DetectionTrainer"
-        )
+        step = f"build it from oriented boxes, with {option('labels', 'yolo-obb')}, or train with DetectionTrainer"
         raise UsageError(pack.path, "has boxes without corners, which the task obb needs", step)
 
 

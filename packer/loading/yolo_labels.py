@@ -129,12 +129,15 @@ class YoloLabels(Sequence[dict[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         (label,) = self._of(np.array([self.records[index]], np.int64))
-        return _without_repeats(label)
+        return self._in_its_class(_without_repeats(label))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield all labels, quickly, for statistics: an object that is there twice stays."""
         for start in range(0, len(self), _CHUNK):
-            yield from self._of(np.asarray(self.records[start : start + _CHUNK], np.int64))
+            yield from map(self._in_its_class, self._of(np.asarray(self.records[start : start + _CHUNK], np.int64)))
+
+    def _in_its_class(self, label: dict[str, Any]) -> dict[str, Any]:
+        return {**label, "cls": np.zeros_like(label["cls"])} if self.single_class else label
 
     def shapes(self) -> list[list[int]]:
         """Return [height, width] of every image."""
@@ -168,7 +171,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
             yield {
                 "im_file": name,
                 "shape": (int(height), int(width)),
-                "cls": np.zeros_like(cls[rows]) if self.single_class else cls[rows],
+                "cls": cls[rows],
                 "bboxes": xywh[rows],
                 "segments": [segments[i] for i in numbers] if segments else [],
                 "keypoints": None if keypoints is None else keypoints[rows],
@@ -288,7 +291,7 @@ def _names(pack: Pack, records: Int64) -> list[str]:
 
 
 def _without_repeats(label: dict[str, Any]) -> dict[str, Any]:
-    """Return the label with equal objects once, as Ultralytics drops equal lines of a label file: it sorts the others."""
+    """Return the label with equal objects once, as Ultralytics drops equal lines of a file: it sorts the others."""
     names = [name for name in ("cls", "bboxes", "keypoints") if label[name] is not None]
     outlines = [outline.tobytes() for outline in label["segments"]] or [b""] * len(label["cls"])
     rows = [b"".join(label[name][i].tobytes() for name in names) + outlines[i] for i in range(len(outlines))]

@@ -49,7 +49,7 @@ MODELS = {
     "outlines": "yolo11n-obb.yaml",  # oriented boxes around polygons
     "classify": "yolo11n-cls.yaml",
 }
-OF_LABEL_FILES = [task for task in MODELS if task != "classify"]
+OF_LABEL_FILES = [task for task in MODELS if task not in ("outlines", "classify")]
 THEIRS: dict[str, Any] = {
     "detect": yolo.detect.DetectionTrainer,
     "segment": yolo.segment.SegmentationTrainer,
@@ -93,8 +93,7 @@ def rows(task: str, i: int) -> str:
         if task == "pose":
             values += [cx - w / 4, cy, 2, cx + w / 4, cy, 1, 0, 0, 0]
         lines.append(" ".join([str(numbers.integers(2)), *(f"{value:.6g}" for value in values)]))
-    repeated = lines[:1] * (i == 3 and task != "outlines")  # image 3 lists an object twice
-    return "\n".join(lines + repeated) + "\n" * bool(lines)
+    return "\n".join(lines + lines[:1] * (i == 3)) + "\n" * bool(lines)  # image 3 lists an object twice
 
 
 def draw_mask_of(image: Path, i: int, out: Path) -> None:
@@ -169,10 +168,32 @@ def losses(folder: Path) -> list[float]:
         return [sum(float(v) for k, v in row.items() if k.startswith("train/")) for row in csv.DictReader(file)]
 
 
+def draw_corners(root: Path, count: int = 16) -> Path:
+    """A YOLO folder of images of 128 px with turned boxes, their corners on whole pixels: fractions are exact."""
+    for i in range(count):
+        numbers = np.random.default_rng(i)
+        draw(root / "images" / "train" / f"{i:03d}.png", i, 128, 128)
+        lines = []
+        for _ in range(1 + i % 3):
+            across, down = numbers.integers(6, 24, 2)
+            center, turned = numbers.integers(40, 88, 2), np.array([[across, down], [-down, across]])
+            corners = center + np.concatenate([turned, -turned])
+            lines.append(" ".join([str(numbers.integers(2)), *(str(value / 128) for value in corners.ravel())]))
+        label = root / "labels" / "train" / f"{i:03d}.txt"
+        label.parent.mkdir(parents=True, exist_ok=True)
+        label.write_text("\n".join(lines) + "\n")
+    head = f"path: {root}\ntrain: images/train\nval: images/train\nnames: [ant, bee]\n"
+    (root / "data.yaml").write_text(head + "task: obb\n")
+    return root
+
+
 def draw_splits(root: Path) -> Path:
-    """A folder of class folders below train and val, of images of many shapes."""
+    """A folder of class folders below train and val, of images of many shapes, one of them gray."""
     for split, each in (("train", 5), ("val", 3)):
         for number, name in enumerate(("ant", "bee", "cat")):
             for i in range(each):
-                draw(root / split / name / f"{i}.jpg", 10 * number + i + len(split), 90 + 17 * i, 150 - 9 * number)
+                file = root / split / name / f"{i}.jpg"
+                draw(file, 10 * number + i + len(split), 90 + 17 * i, 150 - 9 * number)
+                if i == 2:
+                    Image.open(file).convert("L").save(file)
     return root
