@@ -19,7 +19,6 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch.nn import Module
 
 from packer.errors import NotInstalled, UsageError
 from packer.format.pack import open_pack
@@ -59,7 +58,7 @@ try:
     from ultralytics.engine.validator import BaseValidator
     from ultralytics.models import yolo
     from ultralytics.nn.autobackend import check_class_names
-    from ultralytics.nn.tasks import guess_model_task, yaml_model_load
+    from ultralytics.nn.tasks import BaseModel, guess_model_task, yaml_model_load
     from ultralytics.utils import LOGGER, YAML
     from ultralytics.utils.torch_utils import smart_inference_mode
 except ImportError as error:
@@ -240,7 +239,7 @@ class _TaskValidator:
 
     def get_model(self, model: Any, trainer: Any = None, **kwargs: Any) -> Any:
         """Return Ultralytics' model, if it is one for the task of this validator."""
-        if trainer is None and isinstance(model, Module):
+        if trainer is None and isinstance(model, BaseModel):
             _check_task(guess_model_task(model), self.args.task, "validator")
         return super().get_model(model, trainer, **kwargs)  # type: ignore[misc]
 

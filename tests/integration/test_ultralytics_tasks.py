@@ -201,7 +201,8 @@ def test_a_path_names_the_packs_of_a_build(classes: Path, tmp_path: Path) -> Non
     (tmp_path / "named.yaml").write_text("path: p.lmdb\ntrain: images/train\nval: valid\n")
     (tmp_path / "folder.yaml").write_text(f"path: {tmp_path}\ntrain: p-train.lmdb\nval: p-valid.lmdb\n")
     mapping = {"path": str(tmp_path / "p.lmdb")}
-    mixed = {"train": "p-train.lmdb", "val": str(classes / "val")}
+    shutil.copytree(classes / "val", tmp_path / "val")
+    mixed = {"train": "p-train.lmdb", "val": str(tmp_path / "val")}
     for data in ("p.lmdb", "alone.yaml", "named.yaml", "folder.yaml", mapping, mixed):
         trainer = trainer_of(OURS, "classify", data)
         assert (len(trainer.train_loader.dataset), len(trainer.test_loader.dataset)) == (15, 9)
