@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from inspect import unwrap
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 from packer.errors import NotInstalled, UsageError
 from packer.format.pack import open_pack
 from packer.format.pack_paths import names_a_pack
+from packer.loading.yolo_batches import Epochs, class_batches, object_batches
 from packer.loading.yolo_data import read_data
 from packer.loading.yolo_labels import ClassSamples, ImageFiles, MaskLabels, YoloLabels, imread, read_mask
 from packer.model.annotation import Mask
@@ -45,6 +46,8 @@ __all__ = [
     "SegmentationValidator",
     "SemanticSegmentationTrainer",
     "SemanticSegmentationValidator",
+    "ThreadedClassificationTrainer",
+    "ThreadedDetectionTrainer",
 ]
 
 
@@ -352,6 +355,43 @@ class ClassificationTrainer(_Trainer, yolo.classify.ClassificationTrainer):  # t
     build_dataset = _with_names(
         yolo.classify.ClassificationTrainer.build_dataset, ClassificationDataset=_classification_dataset
     )
+
+
+class _Threaded:
+    """What makes the batches of training by threads."""
+
+    _batches: Callable[..., Epochs]
+    args: Any
+    device: Any
+    train_loader: Any
+    start_epoch: int
+
+    def get_dataloader(self, dataset_path: Any, batch_size: int = 16, rank: int = 0, mode: str = "train") -> Any:
+        """Return a PackedLoader's batches to train on; to validate, Ultralytics' own loader."""
+        if mode != "train":
+            return super().get_dataloader(dataset_path, batch_size, rank, mode)  # type: ignore[misc]
+        if not (isinstance(dataset_path, str) and names_a_pack(dataset_path)):
+            step = "build a pack of it, or take the trainer that is not called Threaded"
+            raise UsageError("data", f"names {dataset_path} as train, which is no pack", step)
+        dataset = self.build_dataset(dataset_path, mode, batch_size)  # type: ignore[attr-defined]
+        return self._batches(dataset, self.args, batch_size, self.device, bool(self.args.compile))
+
+    def resume_training(self, ckpt: Any) -> None:
+        """Resume as Ultralytics does, with the order and the random numbers of the epoch that is next."""
+        super().resume_training(ckpt)  # type: ignore[misc]
+        self.train_loader.sampler.set_epoch(self.start_epoch)
+
+
+class ThreadedDetectionTrainer(_Threaded, DetectionTrainer):
+    """A DetectionTrainer without worker processes: a PackedLoader makes its mosaics, by the settings of Ultralytics."""
+
+    _batches = staticmethod(object_batches)
+
+
+class ThreadedClassificationTrainer(_Threaded, ClassificationTrainer):
+    """A ClassificationTrainer without worker processes: a PackedLoader makes its crops, by Ultralytics' settings."""
+
+    _batches = staticmethod(class_batches)
 
 
 class SemanticSegmentationTrainer(_Trainer, yolo.semantic.SemanticSegmentationTrainer):  # type: ignore[misc]

@@ -41,15 +41,15 @@ class ImageFiles(Sequence[str]):
     """The names of records, each made when it is asked for."""
 
     def __init__(self, pack: Pack, records: Sequence[int] | Int64) -> None:
-        self._pack, self._records = pack, records
+        self.pack, self.records = pack, records
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self.records)
 
     def __getitem__(self, index: Any) -> Any:
-        record = int(self._records[index])
-        name = ImageFile(*_names(self._pack, np.array([record])))
-        name.pack, name.record = self._pack, record
+        record = int(self.records[index])
+        name = ImageFile(*_names(self.pack, np.array([record])))
+        name.pack, name.record = self.pack, record
         return name
 
 
@@ -209,7 +209,8 @@ class ClassSamples(Sequence[list[Any]]):
     """
 
     def __init__(self, pack: Pack, records: Int64, numbers: Sequence[int]) -> None:
-        found = np.asarray(numbers, np.int64)[np.asarray(pack.column("label"))[records]]
+        self.numbers = np.asarray(numbers, np.int64)
+        found = self.numbers[np.asarray(pack.column("label"))[records]]
         self._classes, self._no_copy = found[found >= 0], Path(pack.path, "none.npy")
         self.files = ImageFiles(pack, records[found >= 0])
 
