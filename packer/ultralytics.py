@@ -55,7 +55,7 @@ _INSTALL = install_command("ultralytics")
 try:
     from ultralytics import __version__ as _version
     from ultralytics.data.augment import classify_augmentations, classify_transforms
-    from ultralytics.data.build import build_yolo_dataset
+    from ultralytics.data.build import build_dataloader, build_yolo_dataset
     from ultralytics.data.dataset import ClassificationDataset, PolygonSemanticDataset, SemanticDataset, YOLODataset
     from ultralytics.data.utils import add_polygon_background, check_cls_dataset, get_split_fraction
     from ultralytics.engine.validator import BaseValidator
@@ -177,7 +177,7 @@ class PackedClassificationDataset(ClassificationDataset):  # type: ignore[misc]
         self, root: str, args: Any, augment: bool = False, prefix: str = "", names: Mapping[int, str] | None = None
     ) -> None:
         pack = open_pack(root)
-        self.root, self.prefix = pack.path, f"{prefix}: " if prefix else ""
+        self.root, self.augment, self.prefix = pack.path, augment, f"{prefix}: " if prefix else ""
         fraction = get_split_fraction(args.fraction, prefix or ("train" if augment else "val"))
         n = len(pack)
         count = min(n, fraction if isinstance(fraction, int) else max(int(fraction > 0), round(n * fraction)))
@@ -349,9 +349,16 @@ class OBBTrainer(_Trainer, yolo.obb.OBBTrainer):  # type: ignore[misc]
     """Ultralytics' OBBTrainer; ``data`` is a pack with oriented boxes, or else polygons, or names packs."""
 
 
+def _build_dataloader(dataset: Any, *args: Any, rank: int, **kwargs: Any) -> Any:
+    # to validate on several ranks, Ultralytics would repeat images until each has as many
+    shuffle = rank == -1 or not isinstance(dataset, PackedClassificationDataset) or dataset.augment
+    return build_dataloader(dataset, *args, shuffle=shuffle, rank=rank, **kwargs)
+
+
 class ClassificationTrainer(_Trainer, yolo.classify.ClassificationTrainer):  # type: ignore[misc]
     """Ultralytics' ClassificationTrainer; ``data`` is a pack with a class for each image, or names packs."""
 
+    get_dataloader = _with_names(yolo.classify.ClassificationTrainer.get_dataloader, build_dataloader=_build_dataloader)
     build_dataset = _with_names(
         yolo.classify.ClassificationTrainer.build_dataset, ClassificationDataset=_classification_dataset
     )

@@ -38,7 +38,7 @@ from yolo_sets import (
     rows,
     trainer_of,
     yolo,
-)  # fmt: skip
+)
 
 import packer
 from packer import BuildOptions, build_pack, open_pack

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import Launch
 from PIL import Image
 from running import good
 from yolo_sets import (
@@ -25,9 +29,10 @@ from yolo_sets import (
     draw_yolo,
     losses,
     packed,
+    rows,
     trainer_of,
     yolo,
-)  # fmt: skip
+)
 
 import packer
 from packer import open_pack
@@ -181,13 +186,18 @@ def test_a_model_finds_its_classes_by_name(classes: Path, tmp_path: Path) -> Non
     assert found == expected == [1, 1, 1, 2, 2, 2]
 
 
-def test_a_process_of_several_validates_its_part_once() -> None:
-    """The sampler with which Ultralytics validates on several GPUs: no record twice, none left out."""
-    sampler = pytest.importorskip("ultralytics.data.build").ContiguousDistributedSampler
-    for count in (1, 7, 14, 33):
-        for ranks in (1, 2, 3):
-            parts = [sampler(range(count), ranks, batch_size=4, rank=rank) for rank in range(ranks)]
-            assert sorted(i for part in parts for i in part) == list(range(count))
+def test_two_processes_count_each_image_once(classes: Path, launch: Launch, tmp_path: Path) -> None:
+    """Of 15 images; Ultralytics' own classifier counts 16 then, because its sampler repeats one."""
+    boxes = packed(draw_yolo(tmp_path / "boxes", count=15))
+    script = Path(__file__).with_name("ultralytics_ranks.py")
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    launch(script, boxes, classes.with_name("set-train.lmdb"), tmp_path, ranks=2, cwd=tmp_path, env=paths)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for task in ("detect", "classify"):
+        assert sum(rank[task]["images"] for rank in ranks) == 15
+    assert ranks[0]["classify"]["counted"] == 15
+    objects = sum(len(set(rows("detect", i).splitlines())) for i in range(15))
+    assert ranks[0]["detect"]["counted"] == objects
 
 
 # -- what `data` may be
