@@ -27,6 +27,8 @@ LEAST_SIDE, LONGEST, LEAST_SHARE = 2, 100, 0.1
 _NOT_OBJECTS = ("shear", "perspective", "mixup", "cutmix", "copy_paste", "bgr")
 _POLICIES = {"randaugment": "RandAugment", "autoaugment": "AutoAugment"}
 _FILL = 114
+_AT_ONCE = 64
+"""Rows that the caches of a processor hold."""
 
 Form = Callable[[Any, Any, torch.Tensor], dict[str, Any]]
 """Makes a batch of Ultralytics of images, targets and record numbers."""
@@ -153,7 +155,7 @@ class _Colors:
         self._gains = gains
 
     def __call__(self, image: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return a changed image, uint8 (3, height, width); of other channels as it is."""
+        """Return an image, uint8 (3, height, width), changed in its place if it can be; of other channels as it is."""
         if image.shape[0] != 3:
             return image
         hue, saturation, value = self._gains * (2 * torch.rand(3, generator=generator).numpy() - 1)
@@ -161,8 +163,11 @@ class _Colors:
         table = np.stack([(levels + 180 * hue) % 180, levels * (1 + saturation), levels * (1 + value)], axis=1)
         table = table.clip(0, 255).astype(np.uint8)
         table[0, 1] = 0  # white stays white
-        pixels = cv2.cvtColor(np.ascontiguousarray(image.permute(1, 2, 0).numpy()), cv2.COLOR_RGB2HSV)
-        pixels = cv2.cvtColor(cv2.LUT(pixels, table[None]), cv2.COLOR_HSV2RGB)
+        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())  # those of the image, if channels are last
+        for start in range(0, len(pixels), _AT_ONCE):
+            rows = pixels[start : start + _AT_ONCE]
+            changed = cv2.LUT(cv2.cvtColor(rows, cv2.COLOR_RGB2HSV), table[None])
+            cv2.cvtColor(changed, cv2.COLOR_HSV2RGB, dst=rows)
         return torch.from_numpy(pixels).permute(2, 0, 1)
 
 

@@ -32,6 +32,7 @@ from yolo_sets import (
     adapter,
     assert_same_batches,
     data_of,
+    draw_splits,
     draw_yolo,
     losses,
     packed,
@@ -441,6 +442,7 @@ def test_shrunk_photos_are_close_to_their_letterbox(real_data: Path, tmp_path: P
 def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
     draw_yolo(tmp_path / "coco", count=8)
     draw_yolo(tmp_path / "streets", "semantic", count=8)
+    draw_splits(tmp_path / "pets")
     page = ROOT / "docs" / "guides" / "yolo.md"
     ran = 0
     for block in blocks_of(page):
@@ -450,7 +452,8 @@ def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
             for words in block.commands():
                 good(*words[1:])
         else:
-            code = block.text.replace("epochs=100", "epochs=1, device='cpu', plots=False").replace("=640", "=64")
+            code = block.text.replace("epochs=100", "epochs=1, device='cpu', plots=False")
+            code = code.replace("imgsz=640", "imgsz=64").replace("imgsz=224", "imgsz=64")
             exec(compile("\n" * (block.line - 1) + code, str(page), "exec"), {"__name__": "__main__"})
         ran += 1
-    assert ran >= 4
+    assert ran >= 6
