@@ -215,9 +215,12 @@ def test_three_epochs(task: str, boxes: str, classes: str) -> None:
 def test_what_only_their_loader_does_is_refused(task: str, name: str, value: Any, boxes: str, classes: str) -> None:
     with pytest.raises(UsageError, match=f"{name}: is {value}, which only Ultralytics' own loader does; leave {name}"):
         trainer_of(THREADED, task, boxes if task == "detect" else classes, **{name: value})
-    folder = str(Path(boxes).with_suffix("") / "data.yaml")
-    with pytest.raises(UsageError, match=r"data: names .*images/train as train, which is no pack; build"):
-        trainer_of(THREADED, "detect", folder)
+
+
+def test_a_folder_is_refused(boxes: str) -> None:
+    data = {"train": str(Path(boxes).with_suffix("") / "images" / "train"), "val": boxes}
+    with pytest.raises(UsageError, match=r"data: names .*images/train as train, which is no pack; build a pack of it"):
+        trainer_of(THREADED, "detect", data)
 
 
 def test_gray_images_keep_their_colors() -> None:
