@@ -15,17 +15,20 @@ import numpy as np
 import torch
 
 from packer.errors import UsageError
+from packer.format.pack import Pack
 from packer.loading.affine import RandomAffine
-from packer.loading.crop import RandomResizedCrop
 from packer.loading.loader import PackedLoader
 from packer.loading.mosaic import Mosaic
+from packer.loading.pillow_crops import PillowRandomCrop
+from packer.loading.pillow_policy import SeededSteps, jitter
+from packer.loading.torchvision_policy import one_of, some_of
 from packer.loading.yolo_labels import ImageFiles
 from packer.model.annotation import Int64
 
 LEAST_SIDE, LONGEST, LEAST_SHARE = 2, 100, 0.1
 """A box is dropped if a side is at most so many pixels, or the longer one so many times the other, or less is seen."""
 _NOT_OBJECTS = ("shear", "perspective", "mixup", "cutmix", "copy_paste", "bgr")
-_POLICIES = {"randaugment": "RandAugment", "autoaugment": "AutoAugment"}
+_POLICIES = {"randaugment": ("RandAugment", some_of), "autoaugment": ("AutoAugment", one_of)}
 _FILL = 114
 _AT_ONCE = 64
 """Rows that the caches of a processor hold."""
@@ -89,6 +92,7 @@ def object_batches(dataset: Any, settings: Any, batch_size: int, device: Any, dr
     if settings.rect or getattr(settings, "augmentations", None):
         _only_theirs("rect" if settings.rect else "augmentations")
     labels = dataset.labels
+    _check_colors(labels.pack)
     gains = np.array([settings.hsv_h, settings.hsv_s, settings.hsv_v])
     low_high = settings.scale if isinstance(settings.scale, tuple | list) else (1 - settings.scale, 1 + settings.scale)
     loader = PackedLoader(
@@ -172,7 +176,7 @@ class _Colors:
 
 
 def class_batches(dataset: Any, settings: Any, batch_size: int, device: Any, drop_last: bool = False) -> Epochs:
-    """Return crops of images with a class, flipped, and changed by torchvision's v2 as Ultralytics does by v1.
+    """Return crops of images with a class, flipped, and changed as by Pillow, which Ultralytics changes them with.
 
     Args:
         dataset: A PackedClassificationDataset of the images.
@@ -185,6 +189,7 @@ def class_batches(dataset: Any, settings: Any, batch_size: int, device: Any, dro
         UsageError: Of a setting that only Ultralytics' own loader has.
     """
     samples = dataset.samples
+    _check_colors(samples.files.pack)
     loader = PackedLoader(
         samples.files.pack,
         min(batch_size, len(samples)),
@@ -192,10 +197,11 @@ def class_batches(dataset: Any, settings: Any, batch_size: int, device: Any, dro
         indices=samples.files.records,
         seed=settings.seed,
         drop_last=drop_last,
-        crop=RandomResizedCrop(settings.imgsz, scale=(1 - settings.scale, 1.0), interpolation="bilinear"),
+        crop=PillowRandomCrop(settings.imgsz, scale=(1 - settings.scale, 1.0), interpolation="bilinear"),
         flip=float(settings.fliplr),
         vflip=float(settings.flipud),
-        augment=_augment(settings),
+        transform=_colors_of(settings),
+        augment=_erasing(settings.erasing),
         dtype=torch.float32,
         parts=(),
         with_index=True,
@@ -215,19 +221,30 @@ class _Classes:
         return {"img": images, "cls": self._numbers.to(classes.device)[classes]}
 
 
-def _augment(settings: Any) -> Any:
-    """Return what changes colors and erases, or None."""
-    v2 = importlib.import_module("torchvision.transforms.v2")
-    policy, changes = settings.auto_augment, []
+def _colors_of(settings: Any) -> SeededSteps | None:
+    """Return what changes an image by Pillow, or None."""
+    v1 = importlib.import_module("torchvision.transforms")
+    policy = settings.auto_augment
     if policy in _POLICIES:
-        changes.append(getattr(v2, _POLICIES[policy])(interpolation=v2.InterpolationMode.BILINEAR))
-    elif policy:
+        name, step_of = _POLICIES[policy]
+        made = getattr(v1, name)(interpolation=v1.InterpolationMode.BILINEAR)
+        return SeededSteps([step_of(made, (settings.imgsz, settings.imgsz))])
+    if policy:
         _only_theirs("auto_augment", policy)
-    elif settings.hsv_v or settings.hsv_s or settings.hsv_h:
-        changes.append(v2.ColorJitter(settings.hsv_v, settings.hsv_v, settings.hsv_s, settings.hsv_h))
-    if settings.erasing:
-        changes.append(v2.RandomErasing(settings.erasing))
-    return v2.Compose(changes) if changes else None
+    if not (settings.hsv_v or settings.hsv_s or settings.hsv_h):
+        return None
+    jitters = v1.ColorJitter(settings.hsv_v, settings.hsv_v, settings.hsv_s, settings.hsv_h)
+    return SeededSteps([jitter(jitters, v1.functional)])
+
+
+def _erasing(chance: float) -> Any:
+    return importlib.import_module("torchvision.transforms.v2").RandomErasing(chance) if chance else None
+
+
+def _check_colors(pack: Pack) -> None:
+    if pack.manifest.mode != "rgb":
+        step = "take the trainer that is not called Threaded, which makes RGB of them"
+        raise UsageError(pack.path, f"has {pack.manifest.mode} images", step)
 
 
 def _threads(settings: Any) -> dict[str, Any]:
