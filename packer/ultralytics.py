@@ -11,35 +11,32 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from itertools import zip_longest
+from inspect import unwrap
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from packer.containers import container_of
-from packer.errors import NotInstalled, UsageError, plural
-from packer.format.pack import Pack, open_pack
+from packer.errors import NotInstalled, UsageError
+from packer.format.pack import open_pack
 from packer.format.pack_paths import names_a_pack
-from packer.loading.yolo_labels import (
-    ImageFiles,
-    MaskLabels,
-    YoloLabels,
-    classes_of_objects,
-    each_has_a_polygon,
-    imread,
-    keypoints_of,
-    read_mask,
-)
+from packer.loading.yolo_batches import Epochs, class_batches, object_batches
+from packer.loading.yolo_data import read_data
+from packer.loading.yolo_labels import ClassSamples, ImageFiles, MaskLabels, YoloLabels, imread, read_mask
 from packer.model.annotation import Mask
 from packer.system.machine import install_command
 
 __all__ = [
+    "ClassificationTrainer",
+    "ClassificationValidator",
     "DetectionTrainer",
     "DetectionValidator",
+    "OBBTrainer",
+    "OBBValidator",
+    "PackedClassificationDataset",
     "PackedPolygonSemanticDataset",
     "PackedSemanticDataset",
     "PackedYOLODataset",
@@ -49,25 +46,32 @@ __all__ = [
     "SegmentationValidator",
     "SemanticSegmentationTrainer",
     "SemanticSegmentationValidator",
+    "ThreadedClassificationTrainer",
+    "ThreadedDetectionTrainer",
 ]
 
 
 _INSTALL = install_command("ultralytics")
 try:
     from ultralytics import __version__ as _version
-    from ultralytics.data.build import build_yolo_dataset
-    from ultralytics.data.dataset import PolygonSemanticDataset, SemanticDataset, YOLODataset
-    from ultralytics.data.utils import add_polygon_background
+    from ultralytics.data.augment import classify_augmentations, classify_transforms
+    from ultralytics.data.build import build_dataloader, build_yolo_dataset
+    from ultralytics.data.dataset import ClassificationDataset, PolygonSemanticDataset, SemanticDataset, YOLODataset
+    from ultralytics.data.utils import add_polygon_background, check_cls_dataset, get_split_fraction
+    from ultralytics.engine.validator import BaseValidator
     from ultralytics.models import yolo
-    from ultralytics.nn.tasks import guess_model_task, yaml_model_load
+    from ultralytics.nn.autobackend import check_class_names
+    from ultralytics.nn.tasks import BaseModel, guess_model_task, yaml_model_load
     from ultralytics.utils import LOGGER, YAML
+    from ultralytics.utils.torch_utils import smart_inference_mode
 except ImportError as error:
     if (error.name or "").partition(".")[0] != "ultralytics":
         raise
     lacks = "is not installed" if error.name == "ultralytics" else f"is here without what it needs: {error.msg}"
     raise NotInstalled("packer.ultralytics", f"needs Ultralytics, which {lacks}", _INSTALL) from None
 
-SPLITS = ("train", "val", "test")
+
+_NO_CACHE = "cache='disk' does nothing for a pack; to store decoded images, build it as raw"
 
 
 def _with_names(function: Any, **names: Any) -> Any:
@@ -105,12 +109,14 @@ class PackedYOLODataset(YOLODataset):  # type: ignore[misc]
         # of a folder, Ultralytics measures a few files: draw as often, so that the same seed gives the same batches
         random.sample(range(count), min(5, count))
         dims = self.data["kpt_shape"][1] if self.use_keypoints else 0
-        return self.labels_class(self._pack, range(count), dims)
+        return self.labels_class(self._pack, range(count), dims, oriented=self.use_obb)
 
     def update_labels(self, include_class: Sequence[int] | None) -> None:
         """Keep only objects of these classes; class 0 for all if `single_cls`."""
         old = self.labels
-        self.labels = YoloLabels(old.pack, old.records, old.kpt_dims, include_class, self.single_cls)
+        self.labels = self.labels_class(
+            old.pack, old.records, old.kpt_dims, include_class, self.single_cls, old.oriented
+        )
 
     def set_rectangle(self) -> None:
         """Let Ultralytics sort the shapes alone, and bring the records into its order."""
@@ -131,7 +137,7 @@ class PackedYOLODataset(YOLODataset):  # type: ignore[misc]
 
     def check_cache_disk(self, *args: Any, **kwargs: Any) -> bool:
         """Return False: a pack is on the disk already."""
-        LOGGER.warning(f"{self.prefix}cache='disk' does nothing for a pack; to store decoded images, build it as raw")
+        LOGGER.warning(f"{self.prefix}{_NO_CACHE}")
         self.cache = None
         return False
 
@@ -154,12 +160,64 @@ class PackedPolygonSemanticDataset(PolygonSemanticDataset, PackedYOLODataset):  
     """A PolygonSemanticDataset whose `img_path` is a pack with polygons."""
 
 
+class PackedClassificationDataset(ClassificationDataset):  # type: ignore[misc]
+    """A ClassificationDataset whose `root` is a pack with a class for each image. Nothing is scanned.
+
+    Args:
+        root: The pack.
+        args: Ultralytics' settings.
+        augment: Whether images are changed at random.
+        prefix: The split.
+        names: The classes by number, those of the model: images of others are left out.
+    """
+
+    imread = staticmethod(imread)
+
+    def __init__(  # theirs scans a folder
+        self, root: str, args: Any, augment: bool = False, prefix: str = "", names: Mapping[int, str] | None = None
+    ) -> None:
+        pack = open_pack(root)
+        self.root, self.augment, self.prefix = pack.path, augment, f"{prefix}: " if prefix else ""
+        fraction = get_split_fraction(args.fraction, prefix or ("train" if augment else "val"))
+        n = len(pack)
+        count = min(n, fraction if isinstance(fraction, int) else max(int(fraction > 0), round(n * fraction)))
+        records = np.linspace(0, n - 1, count, dtype=np.int64)
+        self.samples = ClassSamples(pack, records, self._numbers(pack.classes, names, args.single_cls))
+        if len(self.samples) < count:
+            LOGGER.warning(
+                f"{self.prefix}{count - len(self.samples)} images of classes that the model lacks are skipped"
+            )
+        self.cache_disk, self.cache_ram = False, args.cache is True or str(args.cache).lower() == "ram"
+        if str(args.cache).lower() == "disk":
+            LOGGER.warning(f"{self.prefix}{_NO_CACHE}")
+        if self.cache_ram:
+            self.cache_images()
+        self.torch_transforms = self._augmentations(args) if augment else classify_transforms(args.imgsz)
+
+    @staticmethod
+    def _augmentations(args: Any) -> Any:
+        named = {name: getattr(args, name) for name in ("erasing", "auto_augment", "hsv_h", "hsv_s", "hsv_v")}
+        scale = (1 - args.scale, 1)
+        return classify_augmentations(args.imgsz, scale=scale, hflip=args.fliplr, vflip=args.flipud, **named)
+
+    @staticmethod
+    def _numbers(own: Sequence[str], names: Mapping[int, str] | None, single_cls: bool) -> list[int]:
+        """Return the number of each class of a pack as Ultralytics finds them: by name, if the model knows any."""
+        if single_cls:
+            return [0] * len(own)
+        classes = list(check_class_names(list(own)).values())
+        known = {name: number for number, name in check_class_names(names).items()} if names else {}
+        if known.keys() & set(classes):
+            return [known.get(name, -1) for name in classes]
+        return [number if not known or number < len(known) else -1 for number in range(len(classes))]
+
+
 def _or_packed(theirs: type, packed: type) -> Any:
     """Return what makes a dataset of Ultralytics, or of packs if it is given one."""
 
-    def dataset(img_path: Any, **kwargs: Any) -> Any:
+    def dataset(img_path: Any, *args: Any, **kwargs: Any) -> Any:
         kind = packed if isinstance(img_path, str) and names_a_pack(img_path) else theirs
-        return kind(img_path=img_path, **kwargs)
+        return kind(img_path, *args, **kwargs)
 
     return dataset
 
@@ -170,12 +228,28 @@ _build_dataset = _with_names(
     SemanticDataset=_or_packed(SemanticDataset, PackedSemanticDataset),
     PolygonSemanticDataset=_or_packed(PolygonSemanticDataset, PackedPolygonSemanticDataset),
 )
+_classification_dataset = _or_packed(ClassificationDataset, PackedClassificationDataset)
 
 
-class _Validator:
-    """What the validators add to those of Ultralytics."""
+def _check_cls_dataset(dataset: Any, split: str = "") -> dict[str, Any]:
+    return _read_data(dataset, "classify", split or "val") or check_cls_dataset(dataset, split)
+
+
+class _TaskValidator:
+    """What all validators add to those of Ultralytics."""
 
     args: Any
+
+    def get_model(self, model: Any, trainer: Any = None, **kwargs: Any) -> Any:
+        """Return Ultralytics' model, if it is one for the task of this validator."""
+        if trainer is None and isinstance(model, BaseModel):
+            _check_task(guess_model_task(model), self.args.task, "validator")
+        return super().get_model(model, trainer, **kwargs)  # type: ignore[misc]
+
+
+class _Validator(_TaskValidator):
+    """What those of a YOLODataset add."""
+
     save_dir: Path
     build_dataset = _with_names(yolo.detect.DetectionValidator.build_dataset, build_yolo_dataset=_build_dataset)
 
@@ -185,7 +259,7 @@ class _Validator:
 
     def describe_packs(self) -> None:
         """Write what `data` says of packs to a data.yaml beside the results, and take that for `data`."""
-        data = read_data(self.args.data, self.args.task)
+        data = _read_data(self.args.data, self.args.task, self.args.split)
         if data is not None:
             self.args.data = os.path.join(self.save_dir, "data.yaml")
             unfinished = f"{self.args.data}.{secrets.token_hex(4)}.yaml"  # every rank writes it
@@ -205,8 +279,24 @@ class PoseValidator(_Validator, yolo.pose.PoseValidator):  # type: ignore[misc]
     """Ultralytics' PoseValidator; ``data`` names packs with keypoints."""
 
 
+class OBBValidator(_Validator, yolo.obb.OBBValidator):  # type: ignore[misc]
+    """Ultralytics' OBBValidator; ``data`` names packs with oriented boxes, or else polygons."""
+
+
 class SemanticSegmentationValidator(_Validator, yolo.semantic.SemanticSegmentationValidator):  # type: ignore[misc]
     """Ultralytics' SemanticSegmentationValidator; ``data`` names packs with masks, or with polygons."""
+
+
+class ClassificationValidator(_TaskValidator, yolo.classify.ClassificationValidator):  # type: ignore[misc]
+    """Ultralytics' ClassificationValidator; ``data`` names packs with a class for each image."""
+
+    build_dataset = _with_names(
+        yolo.classify.ClassificationValidator.build_dataset, ClassificationDataset=_classification_dataset
+    )
+    __call__ = smart_inference_mode()(_with_names(unwrap(BaseValidator.__call__), check_cls_dataset=_check_cls_dataset))
+
+    def describe_packs(self) -> None:
+        """Leave `data` as it is: Ultralytics looks for folders, so packs are named when it does."""
 
 
 class _Trainer:
@@ -221,7 +311,7 @@ class _Trainer:
 
     def get_dataset(self) -> dict[str, Any]:
         """Return what a data.yaml would say of the packs."""
-        data = read_data(self.args.data, self._task)
+        data = _read_data(self.args.data, self._task, self.args.split)
         if data is None:
             theirs: dict[str, Any] = super().get_dataset()  # type: ignore[misc]
             return theirs
@@ -232,10 +322,7 @@ class _Trainer:
     def get_model(self, cfg: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Return Ultralytics' model, if it is one for the task of this trainer."""
         task = guess_model_task(cfg if isinstance(cfg, Mapping) else yaml_model_load(cfg))
-        if task != self._task:
-            name = f"packer.ultralytics.{_TASKS[task].trainer.__name__}" if task in _TASKS else "Ultralytics' own"
-            problem = f"is for the task {task}, the trainer for {self._task}"
-            raise UsageError("model", problem, f"train it with {name}, or take a model for {self._task}")
+        _check_task(task, self._task, "trainer")
         return super().get_model(cfg, *args, **kwargs)  # type: ignore[misc]
 
     def get_validator(self) -> Any:
@@ -258,134 +345,104 @@ class PoseTrainer(_Trainer, yolo.pose.PoseTrainer):  # type: ignore[misc]
     """Ultralytics' PoseTrainer; ``data`` is a pack with keypoints, or names packs as ``train`` and ``val``."""
 
 
+class OBBTrainer(_Trainer, yolo.obb.OBBTrainer):  # type: ignore[misc]
+    """Ultralytics' OBBTrainer; ``data`` is a pack with oriented boxes, or else polygons, or names packs."""
+
+
+def _build_dataloader(dataset: Any, *args: Any, rank: int, **kwargs: Any) -> Any:
+    # to validate on several ranks, Ultralytics would repeat images until each has as many
+    shuffle = rank == -1 or not isinstance(dataset, PackedClassificationDataset) or dataset.augment
+    return build_dataloader(dataset, *args, shuffle=shuffle, rank=rank, **kwargs)
+
+
+class ClassificationTrainer(_Trainer, yolo.classify.ClassificationTrainer):  # type: ignore[misc]
+    """Ultralytics' ClassificationTrainer; ``data`` is a pack with a class for each image, or names packs."""
+
+    get_dataloader = _with_names(yolo.classify.ClassificationTrainer.get_dataloader, build_dataloader=_build_dataloader)
+    build_dataset = _with_names(
+        yolo.classify.ClassificationTrainer.build_dataset, ClassificationDataset=_classification_dataset
+    )
+
+
+class _Threaded:
+    """What makes the batches of training by threads."""
+
+    _batches: Callable[..., Epochs]
+    args: Any
+    device: Any
+    train_loader: Any
+    start_epoch: int
+
+    def get_dataloader(self, dataset_path: Any, batch_size: int = 16, rank: int = 0, mode: str = "train") -> Any:
+        """Return a PackedLoader's batches to train on; to validate, Ultralytics' own loader."""
+        if mode != "train":
+            return super().get_dataloader(dataset_path, batch_size, rank, mode)  # type: ignore[misc]
+        if not (isinstance(dataset_path, str) and names_a_pack(dataset_path)):
+            step = "build a pack of it, or take the trainer that is not called Threaded"
+            raise UsageError("data", f"names {dataset_path} as train, which is no pack", step)
+        dataset = self.build_dataset(dataset_path, mode, batch_size)  # type: ignore[attr-defined]
+        return self._batches(dataset, self.args, batch_size, self.device, bool(self.args.compile))
+
+    def resume_training(self, ckpt: Any) -> None:
+        """Resume as Ultralytics does, with the order and the random numbers of the epoch that is next."""
+        super().resume_training(ckpt)  # type: ignore[misc]
+        self.train_loader.sampler.set_epoch(self.start_epoch)
+
+
+class ThreadedDetectionTrainer(_Threaded, DetectionTrainer):
+    """A DetectionTrainer without worker processes: a PackedLoader makes its mosaics, by the settings of Ultralytics."""
+
+    _batches = staticmethod(object_batches)
+
+
+class ThreadedClassificationTrainer(_Threaded, ClassificationTrainer):
+    """A ClassificationTrainer without worker processes: a PackedLoader makes its crops, by Ultralytics' settings."""
+
+    _batches = staticmethod(class_batches)
+
+
 class SemanticSegmentationTrainer(_Trainer, yolo.semantic.SemanticSegmentationTrainer):  # type: ignore[misc]
     """Ultralytics' SemanticSegmentationTrainer; ``data`` is a pack with masks, or with polygons, or names packs."""
 
 
 class _Task(NamedTuple):
-    """What trains a task, and what it needs of a pack."""
+    """What trains a task, and what validates it."""
 
     trainer: type
     validator: type
-    needs: tuple[str, ...]
 
 
-_BOXES = ("boxes", "box_labels")
 _TASKS = {
-    "detect": _Task(DetectionTrainer, DetectionValidator, _BOXES),
-    "segment": _Task(SegmentationTrainer, SegmentationValidator, (*_BOXES, "polygons")),
-    "pose": _Task(PoseTrainer, PoseValidator, (*_BOXES, "keypoints")),
-    "semantic": _Task(SemanticSegmentationTrainer, SemanticSegmentationValidator, ("mask",)),
+    "detect": _Task(DetectionTrainer, DetectionValidator),
+    "segment": _Task(SegmentationTrainer, SegmentationValidator),
+    "pose": _Task(PoseTrainer, PoseValidator),
+    "obb": _Task(OBBTrainer, OBBValidator),
+    "semantic": _Task(SemanticSegmentationTrainer, SemanticSegmentationValidator),
+    "classify": _Task(ClassificationTrainer, ClassificationValidator),
 }
 
 
-def read_data(given: Any, task: str) -> dict[str, Any] | None:
-    """Return what a data.yaml would say of packs, or None if `given` names no pack.
-
-    Args:
-        given: A pack, which is trained on and validated on; or a mapping, or a YAML file, with packs as ``train``,
-            ``val`` and ``test``. Other entries (``kpt_shape``, ``flip_idx``, ...) are kept.
-        task: detect, segment, pose or semantic.
-
-    Raises:
-        UsageError: A pack does not have what the task needs, or packs, names and keypoints do not belong together.
-    """
-    content, folder = _yaml_content(given)
-    splits = {split: content[split] for split in SPLITS if isinstance(content.get(split), str | os.PathLike)}
-    folders = [os.path.join(folder, os.fspath(content.get("path") or "")), os.fspath(content.get("path") or "")]
-    packs = {}
-    for split, entry in splits.items():
-        places = [os.path.abspath(os.path.join(parent, entry)) for parent in folders]
-        place = next(filter(os.path.exists, places), places[0])
-        if names_a_pack(place) or container_of(place):
-            packs[split] = open_pack(place)
-        content[split] = place
-    if not packs:
-        return None
-    if missing := [split for split in SPLITS[:2] if split not in splits]:
-        problem = f"has a list as {missing[0]}" if content.get(missing[0]) else f"names no {missing[0]}"
-        raise UsageError("data", problem, "name one pack, or the same one twice")
-    opened = list(packs.values())
-    of_polygons = all("polygons" in pack.manifest.fields and not pack.manifest.masks for pack in opened)
-    kind = "segment" if task == "semantic" and of_polygons else task
-    for pack in opened:
-        _check(pack, kind)
-    names = [
-        list(pack.manifest.masks["mask"].classes) if kind == "semantic" else classes_of_objects(pack) for pack in opened
-    ]
-    content["names"] = _names(opened, names, content.get("names"))
-    if task == "pose":
-        content.update(_keypoints(opened, content))
-    data = {"channels": 3, **content, "nc": len(content["names"]), "path": os.path.abspath(folders[0])}
-    if task != "semantic":
-        return data
-    data["masks_dir"] = "" if of_polygons else content.get("masks_dir") or "masks"
-    return dict(add_polygon_background(data))  # unless there is a folder of masks
-
-
-def _yaml_content(given: Any) -> tuple[dict[str, Any], str]:
-    """Return the entries of `data`, and the folder that they are relative to."""
+def _read_data(given: Any, task: str, split: str) -> dict[str, Any] | None:
+    """Return what a data.yaml would say of the packs that `data` names, or None if it names none."""
     if isinstance(given, Mapping):
-        return dict(given), ""
-    if not isinstance(given, str | os.PathLike):
-        return {}, ""
-    path = os.fspath(given)
-    if path.endswith((".yaml", ".yml")):
-        return (dict(YAML.load(path)), os.path.dirname(path)) if os.path.isfile(path) else ({}, "")
-    return {"train": path, "val": path}, ""
+        content, folder = given, ""
+    elif not isinstance(given, str | os.PathLike):
+        return None
+    elif os.fspath(given).endswith((".yaml", ".yml")):
+        if not os.path.isfile(given):
+            return None
+        content, folder = YAML.load(given), os.path.dirname(given)
+    else:
+        content, folder = {"path": os.fspath(given)}, ""
+    data = read_data(content, folder, task, split)
+    return data if data is None or task != "semantic" else dict(add_polygon_background(data))  # if there are no masks
 
 
-def _check(pack: Pack, task: str) -> None:
-    have = [*(field for field in pack.manifest.fields if "." not in field), *pack.manifest.masks]
-    for field in _TASKS[task].needs:
-        if field not in have:
-            problem = f"has no {field.replace('_', ' ')}, which the task {task} needs"
-            step = f"it has {', '.join(have) or 'no labels'}; build it from a folder with such labels"
-            raise UsageError(pack.path, problem, step)
-    if task == "semantic":
-        facts = pack.manifest.masks["mask"]
-        if facts.dtype != "uint8" or not facts.classes:
-            lacks = "whose classes have no names" if facts.dtype == "uint8" else "of 16 bits, and Ultralytics takes 8"
-            raise UsageError(pack.path, f"has masks {lacks}", "build it with a class_names.txt beside the masks")
-        return
-    column: Any = pack.column
-    if not np.array_equal(column("boxes").lengths, column("box_labels").lengths):
-        raise UsageError(pack.path, "has boxes without a class", "build it from labels with a class for each box")
-    if task == "segment" and not each_has_a_polygon(pack):
-        raise UsageError(pack.path, "has boxes without a polygon", "train a detector, or label them with polygons")
-
-
-def _names(packs: list[Pack], names_of: list[list[str]], given: Any) -> dict[int, str]:
-    """Return the class names by id: ids mean the same in all packs, and what `given` says."""
-    names = max(names_of, key=len)
-    for pack, own in zip(packs, names_of, strict=True):
-        if differing := _first_difference(own, names[: len(own)]):
-            problem = f"has {differing[0]}, another pack {differing[1]}"
-            raise UsageError(pack.path, problem, "build both with the same list of classes")
-    if given:
-        listed = [str(given[i]) for i in sorted(given)] if isinstance(given, Mapping) else [str(name) for name in given]
-        differing = _first_difference(listed[: len(names)], names)
-        if differing and names != [str(i) for i in range(len(names))]:
-            raise UsageError("data", f"names {differing[0]}, but the pack {differing[1]}", "leave names out")
-        names = listed
-    if not names:
-        raise UsageError(packs[0].path, "has no classes, because it has no boxes", "give data names, too")
-    return dict(enumerate(names))
-
-
-def _first_difference(names: list[str], others: list[str]) -> tuple[str, str] | None:
-    """Return the first class that differs, with its number, and its name in the other list."""
-    pairs = enumerate(zip_longest(names, others, fillvalue="none"))
-    return next(((f"{here} as class {i}", there) for i, (here, there) in pairs if here != there), None)
-
-
-def _keypoints(packs: list[Pack], content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return kpt_shape, and flip_idx if it is known."""
-    shape = list(content.get("kpt_shape") or (keypoints_of(packs[0]), 3))
-    for pack in packs:
-        if keypoints_of(pack) != shape[0]:
-            problem = f"has {plural(keypoints_of(pack), 'keypoint')} for each object, not {shape[0]}"
-            raise UsageError(pack.path, problem, "correct kpt_shape, or train from packs of one kind")
-    known = packs[0].manifest.flip_index or ()
-    flip = content.get("flip_idx") or (known if len(known) == shape[0] else ())  # else it is that of landmarks
-    return {"kpt_shape": shape, **({"flip_idx": list(flip)} if flip else {})}
+def _check_task(task: str, wanted: str, kind: str) -> None:
+    """Raise UsageError if a model is for another task than a trainer or validator, `kind`, is."""
+    if task != wanted:
+        theirs = getattr(_TASKS.get(task), kind, None)
+        name = f"packer.ultralytics.{theirs.__name__}" if theirs else "Ultralytics' own"
+        verb = {"trainer": "train", "validator": "validate"}[kind]
+        problem = f"is for the task {task}, the {kind} for {wanted}"
+        raise UsageError("model", problem, f"{verb} it with {name}, or take a model for {wanted}")

@@ -257,8 +257,8 @@ FIELDS_BY_HAND = {
     "sources/list_columns.py", "sources/list_source.py", "sources/parquet_source.py", "sources/small_formats.py",
     "sources/voc.py", "sources/yolo_source.py",  # find them
     "loading/coco_labels.py", "loading/collate.py", "loading/dataset.py", "loading/detr_batches.py",
-    "loading/loader.py", "loading/targets.py", "loading/yolo_labels.py", "libreyolo.py", "rfdetr.py",
-    "ultralytics.py",  # make targets of them
+    "loading/loader.py", "loading/targets.py", "loading/yolo_data.py", "loading/yolo_labels.py",
+    "libreyolo.py", "rfdetr.py", "ultralytics.py",  # make targets of them
     "repack/layouts/builtin.py", "repack/layouts/table.py", "view/export.py",  # write, draw
 }  # fmt: skip
 """Files that may name three or more fields of an annotation; all others ask packer/model/fields.py."""

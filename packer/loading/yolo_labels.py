@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -40,15 +41,15 @@ class ImageFiles(Sequence[str]):
     """The names of records, each made when it is asked for."""
 
     def __init__(self, pack: Pack, records: Sequence[int] | Int64) -> None:
-        self._pack, self._records = pack, records
+        self.pack, self.records = pack, records
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self.records)
 
     def __getitem__(self, index: Any) -> Any:
-        record = int(self._records[index])
-        name = ImageFile(*_names(self._pack, np.array([record])))
-        name.pack, name.record = self._pack, record
+        record = int(self.records[index])
+        name = ImageFile(*_names(self.pack, np.array([record])))
+        name.pack, name.record = self.pack, record
         return name
 
 
@@ -106,6 +107,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
         kpt_dims: Values of a keypoint: 3; 2, then visibility becomes 1, or 0 left of or above the image; 0 for none.
         classes: Leave out the objects of all others.
         single_class: All objects are of class 0.
+        oriented: Segments are oriented boxes, if the pack has any; of the other packs, polygons.
     """
 
     def __init__(
@@ -115,22 +117,27 @@ class YoloLabels(Sequence[dict[str, Any]]):
         kpt_dims: int = 0,
         classes: Sequence[int] | None = None,
         single_class: bool = False,
+        oriented: bool = False,
     ) -> None:
         self.pack, self.records, self.kpt_dims = pack, records, kpt_dims
         self.classes, self.single_class = classes, single_class
-        self._has_polygons = each_has_a_polygon(pack)
+        self.oriented = oriented
+        self._outlines = outlines_of(pack, oriented)
 
     def __len__(self) -> int:
         return len(self.records)
 
     def __getitem__(self, index: Any) -> Any:
         (label,) = self._of(np.array([self.records[index]], np.int64))
-        return _without_repeats(label)
+        return self._in_its_class(_without_repeats(label))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield all labels, quickly, for statistics: an object that is there twice stays."""
         for start in range(0, len(self), _CHUNK):
-            yield from self._of(np.asarray(self.records[start : start + _CHUNK], np.int64))
+            yield from map(self._in_its_class, self._of(np.asarray(self.records[start : start + _CHUNK], np.int64)))
+
+    def _in_its_class(self, label: dict[str, Any]) -> dict[str, Any]:
+        return {**label, "cls": np.zeros_like(label["cls"])} if self.single_class else label
 
     def shapes(self) -> list[list[int]]:
         """Return [height, width] of every image."""
@@ -148,7 +155,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
         center, extent = corners.mean(axis=1) / scale, (corners[:, 1] - corners[:, 0]) / scale
         xywh = np.concatenate([center, extent], axis=1).astype(np.float32)
         cls = box_labels.values.astype(np.float32)[:, None]
-        segments = self._segments(records, sizes, boxes.lengths) if self._has_polygons else []
+        segments = self._segments(records, sizes, boxes.lengths) if self._outlines else []
         keypoints = self._keypoints(records, scale) if self.kpt_dims else None
         ignored = ignored_regions(self.pack, records, boxes.lengths)
         names, stop = _names(self.pack, records), 0
@@ -164,7 +171,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
             yield {
                 "im_file": name,
                 "shape": (int(height), int(width)),
-                "cls": np.zeros_like(cls[rows]) if self.single_class else cls[rows],
+                "cls": cls[rows],
                 "bboxes": xywh[rows],
                 "segments": [segments[i] for i in numbers] if segments else [],
                 "keypoints": None if keypoints is None else keypoints[rows],
@@ -173,7 +180,7 @@ class YoloLabels(Sequence[dict[str, Any]]):
             }
 
     def _segments(self, records: Int64, sizes: Any, boxes: Int64) -> list[Any]:
-        polygons = _ragged_column(self.pack, "polygons")[records]
+        polygons = _ragged_column(self.pack, self._outlines)[records]
         objects = polygons.values
         scale = np.repeat(np.repeat(sizes, polygons.lengths, axis=0), objects.lengths, axis=0)
         found = list(Ragged((objects.values / scale).astype(np.float32), objects.offsets))
@@ -190,6 +197,28 @@ class YoloLabels(Sequence[dict[str, Any]]):
         if self.kpt_dims == 2:
             fractions[..., 2] = (fractions[..., :2] >= 0).all(axis=2)
         return fractions
+
+
+class ClassSamples(Sequence[list[Any]]):
+    """What Ultralytics' ClassificationDataset has of each image: file, class, the path of a decoded copy, and that.
+
+    Args:
+        pack: A pack with a class for each image.
+        records: Record numbers, in the dataset's order.
+        numbers: The number of each of the pack's classes; images of classes with -1 are left out.
+    """
+
+    def __init__(self, pack: Pack, records: Int64, numbers: Sequence[int]) -> None:
+        self.numbers = np.asarray(numbers, np.int64)
+        found = self.numbers[np.asarray(pack.column("label"))[records]]
+        self._classes, self._no_copy = found[found >= 0], Path(pack.path, "none.npy")
+        self.files = ImageFiles(pack, records[found >= 0])
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def __getitem__(self, index: Any) -> Any:
+        return [self.files[index], int(self._classes[index]), self._no_copy, None]
 
 
 class MaskLabels(YoloLabels):
@@ -215,13 +244,18 @@ def keypoints_of(pack: Pack) -> int:
     return int(of_objects.offsets[1] - of_objects.offsets[0]) if len(of_objects) else 0
 
 
-def each_has_a_polygon(pack: Pack) -> bool:
-    """Return whether every box of a pack has a polygon, but for ignored regions."""
-    if "polygons" not in pack.manifest.fields:
+def outlines_of(pack: Pack, oriented: bool = False) -> str:
+    """Return the field with an outline of every box of a pack, but of ignored regions; "" if there is none."""
+    names = ("obb", "polygons") if oriented else ("polygons", "obb")
+    return next((name for name in names if _each_has_one(pack, name)), "")
+
+
+def _each_has_one(pack: Pack, name: str) -> bool:
+    if name not in pack.manifest.fields:
         return False
-    polygons, counts = _ragged_column(pack, "polygons"), _ragged_column(pack, "boxes").lengths
+    outlines, counts = _ragged_column(pack, name), _ragged_column(pack, "boxes").lengths
     lacks = np.ones(int(counts.sum()), np.bool_)
-    lacks[np.repeat(counts == polygons.lengths, counts)] = polygons.flat().lengths == 0
+    lacks[np.repeat(counts == outlines.lengths, counts)] = outlines.flat().lengths == 0
     return not lacks.any() or not (lacks & ~ignored_regions(pack, np.arange(len(pack)), counts)).any()
 
 
@@ -258,18 +292,19 @@ def _names(pack: Pack, records: Int64) -> list[str]:
 
 
 def _without_repeats(label: dict[str, Any]) -> dict[str, Any]:
-    """Return the label with only the first of equal objects, as Ultralytics drops equal lines of a label file."""
-    arrays = [label[name] for name in ("cls", "bboxes", "keypoints") if label[name] is not None]
-    rows = [b"".join(part[i].tobytes() for part in (*arrays, *_label_list(label))) for i in range(len(label["cls"]))]
+    """Return the label with equal objects once, as Ultralytics drops equal lines of a file: it sorts the others."""
+    names = [name for name in ("cls", "bboxes", "keypoints") if label[name] is not None]
+    outlines = [outline.tobytes() for outline in label["segments"]] or [b""] * len(label["cls"])
+    rows = [b"".join(label[name][i].tobytes() for name in names) + outlines[i] for i in range(len(outlines))]
     if len(set(rows)) < len(rows):
-        first = sorted({row: i for i, row in reversed(list(enumerate(rows)))}.values())
-        label.update({name: label[name][first] for name in ("cls", "bboxes", "keypoints") if label[name] is not None})
+        first = list({row: i for i, row in reversed(list(enumerate(rows)))}.values())
+        if label["segments"]:
+            first.sort(key=lambda i: label["cls"][i].tobytes() + outlines[i])
+        else:
+            first.sort(key=lambda i: [value for name in names for value in label[name][i].ravel().tolist()])
+        label.update({name: label[name][first] for name in names})
         label["segments"] = [label["segments"][i] for i in first] if label["segments"] else []
     return label
-
-
-def _label_list(label: dict[str, Any]) -> list[Any]:
-    return [label["segments"]] if label["segments"] else []
 
 
 def _high_bytes(image: Image) -> Image:

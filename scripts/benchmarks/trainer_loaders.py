@@ -269,6 +269,50 @@ def fastai(inputs: Inputs) -> Iterable[object]:
     return batches
 
 
+def ultralytics_settings(task: str, inputs: Inputs) -> Any:
+    """Return Ultralytics' settings of training, its defaults but for the size."""
+    from ultralytics.cfg import get_cfg
+
+    return get_cfg(overrides={"task": task, "imgsz": inputs.size, "workers": inputs.workers})
+
+
+def ultralytics_detect(inputs: Inputs) -> Iterable[object]:
+    """Mosaics of YOLO's detection, moved, scaled, colored and flipped."""
+    from ultralytics.data.build import build_dataloader, build_yolo_dataset
+    from ultralytics.data.utils import check_det_dataset
+
+    settings = ultralytics_settings("detect", inputs)
+    if not inputs.packed:
+        data = check_det_dataset(str(inputs.data / "data.yaml"))
+        dataset = build_yolo_dataset(settings, data["train"], inputs.batch, data)
+        own: Iterable[object] = build_dataloader(dataset, inputs.batch, inputs.workers, device=inputs.device)
+        return own
+    from packer import ultralytics as adapter
+    from packer.loading.yolo_batches import object_batches
+    from packer.loading.yolo_data import read_data
+
+    described = read_data({"path": str(inputs.data)}, "", "detect")
+    dataset = adapter._build_dataset(settings, str(inputs.data), inputs.batch, described)
+    return object_batches(dataset, settings, inputs.batch, inputs.device)
+
+
+def ultralytics_classify(inputs: Inputs) -> Iterable[object]:
+    """Crops of YOLO's classification, with RandAugment and erasing."""
+    from ultralytics.data.build import build_dataloader
+    from ultralytics.data.dataset import ClassificationDataset
+
+    settings = ultralytics_settings("classify", inputs)
+    if not inputs.packed:
+        dataset = ClassificationDataset(str(inputs.data / "train"), settings, augment=True, prefix="train")
+        own: Iterable[object] = build_dataloader(dataset, inputs.batch, inputs.workers, device=inputs.device)
+        return own
+    from packer.loading.yolo_batches import class_batches
+    from packer.ultralytics import PackedClassificationDataset
+
+    dataset = PackedClassificationDataset(str(inputs.data), settings, augment=True, prefix="train")
+    return class_batches(dataset, settings, inputs.batch, inputs.device)
+
+
 TRAINERS: dict[str, Trainer] = {
     "rf-detr": Trainer("RF-DETR", "boxes", 576, 16, "rfdetr", rf_detr, raw="576x576"),
     "timm": Trainer("timm A3, 160 px", "classes", 160, 64, "timm", timm_a3),
@@ -281,6 +325,8 @@ TRAINERS: dict[str, Trainer] = {
     "torchvision-segmentation": Trainer(
         "torchvision's references, segmentation", "masks", 480, 8, "torchvision", reference_masks
     ),
+    "ultralytics-detect": Trainer("Ultralytics, detect", "yolo", 640, 16, "ultralytics", ultralytics_detect),
+    "ultralytics-classify": Trainer("Ultralytics, classify", "classes", 224, 32, "ultralytics", ultralytics_classify),
     "libreyolo": Trainer("LibreYOLO, YOLOX", "yolo", 640, 16, "libreyolo", libreyolo),
     "fastai": Trainer("fastai", "classes", 224, 64, "fastai", fastai),
 }

@@ -5,16 +5,11 @@ Needs Ultralytics: ``pip install ultralytics``. Models come from their YAML file
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import csv
 import os
 import pickle
 import shutil
 import subprocess
 import sys
-import tempfile
-import warnings
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,61 +17,40 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-import torch
 from doc_blocks import ROOT, blocks_of
-from drawn import draw, draw_classes, image_file
-from PIL import Image, ImageOps
+from drawn import draw_classes
+from PIL import Image
 from running import good
 from torch.utils.data import DataLoader
+from yolo_sets import (
+    FIXED,
+    MODELS,
+    OF_LABEL_FILES,
+    OURS,
+    SIZE,
+    THEIRS,
+    adapter,
+    assert_same_batches,
+    data_of,
+    draw_splits,
+    draw_yolo,
+    losses,
+    packed,
+    rows,
+    trainer_of,
+    yolo,
+)
 
 import packer
 from packer import BuildOptions, build_pack, open_pack
 from packer.errors import PackNotFound, UsageError
 from packer.images.resize import TargetSize
 
-_home = tempfile.mkdtemp(prefix="tmp-ultralytics-")
-atexit.register(shutil.rmtree, _home, ignore_errors=True)
-os.environ.update(YOLO_OFFLINE="true", YOLO_CONFIG_DIR=_home, YOLO_AUTOINSTALL="false", YOLO_VERBOSE="false")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    pytest.importorskip("ultralytics", reason="needs Ultralytics: pip install ultralytics")
-    from ultralytics import YOLO
-    from ultralytics.data.augment import LetterBox
-    from ultralytics.models import yolo
-    from ultralytics.utils.dist import generate_ddp_file
-
-    from packer import ultralytics as adapter
-with contextlib.suppress(ImportError):
-    import rich.style  # noqa: F401  # it draws a random number when it is imported, in the first training
+YOLO = yolo.model.YOLO
+LetterBox = pytest.importorskip("ultralytics.data.augment").LetterBox
+generate_ddp_file = pytest.importorskip("ultralytics.utils.dist").generate_ddp_file
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of its libraries
-SIZE = 160
-FIXED: dict[str, Any] = {
-    "imgsz": SIZE, "batch": 4, "epochs": 1, "device": "cpu", "workers": 0, "plots": False, "amp": False, "seed": 3,
-    "verbose": False,
-}  # fmt: skip
-MODELS = {
-    "detect": "yolo11n.yaml",
-    "segment": "yolo11n-seg.yaml",
-    "pose": "yolo11n-pose.yaml",
-    "semantic": "yolo26n-sem.yaml",
-    "polygons": "yolo26n-sem.yaml",  # the semantic task from polygons
-}
-THEIRS: dict[str, Any] = {
-    "detect": yolo.detect.DetectionTrainer,
-    "segment": yolo.segment.SegmentationTrainer,
-    "pose": yolo.pose.PoseTrainer,
-    "semantic": yolo.semantic.SemanticSegmentationTrainer,
-    "polygons": yolo.semantic.SemanticSegmentationTrainer,
-}
-OURS: dict[str, Any] = {
-    "detect": adapter.DetectionTrainer,
-    "segment": adapter.SegmentationTrainer,
-    "pose": adapter.PoseTrainer,
-    "semantic": adapter.SemanticSegmentationTrainer,
-    "polygons": adapter.SemanticSegmentationTrainer,
-}
-EXTRA = {"pose": "kpt_shape: [3, 3]\nflip_idx: [1, 0, 2]\n", "semantic": "masks_dir: masks\n"}
 
 
 @pytest.fixture(autouse=True)
@@ -88,92 +62,11 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 # -- folders, and packs of them
 
 
-def rows(task: str, i: int) -> str:
-    """Lines of a label file: i % 4 objects."""
-    numbers = np.random.default_rng(i)
-    lines = []
-    for _ in range(i % 4):
-        (cx, cy), (w, h) = numbers.uniform(0.35, 0.65, 2), numbers.uniform(0.2, 0.6, 2)
-        values = [cx, cy, w, h]
-        if task in ("segment", "polygons"):
-            values = [cx - w / 2, cy - h / 2, cx + w / 2, cy - h / 3, cx + w / 3, cy + h / 2, cx - w / 2, cy + h / 4]
-        if task == "pose":
-            values += [cx - w / 4, cy, 2, cx + w / 4, cy, 1, 0, 0, 0]
-        lines.append(" ".join([str(numbers.integers(2)), *(f"{value:.6g}" for value in values)]))
-    return "\n".join(lines + lines[:1] * (i == 3)) + "\n" * bool(lines)  # image 3 lists an object twice
-
-
-def draw_mask_of(image: Path, i: int, out: Path) -> None:
-    """Discs of class 1 on class 0, with a border of no class."""
-    width, height = ImageOps.exif_transpose(Image.open(image)).size
-    y, x = np.mgrid[:height, :width]
-    distance = np.hypot(y - height / 2, x - (20 + 5 * i) % width)
-    Image.fromarray(np.select([distance < 30, distance < 33], [1, 255]).astype(np.uint8)).save(out)
-
-
-def draw_yolo(root: Path, task: str = "detect", count: int = 14) -> Path:
-    """A YOLO folder: JPEGs of many shapes, one turned by its Exif tag, a PNG; their labels or masks, and data.yaml."""
-    for i in range(count):
-        path = root / "images" / "train" / f"{i:03d}.{'png' if i == 5 else 'jpg'}"
-        draw(path, i, 100 + 17 * i, 230 - 9 * i, format="PNG" if i == 5 else "JPEG")
-        if i == 7:
-            exif = Image.Exif()
-            exif[274] = 6
-            path.write_bytes(image_file(i, 120, 90, exif=exif.tobytes()))
-        label = root / ("masks" if task == "semantic" else "labels") / "train" / f"{i:03d}.txt"
-        label.parent.mkdir(parents=True, exist_ok=True)
-        if task == "semantic":
-            draw_mask_of(path, i, label.with_suffix(".png"))
-        else:
-            label.write_text(rows(task, i))
-    head = f"path: {root}\ntrain: images/train\nval: images/train\nnames: [ant, bee]\n"
-    (root / "data.yaml").write_text(head + EXTRA.get(task, ""))
-    return root
-
-
-def packed(root: Path, out: Path | None = None, **options: Any) -> Path:
-    out = out or root.with_suffix(".lmdb")
-    labels = "masks" if (root / "masks").is_dir() else "yolo"
-    build_pack(BuildOptions(**{"source": root, "out": out, "labels": (labels,), "encode": "copy", **options}))
-    return out
-
-
-@pytest.fixture(scope="module", params=list(MODELS))
+@pytest.fixture(scope="module", params=OF_LABEL_FILES)
 def drawn_set(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     """(task, folder, pack of it)."""
     root = draw_yolo(tmp_path_factory.mktemp("drawn") / request.param, request.param)
     return request.param, root, packed(root)
-
-
-def data_of(task: str, pack: Path) -> Any:
-    """`data` for a pack; the order of keypoints in a flipped image is said by the manifest, or here."""
-    known = task != "pose" or getattr(open_pack(pack).manifest, "flip_index", None)
-    return str(pack) if known else {"train": str(pack), "val": str(pack), "flip_idx": [1, 0, 2]}
-
-
-def trainer_of(kinds: dict[str, Any], task: str, data: Any, **options: Any) -> Any:
-    """A trainer that is ready for its first batch."""
-    trainer = kinds[task](overrides={**FIXED, "model": MODELS[task], "data": data, **options})
-    trainer._setup_train()
-    return trainer
-
-
-def assert_same_batches(loader: Any, other: Any, count: int = 4) -> None:
-    batches = list(zip(islice(loader, count), islice(other, count), strict=True))
-    assert batches
-    for ours, theirs in batches:
-        assert ours.keys() == theirs.keys() - {"mask_file", "mode"}  # how Ultralytics reads the file of a mask
-        assert torch.equal(ours["img"], theirs["img"])
-        for name in ours.keys() & {"cls", "batch_idx", "semantic_mask"}:
-            assert torch.equal(ours[name], theirs[name]), name
-        for name in ("bboxes", "keypoints"):
-            if name in ours:
-                torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-6)
-        if "masks" in ours:
-            assert (ours["masks"] != theirs["masks"]).float().mean() < 1e-4
-        assert [Path(f).name for f in ours["im_file"]] == [Path(f).name for f in theirs["im_file"]]
-        for name in ours.keys() & {"ori_shape", "resized_shape"}:
-            assert np.array_equal(ours[name], theirs[name]), name
 
 
 # -- the same batches
@@ -247,11 +140,6 @@ def test_a_cache_on_the_disk_is_not_made(tmp_path: Path) -> None:
 
 
 # -- training and validation
-
-
-def losses(folder: Path) -> list[float]:
-    with (folder / "results.csv").open() as file:
-        return [sum(float(v) for k, v in row.items() if k.startswith("train/")) for row in csv.DictReader(file)]
 
 
 def test_two_epochs_on_blood_cells_from_pack_and_from_folder(real_data: Path, tmp_path: Path) -> None:
@@ -454,9 +342,8 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
             YOLO(MODELS[task]).train(data=data, trainer=OURS[task], **FIXED)
         return str(caught.value)
 
-    assert error(str(classes)) == (
-        f"{classes}: has no boxes, which the task detect needs; it has label; build it from a folder with such labels"
-    )
+    step = "it has label; build it from a folder with such labels, or train with ClassificationTrainer"
+    assert error(str(classes)) == f"{classes}: has no boxes, which the task detect needs; {step}"
     assert "has no polygons, which the task segment needs; it has box_labels, boxes" in error(str(boxes), "segment")
     assert "has no keypoints, which the task pose needs" in error(str(boxes), "pose")
     both = {"train": str(boxes), "val": str(other)}
@@ -555,6 +442,7 @@ def test_shrunk_photos_are_close_to_their_letterbox(real_data: Path, tmp_path: P
 def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
     draw_yolo(tmp_path / "coco", count=8)
     draw_yolo(tmp_path / "streets", "semantic", count=8)
+    draw_splits(tmp_path / "pets")
     page = ROOT / "docs" / "guides" / "yolo.md"
     ran = 0
     for block in blocks_of(page):
@@ -564,7 +452,8 @@ def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
             for words in block.commands():
                 good(*words[1:])
         else:
-            code = block.text.replace("epochs=100", "epochs=1, device='cpu', plots=False").replace("=640", "=64")
+            code = block.text.replace("epochs=100", "epochs=1, device='cpu', plots=False")
+            code = code.replace("imgsz=640", "imgsz=64").replace("imgsz=224", "imgsz=64")
             exec(compile("\n" * (block.line - 1) + code, str(page), "exec"), {"__name__": "__main__"})
         ran += 1
-    assert ran >= 4
+    assert ran >= 6
