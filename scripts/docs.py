@@ -211,7 +211,7 @@ def peers() -> dict[Path, str]:
     """Return the pages with the figures of the benchmark between their markers."""
     page = BENCHMARKS.read_text("utf-8")
     pattern = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    paths = [ROOT / "README.md", *sorted((DOCS / "peers").glob("*.md"))]
+    paths = [ROOT / "README.md", DOCS / "index.md", *sorted((DOCS / "peers").glob("*.md"))]
 
     def table(match: re.Match[str]) -> str:
         name = match[2]

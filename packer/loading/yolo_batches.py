@@ -155,11 +155,13 @@ class _Colors:
         gains: The largest change of each, as a share.
     """
 
+    in_place = True
+
     def __init__(self, gains: Any) -> None:
         self._gains = gains
 
     def __call__(self, image: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Return an image, uint8 (3, height, width), changed in its place if it can be; of other channels as it is."""
+        """Return an image, uint8 (3, height, width), changed in its place; one of other channels as it is."""
         if image.shape[0] != 3:
             return image
         hue, saturation, value = self._gains * (2 * torch.rand(3, generator=generator).numpy() - 1)
@@ -167,12 +169,12 @@ class _Colors:
         table = np.stack([(levels + 180 * hue) % 180, levels * (1 + saturation), levels * (1 + value)], axis=1)
         table = table.clip(0, 255).astype(np.uint8)
         table[0, 1] = 0  # white stays white
-        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())  # those of the image, if channels are last
+        pixels = image.permute(1, 2, 0).numpy()
         for start in range(0, len(pixels), _AT_ONCE):
             rows = pixels[start : start + _AT_ONCE]
             changed = cv2.LUT(cv2.cvtColor(rows, cv2.COLOR_RGB2HSV), table[None])
-            cv2.cvtColor(changed, cv2.COLOR_HSV2RGB, dst=rows)
-        return torch.from_numpy(pixels).permute(2, 0, 1)
+            rows[:] = cv2.cvtColor(changed, cv2.COLOR_HSV2RGB)
+        return image
 
 
 def class_batches(dataset: Any, settings: Any, batch_size: int, device: Any, drop_last: bool = False) -> Epochs:
