@@ -25,7 +25,7 @@ import numpy as np
 from packer.errors import AnyPath, NotInstalled, UsageError
 from packer.format.pack import Pack, open_pack
 from packer.format.pack_paths import names_a_pack
-from packer.loading.yolo_labels import ImageFile, ImageFiles, classes_of_objects, imread
+from packer.loading.yolo_labels import ImageFile, ImageFiles, check_box_classes, classes_of_objects, imread
 from packer.model.annotation import Image
 from packer.system.machine import install_command
 
@@ -116,8 +116,7 @@ def _describe(packs: Mapping[str, AnyPath]) -> dict[str, Any]:
     names: list[str] = []
     for path in paths.values():
         pack = open_pack(path)
-        if not {"boxes", "box_labels"} <= set(pack.manifest.fields):
-            raise UsageError(path, "has no boxes with classes", "build it from labels for detectors")
+        check_box_classes(pack)
         own = classes_of_objects(pack)
         if names and own != names:
             raise UsageError(

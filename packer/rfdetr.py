@@ -13,7 +13,6 @@ from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from packer.errors import AnyPath, NotInstalled, UsageError
@@ -21,7 +20,7 @@ from packer.format.pack import Pack, open_pack
 from packer.images.opencv import Interpolation
 from packer.loading.coco_labels import CocoLabels, ImageIds, objects_of
 from packer.loading.detr_batches import AlignedSampler, DetrLoader, SquareCrop
-from packer.loading.yolo_labels import classes_of_objects
+from packer.loading.yolo_labels import check_box_classes, classes_of_objects
 from packer.samplers import SequentialSampler
 
 __all__ = ["PackedCocoDetection", "PackedRFDETRDataModule", "evaluate", "train"]
@@ -407,13 +406,7 @@ def _check(pack: Pack) -> None:
     if manifest.mode != "rgb" or manifest.dtype not in (None, "uint8"):
         problem = f"has images with the mode {manifest.mode}, of {manifest.dtype}, and RF-DETR takes RGB of 8 bits"
         raise UsageError(pack.path, problem, "build it with the mode rgb")
-    for field in ("boxes", "box_labels"):
-        if field not in pack.manifest.fields:
-            problem = f"has no {field.replace('_', ' ')}, which a detector needs"
-            raise UsageError(pack.path, problem, "build it from a folder with such labels")
-    column: Any = pack.column
-    if not np.array_equal(column("boxes").lengths, column("box_labels").lengths):
-        raise UsageError(pack.path, "has boxes without a class", "build it from labels with a class for each box")
+    check_box_classes(pack)
 
 
 def _class_names(packs: dict[str, Pack]) -> list[str]:

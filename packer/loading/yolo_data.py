@@ -13,7 +13,7 @@ from packer.containers import container_of
 from packer.errors import UsageError, option, plural
 from packer.format.pack import Pack, open_pack
 from packer.format.pack_paths import names_a_pack
-from packer.loading.yolo_labels import classes_of_objects, keypoints_of, outlines_of
+from packer.loading.yolo_labels import check_box_classes, classes_of_objects, keypoints_of, outlines_of
 
 SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 """The splits of a data.yaml, and what folders of each are called."""
@@ -160,9 +160,7 @@ def _instead(have: list[str]) -> str:
 
 
 def _check_objects(pack: Pack, task: str) -> None:
-    column: Any = pack.column
-    if not np.array_equal(column("boxes").lengths, column("box_labels").lengths):
-        raise UsageError(pack.path, "has boxes without a class", "build it from labels with a class for each box")
+    check_box_classes(pack)
     if task == "segment" and outlines_of(pack) != "polygons":
         raise UsageError(pack.path, "has boxes without a polygon", "train a detector, or label them with polygons")
     if task == "obb" and not outlines_of(pack, oriented=True):

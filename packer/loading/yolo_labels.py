@@ -10,6 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from packer.errors import UsageError
 from packer.format.pack import Pack
 from packer.images.header import read_header
 from packer.model.annotation import IGNORED, NOT_OBJECTS, Image, Int64, Mask
@@ -271,6 +272,15 @@ def ignored_regions(pack: Pack, records: Int64, counts: Int64) -> Any:
         if MARKED.search(text):  # parsing all would take long
             found[stop - count : stop] = pack.annotation(int(record)).ignored
     return found
+
+
+def check_box_classes(pack: Pack) -> None:
+    """Raise UsageError if a pack has no boxes, or boxes without a class."""
+    if "boxes" not in pack.manifest.fields:
+        raise UsageError(pack.path, "has no boxes, which a detector needs", "build it from a folder with such labels")
+    pairs = zip(*(pack.reader.shard_columns(name) for name in ("boxes", "box_labels")), strict=True)
+    if "box_labels" not in pack.manifest.fields or not all(np.array_equal(a.lengths, b.lengths) for a, b in pairs):
+        raise UsageError(pack.path, "has boxes without a class", "build it from labels with a class for each box")
 
 
 def classes_of_objects(pack: Pack) -> list[str]:

@@ -160,7 +160,7 @@ def test_what_it_cannot_train(pack: Path, tmp_path: Path) -> None:
     draw_classes(tmp_path / "classes", each=2)
     build_pack(BuildOptions(str(tmp_path / "classes"), str(tmp_path / "classes.lmdb"), workers=1))
     model = model_of("yolox")
-    with pytest.raises(UsageError, match="has no boxes with classes"):
+    with pytest.raises(UsageError, match="has no boxes, which a detector needs"):
         adapter.train(model, tmp_path / "classes.lmdb")
     with pytest.raises(UsageError, match="name packs as train, val or test"):
         adapter.train(model, {"training": pack})
