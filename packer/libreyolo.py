@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import CellType, FunctionType, SimpleNamespace
+from types import CellType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from packer.format.pack_paths import names_a_pack
 from packer.loading.yolo_labels import ImageFile, ImageFiles, check_box_classes, classes_of_objects, imread
 from packer.model.annotation import Image
 from packer.system.machine import install_command
+from packer.system.rebound import rebound
 
 __all__ = ["PackedDetections", "PackedGroundTruth", "PackedValidator", "train", "val"]
 
@@ -261,7 +262,7 @@ def _packed_trainer(theirs: Any) -> Any:
 
 def _rebound(function: Any) -> Any:
     """Return a function of LibreYOLO that finds, and imports, what reads packs instead of what reads folders."""
-    cells, namespace = function.__closure__, {name: _instead_of(value) for name, value in function.__globals__.items()}
+    cells, names = function.__closure__, {name: _instead_of(value) for name, value in function.__globals__.items()}
     inner = getattr(function, "__wrapped__", None)
     if inner is not None:
         found = [cell.cell_contents is inner for cell in cells or ()]
@@ -270,10 +271,7 @@ def _rebound(function: Any) -> Any:
             raise UsageError("model", problem, ANOTHER)
         new = CellType(_rebound(inner))
         cells = tuple(new if here else cell for cell, here in zip(cells, found, strict=True))
-    namespace["__builtins__"] = {**vars(builtins), "__import__": _import}
-    made = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, cells)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+    return rebound(function, names, _import, cells)
 
 
 def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:

@@ -8,9 +8,8 @@ Model, optimizer, EMA, checkpoints, evaluation and everything else stay RF-DETR'
 
 from __future__ import annotations
 
-import builtins
 from functools import partial
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from packer.loading.coco_labels import CocoLabels, ImageIds, objects_of
 from packer.loading.detr_batches import AlignedSampler, DetrLoader, SquareCrop
 from packer.loading.yolo_labels import check_box_classes, classes_of_objects
 from packer.samplers import SequentialSampler
+from packer.system.rebound import Library
 
 __all__ = ["PackedCocoDetection", "PackedRFDETRDataModule", "evaluate", "train"]
 
@@ -44,35 +44,7 @@ except ImportError as error:
     raise NotInstalled("packer.rfdetr", f"needs RF-DETR with what it trains with: {error.msg}", _INSTALL) from None
 
 Data = AnyPath | Pack
-
-
-def _with_names(function: Any, importing: dict[str, Any] | None = None, **names: Any) -> Any:
-    """Return a function of RF-DETR that finds these objects under names of its own module.
-
-    Args:
-        function: theirs.
-        importing: what it is to find where it imports from `rfdetr.training` itself.
-        names: of its module.
-    """
-    wanted = {*names, *(importing or ())}
-    if missing := wanted - set(function.__code__.co_names):
-        problem = (
-            f"version {get_version()} does not fit: {function.__qualname__} does not use {', '.join(sorted(missing))}"
-        )
-        raise NotInstalled("rfdetr", problem, _INSTALL)
-    namespace = {**function.__globals__, **names}
-    if importing:
-        # a function takes its builtins from its globals: the import statement of this copy alone is another
-        namespace["__builtins__"] = {**vars(builtins), "__import__": partial(_import, importing)}
-    made = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
-
-
-def _import(names: dict[str, Any], module: str, *arguments: Any, **options: Any) -> Any:
-    """Do what an import statement does, but with these names in `rfdetr.training`."""
-    found = builtins.__import__(module, *arguments, **options)
-    return SimpleNamespace(**{**vars(found), **names}) if module == "rfdetr.training" else found
+_LIBRARY = Library("rfdetr", get_version(), _INSTALL)
 
 
 class PackedCocoDetection(CocoDetection):  # type: ignore[misc]
@@ -207,7 +179,7 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
     def setup(self, stage: str) -> None:
         """Make the datasets of a stage, as RF-DETR does: one, `fit`, `validate`, `test` or `predict`."""
         _check_task(self.model_config)
-        _with_names(RFDETRDataModule.setup, build_dataset=self._dataset)(self, stage)
+        _LIBRARY.with_names(RFDETRDataModule.setup, build_dataset=self._dataset)(self, stage)
 
     def _build_test_dataset(self, ns: Any, resolution: int) -> Any:
         if "test" not in self.packs:
@@ -222,7 +194,9 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
         def made(img_folder: Any, ann_file: Any, **options: Any) -> PackedCocoDetection:
             return PackedCocoDetection(*here, **options)
 
-        build = _with_names(build_roboflow_from_coco, CocoDetection=made, _train_split_cat2label=lambda root: None)
+        build = _LIBRARY.with_names(
+            build_roboflow_from_coco, CocoDetection=made, _train_split_cat2label=lambda root: None
+        )
         settings = {**vars(ns), "dataset_dir": "."}
         flip = None if split != "train" or ns.augmentation_backend in _THEIRS else _only_flip(ns.aug_config)
         if flip is not None:
@@ -360,8 +334,8 @@ def _run(model: Any, function: Any, packs: dict[str, Pack], options: dict[str, A
     module = partial(PackedRFDETRDataModule, **packs, interpolation=interpolation)
     readers = _readers(classes)
     names = {"RFDETR": readers} if "RFDETR" in function.__code__.co_names else {}
-    packed = _with_names(function, importing={"RFDETRDataModule": module}, **names)
-    aligned = _with_names(RFDETR._align_num_classes_from_dataset, RFDETR=readers)
+    packed = _LIBRARY.with_names(function, importing=("rfdetr.training", {"RFDETRDataModule": module}), **names)
+    aligned = _LIBRARY.with_names(RFDETR._align_num_classes_from_dataset, RFDETR=readers)
     own = {"_align_num_classes_from_dataset": partial(aligned, model)}
     try:
         vars(model).update(own)

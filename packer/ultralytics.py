@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from inspect import unwrap
 from pathlib import Path
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +27,7 @@ from packer.loading.yolo_data import read_data
 from packer.loading.yolo_labels import ClassSamples, ImageFiles, MaskLabels, YoloLabels, imread, read_mask
 from packer.model.annotation import Mask
 from packer.system.machine import install_command
+from packer.system.rebound import Library
 
 __all__ = [
     "ClassificationTrainer",
@@ -71,16 +71,8 @@ except ImportError as error:
     raise NotInstalled("packer.ultralytics", f"needs Ultralytics, which {lacks}", _INSTALL) from None
 
 
+_LIBRARY = Library("ultralytics", _version, _INSTALL)
 _NO_CACHE = "cache='disk' does nothing for a pack; to store decoded images, build it as raw"
-
-
-def _with_names(function: Any, **names: Any) -> Any:
-    """Return a function of Ultralytics that finds these objects under names of its own module."""
-    if missing := names.keys() - set(function.__code__.co_names):
-        problem = f"version {_version} does not fit: {function.__qualname__} does not use {', '.join(sorted(missing))}"
-        raise NotInstalled("ultralytics", problem, _INSTALL)
-    namespace = {**function.__globals__, **names}
-    return FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__)
 
 
 class PackedYOLODataset(YOLODataset):  # type: ignore[misc]
@@ -127,7 +119,7 @@ class PackedYOLODataset(YOLODataset):  # type: ignore[misc]
         self.labels.records = np.asarray(labels.records, np.int64)[np.asarray(self.im_files, np.int64)]
         self.im_files = []
 
-    load_image = _with_names(YOLODataset.load_image, imread=imread)
+    load_image = _LIBRARY.with_names(YOLODataset.load_image, imread=imread)
 
     def check_cache_ram(self, *args: Any, **kwargs: Any) -> bool:
         """Return whether the decoded images fit into memory."""
@@ -222,7 +214,7 @@ def _or_packed(theirs: type, packed: type) -> Any:
     return dataset
 
 
-_build_dataset = _with_names(
+_build_dataset = _LIBRARY.with_names(
     build_yolo_dataset,
     YOLODataset=_or_packed(YOLODataset, PackedYOLODataset),
     SemanticDataset=_or_packed(SemanticDataset, PackedSemanticDataset),
@@ -251,7 +243,7 @@ class _Validator(_TaskValidator):
     """What those of a YOLODataset add."""
 
     save_dir: Path
-    build_dataset = _with_names(yolo.detect.DetectionValidator.build_dataset, build_yolo_dataset=_build_dataset)
+    build_dataset = _LIBRARY.with_names(yolo.detect.DetectionValidator.build_dataset, build_yolo_dataset=_build_dataset)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -290,10 +282,12 @@ class SemanticSegmentationValidator(_Validator, yolo.semantic.SemanticSegmentati
 class ClassificationValidator(_TaskValidator, yolo.classify.ClassificationValidator):  # type: ignore[misc]
     """Ultralytics' ClassificationValidator; ``data`` names packs with a class for each image."""
 
-    build_dataset = _with_names(
+    build_dataset = _LIBRARY.with_names(
         yolo.classify.ClassificationValidator.build_dataset, ClassificationDataset=_classification_dataset
     )
-    __call__ = smart_inference_mode()(_with_names(unwrap(BaseValidator.__call__), check_cls_dataset=_check_cls_dataset))
+    __call__ = smart_inference_mode()(
+        _LIBRARY.with_names(unwrap(BaseValidator.__call__), check_cls_dataset=_check_cls_dataset)
+    )
 
     def describe_packs(self) -> None:
         """Leave `data` as it is: Ultralytics looks for folders, so packs are named when it does."""
@@ -303,7 +297,7 @@ class _Trainer:
     """What the trainers add to those of Ultralytics."""
 
     args: Any
-    build_dataset = _with_names(yolo.detect.DetectionTrainer.build_dataset, build_yolo_dataset=_build_dataset)
+    build_dataset = _LIBRARY.with_names(yolo.detect.DetectionTrainer.build_dataset, build_yolo_dataset=_build_dataset)
 
     @property
     def _task(self) -> str:
@@ -358,8 +352,10 @@ def _build_dataloader(dataset: Any, *args: Any, rank: int, **kwargs: Any) -> Any
 class ClassificationTrainer(_Trainer, yolo.classify.ClassificationTrainer):  # type: ignore[misc]
     """Ultralytics' ClassificationTrainer; ``data`` is a pack with a class for each image, or names packs."""
 
-    get_dataloader = _with_names(yolo.classify.ClassificationTrainer.get_dataloader, build_dataloader=_build_dataloader)
-    build_dataset = _with_names(
+    get_dataloader = _LIBRARY.with_names(
+        yolo.classify.ClassificationTrainer.get_dataloader, build_dataloader=_build_dataloader
+    )
+    build_dataset = _LIBRARY.with_names(
         yolo.classify.ClassificationTrainer.build_dataset, ClassificationDataset=_classification_dataset
     )
 

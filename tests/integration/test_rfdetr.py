@@ -479,7 +479,7 @@ def test_the_middle_of_an_epoch_is_resumed(drawn_set: Set) -> None:
 def test_an_explicit_number_of_classes_stays(drawn_set: Set, caplog: pytest.LogCaptureFixture) -> None:
     model = small_model(num_classes=7)
     readers = packer.rfdetr._readers(["a", "b"])
-    packer.rfdetr._with_names(rfdetr.RFDETR._align_num_classes_from_dataset, RFDETR=readers)(model, "x.lmdb")
+    packer.rfdetr._LIBRARY.with_names(rfdetr.RFDETR._align_num_classes_from_dataset, RFDETR=readers)(model, "x.lmdb")
     assert model.model_config.num_classes == 7
 
 
@@ -579,7 +579,7 @@ def test_what_cannot_be_trained(drawn_set: Set, numbered_pack: Path, tmp_path: P
     with pytest.raises(UsageError, match=r"model: finds keypoints, which packer\.rfdetr does not train"):
         packer.rfdetr.train(model, packs["train"], packs["val"])
     with pytest.raises(NotInstalled, match=r"rfdetr: version 1.* does not fit: .*modules does not use BOGUS"):
-        packer.rfdetr._with_names(modules, BOGUS=1)
+        packer.rfdetr._LIBRARY.with_names(modules, BOGUS=1)
 
 
 def cells_of(data: Set, name: str) -> list[tuple[bytes, str, list[dict[str, Any]]]]:
