@@ -314,19 +314,19 @@ def ultralytics_classify(inputs: Inputs) -> Iterable[object]:
 
 
 TRAINERS: dict[str, Trainer] = {
-    "rf-detr": Trainer("RF-DETR", "boxes", 576, 16, "rfdetr", rf_detr, raw="576x576"),
+    "rf-detr": Trainer("RF-DETR 576 px", "boxes", 576, 16, "rfdetr", rf_detr, raw="576x576"),
     "timm": Trainer("timm A3, 160 px", "classes", 160, 64, "timm", timm_a3),
     "torchvision-classification": Trainer(
-        "torchvision's references, classification", "classes", 176, 32, "torchvision", reference_classes
+        "torchvision, classification 176 px", "classes", 176, 32, "torchvision", reference_classes
     ),
-    "torchvision-detection": Trainer(
-        "torchvision's references, detection", "boxes", 640, 2, "torchvision", reference_boxes
-    ),
+    "torchvision-detection": Trainer("torchvision, detection", "boxes", 640, 2, "torchvision", reference_boxes),
     "torchvision-segmentation": Trainer(
-        "torchvision's references, segmentation", "masks", 480, 8, "torchvision", reference_masks
+        "torchvision, segmentation 480 px", "masks", 480, 8, "torchvision", reference_masks
     ),
-    "ultralytics-detect": Trainer("Ultralytics, detect", "yolo", 640, 16, "ultralytics", ultralytics_detect),
-    "ultralytics-classify": Trainer("Ultralytics, classify", "classes", 224, 32, "ultralytics", ultralytics_classify),
-    "libreyolo": Trainer("LibreYOLO, YOLOX", "yolo", 640, 16, "libreyolo", libreyolo),
-    "fastai": Trainer("fastai", "classes", 224, 64, "fastai", fastai),
+    "ultralytics-detect": Trainer("Ultralytics, detect 640 px", "yolo", 640, 16, "ultralytics", ultralytics_detect),
+    "ultralytics-classify": Trainer(
+        "Ultralytics, classify 224 px", "classes", 224, 32, "ultralytics", ultralytics_classify
+    ),
+    "libreyolo": Trainer("LibreYOLO, YOLOX 640 px", "yolo", 640, 16, "libreyolo", libreyolo),
+    "fastai": Trainer("fastai 224 px", "classes", 224, 64, "fastai", fastai),
 }

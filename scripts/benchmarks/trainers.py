@@ -225,4 +225,4 @@ def run(given: Any) -> None:
         rates = [f"{side[2].median:,.0f}: {(side[2] / own[2]).text(1).replace(' ', 'x ', 1)}" for side in (jpeg, raw)]
         first = [f"{side[0].median:.2f}" for side in (own, jpeg)]
         memory = [f"{side[1].median:,.0f}" for side in (own, jpeg)]
-        table.row(f"{trainer.name} {version_of(trainer.library)}", f"{own[2].median:,.0f}", *rates, *first, *memory)
+        table.row(f"{trainer.name} ({version_of(trainer.library)})", f"{own[2].median:,.0f}", *rates, *first, *memory)
