@@ -93,6 +93,10 @@ def _with_packs(model: Any, name: str, data: Any, options: dict[str, Any]) -> An
     if getattr(model, "task", None) != "detect":
         problem = f"is for the task {getattr(model, 'task', None)}"
         raise UsageError("model", problem, "only detectors train from packs: take another model, or extract the pack")
+    devices = options.get("device")
+    many = "," in devices if isinstance(devices, str) else isinstance(devices, list | tuple) and len(devices) > 1
+    if many and "LOCAL_RANK" not in os.environ:  # LibreYOLO would start processes that know nothing of packs
+        raise UsageError("device", f"is {devices}, and this is one process", "start the script with torchrun")
     content = _describe(data if isinstance(data, Mapping) else {"train": data, "val": data})
     method = _rebound(getattr(type(model), name))
     hooks = {hook: getattr(model, hook) for hook in HOOKS if hasattr(model, hook)}

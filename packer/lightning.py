@@ -97,9 +97,11 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc]
     def _evaluation(self, name: str) -> PackedLoader:
         """Return a loader that repeats no record, if ranks may have different numbers of batches, and each has one."""
         shared = {name: value for name, value in self.options.items() if name not in TRAINING_ONLY}
+        if {"pad", "sampler", "drop_last"} & self.eval_options.keys():
+            return self._loader(name, {**shared, **self.eval_options})
         options = {"pad": False, **shared, **self.eval_options}
         loader = self._loader(name, options)
-        if "pad" in self.eval_options or self.trainer is None or self._may_differ(loader.sampler.num_samples):
+        if self.trainer is None or self._may_differ(loader.sampler.num_samples):
             return loader
         return self._loader(name, {**options, "pad": True})
 

@@ -59,7 +59,7 @@ class PackedCocoDetection(CocoDetection):  # type: ignore[misc]
 
     def __init__(self, pack: Pack, classes: list[str], transforms: Any, **options: Any) -> None:
         self.pack, self.root, self.ids = pack, pack.path, ImageIds(pack)
-        self.coco = CocoLabels(pack, classes)
+        self.coco = CocoLabels(pack, classes, self.ids)
         self._transforms, self.transforms = transforms, None
         self.flip = 0.0  # beside that of the transforms
         self.include_masks, self.include_keypoints = options["include_masks"], options["include_keypoints"]
@@ -233,7 +233,7 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
         if plan is None:
             return theirs
         sampler = SequentialSampler(dataset.pack)
-        loader = self._loader(dataset, plan, theirs.batch_size, sampler, self._formed)
+        loader = self._loader(dataset, plan, theirs.batch_size, sampler, self._formed, dataset.ids.all)
         world, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
         return _Evaluation(loader, DistributedSampler(dataset, world, rank, shuffle=False))
 
@@ -244,10 +244,12 @@ class PackedRFDETRDataModule(RFDETRDataModule):  # type: ignore[misc]
         get_logger().warning(f"{dataset.pack.path}: RF-DETR's own transforms and DataLoader, slower: {plan}")
         return None
 
-    def _loader(self, dataset: Any, plan: _Recipe, batch_size: int, sampler: Any, form: Any) -> DetrLoader:
+    def _loader(
+        self, dataset: Any, plan: _Recipe, batch_size: int, sampler: Any, form: Any, ids: Any = None
+    ) -> DetrLoader:
         device = self.trainer.strategy.root_device if self.trainer else None
         return DetrLoader(
-            dataset.pack, batch_size, form, plan.table, fractions=plan.mean is not None, sampler=sampler,
+            dataset.pack, batch_size, form, plan.table, fractions=plan.mean is not None, ids=ids, sampler=sampler,
             crop=plan.crop, flip=plan.flip, mean=plan.mean, std=plan.std, dtype=torch.float32,
             threads=max(1, self._num_workers), device=device if device and device.type == "cuda" else "cpu",
         )  # fmt: skip
@@ -300,7 +302,7 @@ def train(
         UsageError: the packs, or the model, cannot be used; a `dataset_dir` is given.
     """
     packs = _opened(train, val, test)
-    _run(model, RFDETR.train, packs, {**options, "interpolation": interpolation})
+    _run(model, RFDETR.train, packs, options, interpolation=interpolation)
 
 
 def evaluate(model: Any, data: Data, **options: Any) -> dict[str, float]:
@@ -322,16 +324,17 @@ def evaluate(model: Any, data: Data, **options: Any) -> dict[str, float]:
     return found
 
 
-def _run(model: Any, function: Any, packs: dict[str, Pack], options: dict[str, Any]) -> Any:
-    """Call a method of RF-DETR, whose data module and classes are those of packs."""
-    if "dataset_dir" in options:
-        raise UsageError("dataset_dir", "is not for packs", "leave it out")
+def _run(model: Any, function: Any, packs: dict[str, Pack], options: dict[str, Any], **how: Any) -> Any:
+    """Call a method of RF-DETR, whose data module and classes are those of packs; `how` is for the data module."""
+    for name in ("dataset_dir", "dataset_file"):
+        if name in options:  # dataset_file="coco": labels are the ids of COCO's file, which a pack does not count by
+            raise UsageError(name, "is not for packs", "leave it out")
     if not isinstance(model, RFDETR):
         raise UsageError("model", f"is no model of RF-DETR, but {type(model).__name__}", "give an rfdetr.RFDETRNano()")
     _check_task(model.model_config)
     classes = _class_names(packs)
-    interpolation = options.pop("interpolation", "fast")
-    module = partial(PackedRFDETRDataModule, **packs, interpolation=interpolation)
+    given: dict[str, Any] = {**packs, **how}
+    module = partial(PackedRFDETRDataModule, **given)
     readers = _readers(classes)
     names = {"RFDETR": readers} if "RFDETR" in function.__code__.co_names else {}
     packed = _LIBRARY.with_names(function, importing=("rfdetr.training", {"RFDETRDataModule": module}), **names)

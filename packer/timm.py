@@ -281,14 +281,15 @@ def _native(transform: Any) -> _Native | str:
     if type(transform) is not torchvision.Compose:
         return type(transform).__name__
     parts = list(transform.transforms)
-    crop = _crop_of(parts)
+    try:
+        crop = _crop_of(parts)
+    except ValueError as error:
+        return f"a crop like this: {error}"
     if crop is None:
         return type(parts[0]).__name__
     chances, steps = {}, []
     for part in parts:
-        if option := {torchvision.RandomHorizontalFlip: "flip", torchvision.RandomVerticalFlip: "vflip"}.get(
-            type(part)
-        ):
+        if option := _FLIPS.get(type(part)):
             chances[option] = float(part.p)
         elif step := _step_of(part):
             steps.append(step)
@@ -475,6 +476,9 @@ def _batch_size(given: dict[str, Any], sampler: Sampler) -> int:
     train.py adds up the results of all ranks after each batch: a rank with one more would wait forever.
     """
     size = int(given["batch_size"])
+    if given["is_training"] and sampler.num_samples < size * sampler.world_size:
+        few = f"has {sampler.num_samples} images, which fill no batch of {size} on {sampler.world_size} ranks"
+        raise UsageError("dataset", few, "take smaller batches")
     if given["is_training"] or sampler.world_size == 1:
         return size
     found = even_batch(sampler.num_samples, sampler.world_size, size)

@@ -63,6 +63,7 @@ try:
     from ultralytics.nn.autobackend import check_class_names
     from ultralytics.nn.tasks import BaseModel, guess_model_task, yaml_model_load
     from ultralytics.utils import LOGGER, YAML
+    from ultralytics.utils.patches import override_configs
     from ultralytics.utils.torch_utils import smart_inference_mode
 except ImportError as error:
     if (error.name or "").partition(".")[0] != "ultralytics":
@@ -376,8 +377,14 @@ class _Threaded:
         if not (isinstance(dataset_path, str) and names_a_pack(dataset_path)):
             step = "build a pack of it, or take the trainer that is not called Threaded"
             raise UsageError("data", f"names {dataset_path} as train, which is no pack", step)
-        dataset = self.build_dataset(dataset_path, mode, batch_size)  # type: ignore[attr-defined]
-        return self._batches(dataset, self.args, batch_size, self.device, bool(self.args.compile))
+        with override_configs(self.args, {"cache": False}):  # nothing would read the images
+            dataset = self.build_dataset(dataset_path, mode, batch_size)  # type: ignore[attr-defined]
+        if not len(dataset):
+            step = "check the classes of the model and of the pack, classes and fraction"
+            raise UsageError(dataset_path, "has no image to train on", step)
+        batches = self._batches(dataset, self.args, batch_size, self.device, bool(self.args.compile))
+        batches.sampler.set_epoch(getattr(self, "start_epoch", 0) or 0)  # after a resume, once memory ran out
+        return batches
 
     def resume_training(self, ckpt: Any) -> None:
         """Resume as Ultralytics does, with the order and the random numbers of the epoch that is next."""

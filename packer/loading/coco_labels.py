@@ -11,10 +11,11 @@ import numpy as np
 
 from packer.format.pack import Pack
 from packer.loading.detr_batches import image_ids
+from packer.model.annotation import Int64
 
 
 class ImageIds(Sequence[int]):
-    """The id of each image, found when it is asked for."""
+    """The ids of images, found when one is asked for: those of a COCO file; or, if two are alike, their numbers."""
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
@@ -23,10 +24,14 @@ class ImageIds(Sequence[int]):
         return len(self._pack)
 
     def __getitem__(self, index: Any) -> Any:
-        record = np.arange(len(self))[index : index + 1] if index >= 0 else np.array([len(self) + index])
-        if not len(record):
-            raise IndexError(index)
-        return int(image_ids(_extras(self._pack, record), record)[0])
+        return int(self.all[index])
+
+    @cached_property
+    def all(self) -> Int64:
+        """Those of all images, int64 (n,)."""
+        records = np.arange(len(self))
+        found = image_ids(_extras(self._pack, records), records)
+        return found if len(np.unique(found)) == len(found) else records
 
 
 def _extras(pack: Pack, records: Any) -> Any:
@@ -64,18 +69,18 @@ class CocoLabels:
     Args:
         pack: the pack.
         classes: the names of its classes.
+        ids: those of its images.
     """
 
-    def __init__(self, pack: Pack, classes: Sequence[str]) -> None:
-        self._pack = pack
+    def __init__(self, pack: Pack, classes: Sequence[str], ids: ImageIds) -> None:
+        self._pack, self._ids = pack, ids
         self.cats = {number: {"id": number, "name": name} for number, name in enumerate(classes)}
         self.label2cat = {number: number for number in self.cats}
 
     @cached_property
     def imgs(self) -> dict[int, dict[str, Any]]:
         """Id -> what is known of the image."""
-        records = np.arange(len(self._pack))
-        ids = image_ids(_extras(self._pack, records), records).tolist()
+        records, ids = np.arange(len(self._pack)), self._ids.all.tolist()
         paths: Any = self._pack.column("path")
         widths, heights = (self._pack.reader.values(name, records).tolist() for name in ("width", "height"))
         return {
@@ -86,7 +91,9 @@ class CocoLabels:
     @cached_property
     def anns(self) -> dict[int, dict[str, Any]]:
         """Number -> an object, of all images."""
-        found = ((key, one) for record, key in enumerate(self.imgs) for one in objects_of(self._pack, record))
+        found = (
+            (key, one) for record, key in enumerate(self._ids.all.tolist()) for one in objects_of(self._pack, record)
+        )
         return {number: {"id": number, "image_id": key, **one} for number, (key, one) in enumerate(found, 1)}
 
     def loadImgs(self, ids: int | Sequence[int]) -> list[dict[str, Any]]:  # noqa: N802 - the name is COCO's

@@ -116,13 +116,14 @@ class DetrTargets(Targets):
     Args:
         pack: a pack with boxes and their classes.
         fractions: whether boxes are centers and sizes in fractions of the image; else corners in pixels.
+        ids: those of all images; default: what the records say.
     """
 
-    def __init__(self, pack: Pack, fractions: bool = True) -> None:
+    def __init__(self, pack: Pack, fractions: bool = True, ids: Int64 | None = None) -> None:
         super().__init__(pack, TargetOptions(parts=()))
         there = {name.partition(".")[0] for name in pack.manifest.fields}
         self._rows = [name for name in _ROWS if name in there]
-        self._fractions = fractions
+        self._fractions, self._of_images = fractions, ids
 
     def of(self, records: Int64, params: CropParams | None = None, out: Any = None) -> BatchAnnotations:
         """Return boxes (m, 4), labels, area and iscrowd (m,); id (1,), orig_size and size (2,) of each image.
@@ -151,10 +152,11 @@ class DetrTargets(Targets):
         if self._fractions:
             boxes = _as_fractions(boxes, size.astype(np.float32)[images])
         ones = np.ones(len(counts), np.int64)
+        ids = image_ids(rows.get("extras"), records) if self._of_images is None else self._of_images[records]
         columns = {
             "boxes": Column(boxes[keep], counts),
             "labels": Column(labels[keep], counts),
-            "id": Column(image_ids(rows.get("extras"), records), ones),
+            "id": Column(ids, ones),
             "area": Column(area[keep], counts),
             "iscrowd": Column(np.zeros(int(keep.sum()), np.int64), counts),
             "orig_size": Column(sizes[:, ::-1].astype(np.int64).ravel(), 2 * ones),
@@ -260,15 +262,16 @@ class DetrLoader(PackedLoader):
         form: what a batch becomes.
         table: as for `TableFloats`; what `mean` and `std` are on another device than the CPU.
         fractions: as for `DetrTargets`.
+        ids: likewise.
         options: of PackedLoader.
     """
 
     def __init__(
         self, pack: Pack, batch_size: int, form: Form, table: NDArray[np.float32], fractions: bool = True,
-        **options: Any,
+        ids: Int64 | None = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(pack, batch_size, parts=(), memory_format=torch.contiguous_format, **options)
-        host, targets = self._host, DetrTargets(pack, fractions)
+        host, targets = self._host, DetrTargets(pack, fractions, ids)
         work = replace(host.work, floats=None if host.floats is None else TableFloats(table))
         self._host = Pipeline(host.filler, targets, host.batch_size, work, host.transforms, host.replacer)
         self._batches = self._host

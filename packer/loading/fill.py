@@ -122,6 +122,8 @@ class ImageFiller:
 
     varies = False
     """Whether batches differ in shape."""
+    grows = False
+    """Whether they do so much that memory is made for those that come, and not for the largest."""
     has_views = False
     """Whether a batch has several crops of an image, and targets of each."""
 

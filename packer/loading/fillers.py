@@ -132,6 +132,7 @@ def _check_with_whole(given: Arguments, views: dict[str, CropView]) -> None:
         "views" if given.augment.views else "repeats": bool(views),
         "decode": given.reading.decode != "host",
         "cache": given.reading.cache == "device",
+        "on_error": given.reading.on_error == "replace",
         "transform": given.functions.transform is not None,
         "transforms": given.functions.transforms is not None,
         **{name: bool(getattr(given.augment, name)) for name in ("rotate90", "affine", *MIXING_STATE)},

@@ -17,6 +17,7 @@ import torch
 
 from packer.images import pillow_ops as ops
 from packer.images.pillow_ops import to_pixels
+from packer.loading.user_functions import InPlace
 
 MOST_LEVEL = 10.0
 """Levels are tenths of an operation's range."""
@@ -39,14 +40,12 @@ Step = Callable[[Any, Draws], Any]
 """Changes pixels or an image of Pillow, and returns one of them."""
 
 
-class SeededSteps:
+class SeededSteps(InPlace):
     """Random changes of an image: the `transform` of a PackedLoader.
 
     Args:
         steps: in their order.
     """
-
-    in_place = True
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = tuple(steps)

@@ -127,7 +127,9 @@ class Pipeline:
         fit = round(BLOCK_BYTES / (batch_size * self._row_bytes))
         alone = bool(self.transforms) or filler.has_views or filler.varies
         self._batches_a_block = 1 if alone else max(1, min(fit, BLOCK_BATCHES))
-        self._buffers = BufferPool(self._batches_a_block * batch_size * self._row_bytes, work.pinned)
+        # where the largest image of all says little of a batch, `_begin` makes it larger
+        rows = 0 if filler.grows else self._batches_a_block * batch_size
+        self._buffers = BufferPool(rows * self._row_bytes, work.pinned)
         self._has_masks = targets.are_masks and not filler.has_views and not self.transforms
         self._mask_bytes = math.prod(filler.output) * targets.mask_dtype.itemsize if self._has_masks else 0
         self._mask_buffers = BufferPool(max(1, self._batches_a_block * batch_size * self._mask_bytes), work.pinned)

@@ -243,6 +243,9 @@ def seeded_torch(seed: int, device: torch.device | None = None) -> Iterator[None
     elsewhere = torch.get_default_device().type != "cpu"
     with torch.random.fork_rng(devices=devices), torch.device("cpu") if elsewhere else nullcontext():
         torch.default_generator.manual_seed(seed)
+        for gpu in devices:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(seed)
         yield
 
 

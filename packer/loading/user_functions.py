@@ -26,6 +26,10 @@ STREAM = 2 << 32
 """Gives transforms other random numbers than crops and flips."""
 
 
+class InPlace:
+    """A transform of packer's own, which changes images where they are."""
+
+
 class Transforms:
     """What the user does to each sample, after crop and flip.
 
@@ -57,8 +61,7 @@ class Transforms:
         self.transform, self.target_transform, self.transforms = transform, target_transform, transforms
         self.of_images = transform is not None or transforms is not None
         """Whether it changes images."""
-        self.in_place = getattr(transform, "in_place", False)
-        """Whether images are changed where they are, by a transform of packer's own."""
+        self.in_place = isinstance(transform, InPlace)
         self.of_targets = target_transform is not None or transforms is not None
         self.random = takes_generator(transform, 1) or takes_generator(transforms, 2)
         """Whether a function takes a generator."""

@@ -73,7 +73,7 @@ class WholeFiller(ImageFiller):
         verify: verify the checksum of each record when this process first reads it.
     """
 
-    varies = True
+    varies = grows = True
 
     def __init__(self, pack: Pack, augmentation: Augmentation, decoder: str, verify: bool) -> None:
         crop = augmentation.crop

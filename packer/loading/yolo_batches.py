@@ -22,6 +22,7 @@ from packer.loading.mosaic import Mosaic
 from packer.loading.pillow_crops import PillowRandomCrop
 from packer.loading.pillow_policy import SeededSteps, jitter
 from packer.loading.torchvision_policy import one_of, some_of
+from packer.loading.user_functions import InPlace
 from packer.loading.yolo_labels import ImageFiles
 from packer.model.annotation import Int64
 
@@ -29,7 +30,7 @@ LEAST_SIDE, LONGEST, LEAST_SHARE = 2, 100, 0.1
 """A box is dropped if a side is at most so many pixels, or the longer one so many times the other, or less is seen."""
 _NOT_OBJECTS = ("shear", "perspective", "mixup", "cutmix", "copy_paste", "bgr")
 _POLICIES = {"randaugment": ("RandAugment", some_of), "autoaugment": ("AutoAugment", one_of)}
-_FILL = 114
+_FILL, _LEAST_SCALE = 114, 1e-6
 _AT_ONCE = 64
 """Rows that the caches of a processor hold."""
 
@@ -94,7 +95,8 @@ def object_batches(dataset: Any, settings: Any, batch_size: int, device: Any, dr
     labels = dataset.labels
     _check_colors(labels.pack)
     gains = np.array([settings.hsv_h, settings.hsv_s, settings.hsv_v])
-    low_high = settings.scale if isinstance(settings.scale, tuple | list) else (1 - settings.scale, 1 + settings.scale)
+    span = settings.scale if isinstance(settings.scale, tuple | list) else (1 - settings.scale, 1 + settings.scale)
+    low_high = max(span[0], _LEAST_SCALE), span[1]
     loader = PackedLoader(
         labels.pack,
         min(batch_size, len(labels)),
@@ -148,14 +150,12 @@ class _Objects:
         }
 
 
-class _Colors:
+class _Colors(InPlace):
     """Hue, saturation and value changed at random, of each image by itself, as by Ultralytics' RandomHSV.
 
     Args:
         gains: The largest change of each, as a share.
     """
-
-    in_place = True
 
     def __init__(self, gains: Any) -> None:
         self._gains = gains
@@ -199,7 +199,9 @@ def class_batches(dataset: Any, settings: Any, batch_size: int, device: Any, dro
         indices=samples.files.records,
         seed=settings.seed,
         drop_last=drop_last,
-        crop=PillowRandomCrop(settings.imgsz, scale=(1 - settings.scale, 1.0), interpolation="bilinear"),
+        crop=PillowRandomCrop(
+            settings.imgsz, scale=(max(1 - settings.scale, _LEAST_SCALE), 1.0), interpolation="bilinear"
+        ),
         flip=float(settings.fliplr),
         vflip=float(settings.flipud),
         transform=_colors_of(settings),

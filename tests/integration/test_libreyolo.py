@@ -166,6 +166,9 @@ def test_what_it_cannot_train(pack: Path, tmp_path: Path) -> None:
         adapter.train(model, {"training": pack})
     with pytest.raises(PackNotFound):
         adapter.train(model, tmp_path / "none.lmdb")
+    for devices in ("0,1", [0, 1]):
+        with pytest.raises(UsageError, match="and this is one process; start the script with torchrun"):
+            adapter.train(model, pack, device=devices)
     model.task = "segment"
     with pytest.raises(UsageError, match="is for the task segment"):
         adapter.val(model, pack)

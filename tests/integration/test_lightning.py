@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from packer import CenterCrop, PackedDataset, PackedLoader, RandomResizedCrop, collate
 from packer.errors import UsageError
-from packer.samplers import ShuffleSampler
+from packer.samplers import SequentialSampler, ShuffleSampler
 
 lightning = pytest.importorskip("lightning", reason="lightning is not installed")
 
@@ -206,3 +206,9 @@ def test_evaluation_repeats_records_only_where_ranks_must_have_equally_many_batc
     data.trainer = SimpleNamespace(strategy=kind(), world_size=ranks)
     assert data.val_dataloader().sampler.pad == data.test_dataloader().sampler.pad == repeats
     assert data.train_dataloader().sampler.drop_last
+
+
+@pytest.mark.parametrize("options", [{"sampler": SequentialSampler(RECORDS)}, {"drop_last": True}], ids=str)
+def test_evaluation_in_an_order_of_ones_own(numbered_pack: Path, options: dict[str, Any]) -> None:
+    data = PackedDataModule(numbered_pack, numbered_pack, batch_size=5, eval_options=options)
+    assert len(data.val_dataloader()) == RECORDS // 5 + ("sampler" in options and RECORDS % 5 > 0)

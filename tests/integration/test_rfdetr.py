@@ -23,7 +23,7 @@ from PIL import Image
 from running import good
 from torch.utils.data import DataLoader, RandomSampler
 
-from packer import BuildOptions, build_pack, open_pack
+from packer import BuildOptions, build_pack, join_packs, open_pack
 from packer.errors import NotInstalled, UsageError
 from packer.loading.augmentation import CropParams
 from packer.loading.decoding import sizes_of
@@ -518,6 +518,21 @@ def test_crowds_and_sizes_of_the_evaluation(drawn_set: Set, tmp_path: Path) -> N
         assert all(target["orig_size"].tolist() == [80, 96] for target in targets)
 
 
+def test_two_sets_that_count_images_alike(drawn_set: Set) -> None:
+    """Of joined packs, the ids of one file are those of the other: objects would go to other images."""
+    packs = [open_pack(drawn_set.packs[split]) for split in ("val", "test")]
+    module = PackedRFDETRDataModule(
+        model_config(), train_config(".", **PLAIN), drawn_set.packs["train"], join_packs(packs)
+    )
+    module.setup("validate")
+    seen = [int(target["image_id"]) for _, targets in module.val_dataloader() for target in targets]
+    assert seen == [*range(10)] == [*module._dataset_val.coco.imgs]
+    callback = COCOEvalCallback()
+    regions = callback._get_crowd_regions(type("T", (), {"datamodule": module})(), "val")
+    assert {key for key, some in regions.items() if some} == {2, 7}
+    assert perfect(module)["map"] == pytest.approx(1.0)
+
+
 def test_what_packer_does_not_draw_is_drawn_by_them(drawn_set: Set, caplog: pytest.LogCaptureFixture) -> None:
     for options, name in (
         ({"multi_scale": "per-sample"}, "a size for each sample"),
@@ -565,8 +580,11 @@ def test_what_cannot_be_trained(drawn_set: Set, numbered_pack: Path, tmp_path: P
         packer.rfdetr.train(model, packs["train"], gray)
     with pytest.raises(UsageError, match=r"model: is no model of RF-DETR, but NoneType; give an rfdetr.RFDETRNano\(\)"):
         packer.rfdetr.train(None, packs["train"], packs["val"])
-    with pytest.raises(UsageError, match="dataset_dir: is not for packs; leave it out"):
-        packer.rfdetr.train(model, packs["train"], packs["val"], dataset_dir="x")
+    for name in ("dataset_dir", "dataset_file"):
+        with pytest.raises(UsageError, match=f"{name}: is not for packs; leave it out"):
+            packer.rfdetr.train(model, packs["train"], packs["val"], **{name: "coco"})
+    with pytest.raises(Exception, match="interpolation"):
+        packer.rfdetr.evaluate(model, packs["val"], interpolation="area")
     with pytest.raises(UsageError, match=r"val: is not given; name a pack: val='val\.lmdb'"):
         PackedRFDETRDataModule(model_config(), train_config(packs["train"])).setup("fit")
     other = Set(tmp_path)

@@ -251,6 +251,9 @@ def test_errors(home: Path, tmp_path: Path) -> None:
         packed.create_loader(PackedDataset(pack, transform=lambda image: image), 32, 8)
     with pytest.raises(UsageError, match="batch_size: is 5, and mixup takes pairs"):
         list(of_packer(home, 32, 5, is_training=True, collate_fn=FastCollateMixup(num_classes=3)))
+    with pytest.raises(UsageError, match=f"has {COUNT} images, which fill no batch of 64 on 1 ranks; take smaller"):
+        of_packer(home, 32, 64, is_training=True)
+    assert "scale must be" in packed.why_timm(pack, 32, 8, is_training=True, scale=(0.0, 1.0), **CPU)
     draw(tmp_path / "plain" / "0.jpg", 0)
     build_pack(BuildOptions(str(tmp_path / "plain"), str(tmp_path / "plain.lmdb"), workers=1))
     with pytest.raises(UsageError, match="has no class labels"):

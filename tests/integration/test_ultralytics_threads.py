@@ -276,6 +276,21 @@ def test_a_folder_is_refused(boxes: str) -> None:
         trainer_of(THREADED, "detect", data)
 
 
+@pytest.mark.parametrize("task", list(THREADED))
+def test_no_image_is_kept_in_memory(task: str, boxes: str, classes: str) -> None:
+    trainer = trainer_of(THREADED, task, boxes if task == "detect" else classes, cache="ram", scale=1.0)
+    batches = trainer.get_dataloader(trainer.data["train"], 4, rank=-1)
+    kept = batches.dataset.ims if task == "detect" else [sample[3] for sample in batches.dataset.samples]
+    assert not any(image is not None for image in kept) and trainer.args.cache == "ram"
+    assert len(next(iter(batches))["img"]) == 4
+
+
+def test_an_order_goes_on_where_memory_ran_out(boxes: str) -> None:
+    trainer = trainer_of(THREADED, "detect", boxes)
+    trainer.start_epoch = 3
+    assert trainer.get_dataloader(trainer.data["train"], 4, rank=-1).sampler.epoch == 3
+
+
 def test_gray_images_keep_their_colors() -> None:
     gray = torch.zeros((1, 4, 4), dtype=torch.uint8)
     assert _Colors(np.ones(3))(gray, torch.Generator()) is gray

@@ -197,3 +197,18 @@ def test_all_records_are_read_with_every_crop(pack):
         batches = list(loader)
         assert all(images.shape[2:] == (side, side) for images, *_ in batches)
         assert sum(len(records) for *_, records in batches) == RECORDS == len(fresh(pack("raw")))
+
+
+class Halved:
+    """A transform of the user's, which returns another image, whatever it calls itself."""
+
+    in_place = True
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image.float() / 2
+
+
+def test_what_a_transform_returns_counts(pack):
+    whole = next(iter(PackedLoader(pack("raw"), 4)))[0]
+    halved = next(iter(PackedLoader(pack("raw"), 4, transform=Halved())))[0]
+    assert torch.equal(halved, whole.float() / 2)
