@@ -16,6 +16,7 @@ from packer import (
     Resize,
     collate,
 )
+from packer.loading.seeded_transform import seeded_globals
 from packer.loading.to_device import map_tensors
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -153,3 +154,15 @@ def test_a_device_that_is_not_there(pack):
 
     with pytest.raises(UsageError, match="device: is cuda:99, which torch cannot use here"):
         PackedLoader(pack("raw"), 4, device="cuda:99")
+
+
+def test_a_seed_is_that_of_the_gpu_too():
+    """timm's erasing draws its noise there; afterwards the generators are where they were."""
+
+    def noise(seed):
+        with seeded_globals(seed, torch.device("cuda")):
+            return torch.rand(8, device="cuda")
+
+    before = torch.cuda.get_rng_state()
+    assert torch.equal(noise(1), noise(1)) and not torch.equal(noise(1), noise(2))
+    assert torch.equal(torch.cuda.get_rng_state(), before)
