@@ -201,7 +201,7 @@ def version_of(library: str) -> str:
 def options(parser: Any) -> None:
     parser.add_argument("--only", nargs="+", choices=TRAINERS, metavar="NAME", help=f"of {', '.join(TRAINERS)}")
     parser.add_argument("--photos", type=int, default=200, help="different photos among the images [%(default)s]")
-    parser.add_argument("--images", type=int, default=2000, help="of which batches are measured [%(default)s]")
+    parser.add_argument("--images", type=int, default=1000, help="of which batches are measured [%(default)s]")
     parser.add_argument("--many", type=int, default=100_000, help="images for the first batch [%(default)s]")
     parser.add_argument("--seconds", type=float, default=5, help="of batches in each round [%(default)s]")
     parser.add_argument("--device", default="cpu", help="where the batches are wanted [%(default)s]")
