@@ -376,7 +376,7 @@ class _Threaded:
             return super().get_dataloader(dataset_path, batch_size, rank, mode)  # type: ignore[misc]
         if not (isinstance(dataset_path, str) and names_a_pack(dataset_path)):
             step = "build a pack of it, or take the trainer that is not called Threaded"
-            raise UsageError("data", f"names {dataset_path} as train, which is no pack", step)
+            raise UsageError("data", f"names {dataset_path} as train, which is not a pack", step)
         with override_configs(self.args, {"cache": False}):  # nothing would read the images
             dataset = self.build_dataset(dataset_path, mode, batch_size)  # type: ignore[attr-defined]
         if not len(dataset):

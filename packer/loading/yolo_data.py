@@ -117,7 +117,7 @@ def _pack_called(path: str, at_root: dict[str, str], split: str, entry: str) -> 
         step = f"leave out {' and '.join(SPLITS)}, or build a pack for each split"
         raise UsageError("data", f"names {entry} as {split}, but its path is one pack", step)
     names = ", ".join(os.path.basename(place) for place in at_root.values())
-    raise UsageError("data", f"names {entry} as {split}, and {pack} is no pack", f"leave it out; there are {names}")
+    raise UsageError("data", f"names {entry} as {split}, and {pack} is not a pack", f"leave it out; there are {names}")
 
 
 def of_polygons(pack: Pack) -> bool:

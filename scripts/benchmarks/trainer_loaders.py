@@ -39,7 +39,7 @@ class Trainer(NamedTuple):
     yolo: data.yaml, images/train, labels/train; masks: images/*.jpg and masks/*.png."""
     size: int
     batch: int
-    library: str
+    module: str
     """What must be installed."""
     batches: Callable[[Inputs], Iterable[object]]
     """Returns the batches of one epoch of training, again with each loop; called within the time to the first batch."""

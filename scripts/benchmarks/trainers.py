@@ -215,8 +215,8 @@ def run(given: Any) -> None:
     )  # fmt: skip
     for name in given.only or TRAINERS:
         trainer = TRAINERS[name]
-        if find_spec(trainer.library) is None:
-            print(f"{trainer.name}: {trainer.library} is not installed", file=sys.stderr)
+        if find_spec(trainer.module) is None:
+            print(f"{trainer.name}: {trainer.module} is not installed", file=sys.stderr)
             continue
         if trainer.kind not in sets:
             sets[trainer.kind] = Sets(given, trainer.kind)
@@ -225,4 +225,4 @@ def run(given: Any) -> None:
         rates = [f"{side[2].median:,.0f}: {(side[2] / own[2]).text(1).replace(' ', 'x ', 1)}" for side in (jpeg, raw)]
         first = [f"{side[0].median:.2f}" for side in (own, jpeg)]
         memory = [f"{side[1].median:,.0f}" for side in (own, jpeg)]
-        table.row(f"{trainer.name} ({version_of(trainer.library)})", f"{own[2].median:,.0f}", *rates, *first, *memory)
+        table.row(f"{trainer.name} ({version_of(trainer.module)})", f"{own[2].median:,.0f}", *rates, *first, *memory)

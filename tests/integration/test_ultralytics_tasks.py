@@ -238,7 +238,7 @@ def test_paths_that_say_too_little(classes: Path, tmp_path: Path) -> None:
     shutil.copytree(classes.with_name("set-val.lmdb"), tmp_path / "p-val.lmdb")
     wrong = {"path": "p.lmdb", "train": "train", "val": "minival"}
     assert error(wrong, "classify") == (
-        f"data: names minival as val, and {tmp_path}/p-minival.lmdb is no pack; "
+        f"data: names minival as val, and {tmp_path}/p-minival.lmdb is not a pack; "
         "leave it out; there are p-train.lmdb, p-val.lmdb"
     )
     assert error("p.lmdb", "classify", split="test") == "data: names no test; name one pack, or the same one twice"

@@ -272,7 +272,7 @@ def test_what_only_their_loader_does_is_refused(task: str, name: str, value: Any
 
 def test_a_folder_is_refused(boxes: str) -> None:
     data = {"train": str(Path(boxes).with_suffix("") / "images" / "train"), "val": boxes}
-    with pytest.raises(UsageError, match=r"data: names .*images/train as train, which is no pack; build a pack of it"):
+    with pytest.raises(UsageError, match=r"data: names .*images/train as train, which is not a pack; build a pack"):
         trainer_of(THREADED, "detect", data)
 
 
