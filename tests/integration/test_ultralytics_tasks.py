@@ -27,6 +27,7 @@ from yolo_sets import (
     draw_corners,
     draw_splits,
     draw_yolo,
+    in_a_folder_of_its_own,  # noqa: F401 - of all tests here
     losses,
     packed,
     rows,
@@ -40,13 +41,6 @@ from packer.errors import UsageError
 
 YOLO = yolo.model.YOLO
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of its libraries
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ultralytics.cfg.ROOT", tmp_path / "ultralytics")  # under pytest, results lie beside it
-    torch.set_num_threads(1)
 
 
 def assert_equal(loader: Any, other: Any, names: tuple[str, ...], count: int = 4) -> None:

@@ -137,6 +137,13 @@ def data_of(task: str, pack: Path) -> Any:
     return str(pack) if known else {"train": str(pack), "val": str(pack), "flip_idx": [1, 0, 2]}
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ultralytics.cfg.ROOT", tmp_path / "ultralytics")  # under pytest, results lie beside it
+    torch.set_num_threads(1)
+
+
 def trainer_of(kinds: dict[str, Any], task: str, data: Any, **options: Any) -> Any:
     """A trainer that is ready for its first batch."""
     trainer = kinds[task](overrides={**FIXED, "model": MODELS[task], "data": data, **options})
