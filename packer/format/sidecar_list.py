@@ -34,6 +34,8 @@ LINES = ("jsonl", "offsets.npy")
 KIND_FILES = {"array": ("npy",), "text": LINES, "json": LINES, **dict.fromkeys(OF_PIXELS, ("bin", LINES[1]))}
 """Kind -> the endings of its files: rows of one size; or for each record a line of JSON, or the bytes that would be
 stored in the pack, and where each begins."""
+FINGERPRINTS = "fingerprint"
+"""Name of the sidecar of rows of `packer.images.fingerprint.FINGERPRINT`, an array uint8."""
 HEX = re.compile("[0-9a-f]*")
 SIDECAR_FILE = re.compile(r"sidecars\.json|(sidecar\.\w+)(?:\.v[1-9]\d*)?\.(npy|jsonl|bin|offsets\.npy)", re.ASCII)
 """Names of the files."""

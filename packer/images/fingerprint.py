@@ -1,0 +1,105 @@
+"""A fingerprint of an image: a perceptual hash, and figures of its brightness, sharpness and color, in 40 bytes.
+
+It is the same on every machine: the hash is made of whole numbers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.images.opencv import cv2
+from packer.model.annotation import Image
+
+FINGERPRINT = np.dtype(
+    [
+        ("hash", "<u8"), ("sharpness", "<f4"), ("brightness", "<f2"), ("dark", "<f2"), ("bright", "<f2"),
+        ("contrast", "<f2"), ("entropy", "<f2"), ("saturated", "<f2"), ("colorfulness", "<f2"), ("red", "<f2"),
+        ("green", "<f2"), ("blue", "<f2"), ("version", "u1"), ("reserved", "u1", (7,)),
+    ]
+)  # fmt: skip
+"""What a row is; docs/formats.md says what each figure means."""
+VERSION = 1
+"""Of the way in which it is made; 0 in place of a row that is not known."""
+SIDE = 192
+"""Pixels are left out so that the longer side has no more than these: a build takes a few hundredths longer."""
+COSINES = 9
+SCALE = 127
+"""Cosines are whole numbers up to this, so that all sums are exact."""
+SATURATED = 250, 5
+"""Values from the first on, and up to the second, are white and black."""
+
+
+def fingerprint_of(image: Image) -> bytes:
+    """Return the fingerprint of an image, a row of `FINGERPRINT`.
+
+    Args:
+        image: uint8 or uint16 (height, width, channels); of four or more channels the first three are taken, of two
+            the first.
+    """
+    planes = _planes(image)
+    color = len(planes) == 3
+    gray = cv2.cvtColor(cv2.merge(planes), cv2.COLOR_RGB2GRAY) if color else planes[0]
+    counts = cv2.calcHist([gray], [0], None, [256], [0, 256]).ravel()
+    shares = np.cumsum(counts) / gray.size
+    present = counts[counts > 0] / gray.size
+    mean, std = cv2.meanStdDev(gray)
+    colors = [cv2.mean(plane)[0] for plane in planes] if color else [mean[0, 0]] * 3
+    row = (
+        hash_of(gray), cv2.meanStdDev(cv2.Laplacian(gray, cv2.CV_16S))[1][0, 0] ** 2, mean[0, 0],
+        *np.searchsorted(shares, (0.05, 0.95)), std[0, 0], -(present * np.log2(present)).sum(),
+        shares[SATURATED[1]] + 1 - shares[SATURATED[0] - 1], _colorfulness(planes) if color else 0, *colors, VERSION,
+        (0,) * 7,
+    )  # fmt: skip
+    return np.array(row, FINGERPRINT).tobytes()
+
+
+def _colorfulness(planes: Sequence[NDArray[np.uint8]]) -> float:
+    """Return the mean difference of the largest and the smallest channel of a pixel."""
+    red, green, blue = planes
+    difference = cv2.subtract(cv2.max(cv2.max(red, green), blue), cv2.min(cv2.min(red, green), blue))
+    return float(cv2.mean(difference)[0])
+
+
+def hash_of(gray: NDArray[np.uint8]) -> int:
+    """Return the perceptual hash: the signs of the 64 lowest frequencies but the mean, by the cosine transform.
+
+    Args:
+        gray: uint8 (height, width), no side longer than `SIDE`.
+    """
+    height, width = gray.shape
+    rows = _cosines(height) @ gray.astype(np.float32)
+    found = rows.astype(np.float64) @ _cosines(width).T.astype(np.float64)
+    signs = found.ravel()[_places()] > 0
+    return int(np.packbits(signs, bitorder="little").view("<u8")[0])
+
+
+@lru_cache(256)
+def _cosines(length: int) -> NDArray[np.float32]:
+    angles = np.pi * np.arange(COSINES)[:, None] * (np.arange(length) + 0.5) / length
+    return np.round(SCALE * np.cos(angles)).astype(np.float32)
+
+
+@lru_cache(1)
+def _places() -> NDArray[np.int64]:
+    """Return the 64 frequencies, from the lowest on."""
+    down, across = np.divmod(np.arange(COSINES**2), COSINES)
+    order = np.lexsort((across, down + across, np.maximum(down, across)))
+    return order[1:65]
+
+
+def _planes(image: Image) -> Sequence[NDArray[np.uint8]]:
+    """Return every n-th pixel of the first channel or the first three, each uint8 (height, width)."""
+    height, width, channels = image.shape
+    step = -(-max(height, width) // SIDE)
+    if step > 1:
+        size = max(1, width // step), max(1, height // step)
+        image = cv2.resize(image, size, interpolation=cv2.INTER_NEAREST).reshape(size[1], size[0], channels)
+    if image.dtype != np.uint8:
+        image = (image >> 8).astype(np.uint8)
+    if channels < 3:
+        return (np.ascontiguousarray(image[:, :, 0]),)
+    return cv2.split(image)[:3]
