@@ -36,6 +36,7 @@ KIND_FILES = {"array": ("npy",), "text": LINES, "json": LINES, **dict.fromkeys(O
 stored in the pack, and where each begins."""
 FINGERPRINTS = "fingerprint"
 """Name of the sidecar of rows of `packer.images.fingerprint.FINGERPRINT`, an array uint8."""
+FINGERPRINT_BYTES = 40
 HEX = re.compile("[0-9a-f]*")
 SIDECAR_FILE = re.compile(r"sidecars\.json|(sidecar\.\w+)(?:\.v[1-9]\d*)?\.(npy|jsonl|bin|offsets\.npy)", re.ASCII)
 """Names of the files."""
@@ -205,15 +206,32 @@ BESIDE: tuple[type[BesideList], ...] = (JpegIndexList, SidecarList)
 """All kinds of files beside the shards of a pack."""
 
 
+def lost_notes(names: Collection[str], why: str = "") -> list[str]:
+    """Return notes for a new pack that lacks these sidecars of those that it is made of."""
+    others = sorted({*names} - {FINGERPRINTS})
+    before = f"{', '.join(others)}: {why}; " if why else ""
+    notes = [f"{before}{SidecarList.NOT_CARRIED}"] if others else []
+    if FINGERPRINTS in names:
+        notes.append("fingerprints are not copied: packer attach PACK --fingerprints makes those of the new pack")
+    return notes
+
+
 def not_kept(folder: str) -> list[str]:
     """Return a note if there is a pack in a folder, which another will replace, and something is attached to it."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    attached = sorted({name_in(name) for name in names if name.startswith("sidecar.")})
+    attached = sorted({name_in(name) for name in names if name.startswith("sidecar.")} - {FINGERPRINTS})
     there = f"{printable(folder)} is replaced, and what was attached to it goes with it: {', '.join(attached)}"
     return [f"{there} (packer attach adds it to the new pack)"] if attached else []
 
 
-def not_carried(folders: Iterable[str]) -> list[str]:
-    """Return notes for a pack that is made of these ones, if there is something beside the shards of one of them."""
+def not_carried(folders: Iterable[str], but: Collection[str] = ()) -> list[str]:
+    """Return notes for a pack that is made of these ones, if there is something beside the shards of one of them.
+
+    Args:
+        folders: The packs.
+        but: Names of sidecars that it has all the same.
+    """
     there = {name for folder in folders for name in os.listdir(own_folder(folder))}
-    return [kind.NOT_CARRIED for kind in BESIDE if kind.NAME in there]
+    sidecars = {name_in(name) for name in there if name.startswith("sidecar.")} - {*but}
+    index = [JpegIndexList.NOT_CARRIED] if JpegIndexList.NAME in there else []
+    return [*index, *(lost_notes(sidecars) if SidecarList.NAME in there else ())]

@@ -288,6 +288,8 @@ class Record:
     """XXH3-128 of the source file's bytes, 16 bytes, to detect edited and equal files; zeros if unknown."""
     parts: tuple[Part, ...] = ()
     """Its parts besides the image, in the order of the pack's; it need not have all."""
+    fingerprint: bytes = b""
+    """Of its image (`packer.images.fingerprint`); empty if none was made."""
 
     @property
     def shape(self) -> tuple[int, int, int]:

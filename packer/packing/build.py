@@ -23,6 +23,7 @@ from packer.packing.build_steps import (
     PRELOADED,
     SourceReading,
     check_libraries,
+    list_fingerprints,
     local_pool,
     pack_shards,
     plan_of,
@@ -257,7 +258,9 @@ def _built(every: Sequence[BuildOptions], progress: Progress, reading: SourceRea
         for output, plan, results, own in packed:
             publishing, inputs, given = time.monotonic(), plan.inputs, plan.options
             listings = (inputs.rejected, inputs.skipped, inputs.changed)
-            manifest = output.publish(make_manifest(plan, results), listings, inputs.selections)
+            manifest = make_manifest(plan, results)
+            output.beside = [*output.beside, *list_fingerprints(output.folder, manifest, results)]
+            manifest = output.publish(manifest, listings, inputs.selections)
             if inputs.seen is not None:
                 remember(manifest.digest, inputs.seen)
             seconds, shared = shared + own + time.monotonic() - publishing, 0.0

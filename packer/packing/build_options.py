@@ -142,6 +142,8 @@ class BuildOptions:
         recheck: Read finished shards again to verify them: those of a build to a URL that is resumed, instead of asking
             the store for their versions. With `finish`, whose shards are always verified, also read the images again.
         jpeg_index: Make an index of the JPEGs with packer-fast: ``row``, an entry per row of blocks, or ``4``.
+        no_fingerprints: Make no fingerprints of the images, which `packer stats` needs to find near duplicates and odd
+            images without reading them again.
 
     Raises:
         UsageError: A value is out of range, or two options exclude each other.
@@ -198,6 +200,7 @@ class BuildOptions:
     scratch: str | None = None
     recheck: bool = False
     jpeg_index: str | None = None
+    no_fingerprints: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in KINDS.items():

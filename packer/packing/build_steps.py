@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from packer.errors import option, plural, printable
+from packer.format.beside import BesideList
 from packer.format.make_jpeg_index import check_installed
-from packer.format.manifest import Rejected
+from packer.format.manifest import Manifest, Rejected
+from packer.format.new_sidecar import write_fingerprints
+from packer.format.sidecar_list import FINGERPRINT_BYTES, SidecarList, rows_digest
 from packer.images.decode import check_available
 from packer.model.annotation import Progress, advancing
 from packer.model.rle import check_installed as check_pycocotools
@@ -170,3 +173,22 @@ def pack_shards(plan: Plan, pool: Engine, output: Output, progress: Progress) ->
         again = f", {len(before) - unchanged} packed again: their inputs or files have changed"
         progress.note(f"note: {plural(unchanged, 'finished shard')} kept{again * (unchanged < len(before))}")
     return [results[number] for number in sorted(results)]
+
+
+def list_fingerprints(folder: str, manifest: Manifest, results: Sequence[ShardResult]) -> list[BesideList]:
+    """Write the fingerprints of a new pack into its folder, and return their list; nothing if none were made.
+
+    Records of shards that an earlier build finished without them have a row of zeros.
+    """
+    if not any(result.fingerprints for result in results):
+        return []
+    facts = write_fingerprints(folder, map(fingerprint_rows, results))
+    listed = SidecarList(rows_digest(manifest), (facts,))
+    listed.write(folder)
+    return [listed]
+
+
+def fingerprint_rows(result: ShardResult) -> bytes:
+    """Return the fingerprints of the records of a shard; zeros if none were made."""
+    records = 0 if result.entry is None else result.entry.records
+    return result.fingerprints or bytes(FINGERPRINT_BYTES * records)

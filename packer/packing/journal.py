@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from base64 import b85decode, b85encode
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -45,6 +46,8 @@ class ShardResult:
     """(height, width) of the images whose headers were read in the shard: at most two different ones."""
     losses: Counter[str] = field(default_factory=Counter)
     """What the mode loses of those images."""
+    fingerprints: bytes = b""
+    """Of its records, one after another; empty if none were made."""
     attempt: str = ""
     """Part of the names of its files, until it is recorded; see `packer.packing.write_shard`."""
     unchanged: bool = False
@@ -153,6 +156,7 @@ def content_of(result: ShardResult) -> dict[str, Any]:
         "sources": result.sources,
         "shapes": result.shapes,
         "losses": dict(result.losses),
+        **({"fingerprints": b85encode(result.fingerprints).decode("ascii")} if result.fingerprints else {}),
     }
 
 
@@ -172,6 +176,7 @@ def result_of(content: dict[str, Any]) -> ShardResult:
         sources=str(content["sources"]),
         shapes=content["shapes"],
         losses=Counter(content["losses"]),
+        fingerprints=b85decode(content.get("fingerprints", "")),
     )  # fmt: skip
 
 

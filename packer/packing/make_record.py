@@ -18,6 +18,7 @@ from xxhash import xxh3_128_digest
 from packer.errors import BadImage, BadInput, NotAnImage, StorageError
 from packer.format.manifest import Rejected
 from packer.images.decode import Decoder, decode, decode_leniently
+from packer.images.fingerprint import fingerprint_of
 from packer.images.header import IncompleteHeader, Mode, check_header, decoded_shape, read_header, read_header_leniently
 from packer.images.image_headers import Header, OnAnimation
 from packer.images.opencv import quiet_opencv
@@ -268,6 +269,7 @@ class Recipe:
     archives: tuple[Archive, ...] = ()
     on_animation: OnAnimation = "fail"
     parts: tuple[PartRecipe, ...] = ()
+    fingerprints: bool = False
 
     def with_header(self, row: InputRow, data: bytes) -> InputRow:
         """Return the row with what the header of the file's bytes says if it was not read before.
@@ -349,6 +351,7 @@ class Recipe:
             key, stored, encoding, height, width, channels, decoded_shape(header, self.mode)[3],
             annotation, row.path, xxh3_128_digest(data),
             tuple(self._part(part, row, contents.parts) for part in self.parts if part.spec.name in contents.parts),
+            fingerprint_of(image) if self.fingerprints else b"",
         )  # fmt: skip
         return record, damage
 

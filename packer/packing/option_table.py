@@ -352,6 +352,10 @@ OPTIONS = (
         "With --encode jpeg or copy: also make an index with which crops decode faster; needs packer-fast. An entry "
         "per row of blocks (row, about 1 % of the bytes), or per four blocks (4).", choices=("row", "4"), alone="row",
     ),
+    Option(
+        "no_fingerprints", OUTPUT, FREE, CHANGED,
+        "Make no fingerprints, 40 bytes per image by which packer stats finds near duplicates and odd images.",
+    ),
     Option("overwrite", OUTPUT, FREE, NEVER, "Replace an existing pack.", first=True),
     Option("force", OUTPUT, FREE, NEVER, "Build even if the pack is not expected to fit on the disk."),
     Option(

@@ -18,6 +18,7 @@ from packer.containers.container import ShardSpec
 from packer.errors import StorageError, UsageError, as_options, option, plural, printable, size_text
 from packer.format.manifest import check_pixels
 from packer.format.pack_paths import PARTIAL_SUFFIX
+from packer.format.sidecar_list import FINGERPRINTS
 from packer.images.decode import Decoder
 from packer.images.header import Mode
 from packer.images.image_headers import OnAnimation
@@ -413,6 +414,7 @@ def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
             )
             for name, spec in inputs.parts.items()
         ),
+        fingerprints=not options.no_fingerprints and FINGERPRINTS not in inputs.parts,
     )
 
 

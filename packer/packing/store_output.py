@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from packer.containers import open_container
 from packer.errors import StorageError, printable
+from packer.format.beside import BesideList
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import FileEntry, Manifest
 from packer.format.pack_paths import PARTIAL_SUFFIX
@@ -249,9 +250,17 @@ class StoreOutput(Output):
         check_complete(self.store, manifest.files, written)
         publish_manifest(self.store, manifest, self._only_if)
         self._published = True
+        for listed in self.beside:
+            self._put_beside(listed)
         try:
             self.journal.remove()
         except StorageError as error:
             where = printable(join_url(self.path, BUILDS))
             self._progress.note(f"note: {where} is left there: {error.problem}; packer clean removes it")
         return manifest
+
+    def _put_beside(self, listed: BesideList) -> None:
+        """Upload files beside the pack, their list last."""
+        for file in listed.data_files:
+            self._object(os.path.join(self.folder, file.name), file)
+        self._patiently(lambda: self.store.write(listed.NAME, listed.to_json()))

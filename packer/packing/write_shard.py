@@ -147,6 +147,7 @@ def _write(
     container = open_container(job.container)
     builder, sources = IndexBuilder(job.spec.parts), SourcesDigest()
     result = ShardResult(None)
+    fingerprints: list[bytes] = []
     writer = None
     try:
         for chunk in chunks:
@@ -167,12 +168,14 @@ def _write(
                 if made.check is not None:
                     made.check(checksum)
                 writer.write(made.record)
+                fingerprints.append(made.record.fingerprint)
                 _count(made, result)
             report(len(chunk), len(result.rejected) - bad)
     except BaseException:
         writer = None  # closes its file, which the traceback would keep open with this frame
         raise
     result.sources = sources.hexdigest()
+    result.fingerprints = b"".join(fingerprints)
     if writer is None:
         return result
     places = writer.close()

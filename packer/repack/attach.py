@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from crc32c import crc32c
 
 from packer.errors import AnyPath, BadInput, UsageError, option, printable
 from packer.format.beside import read_beside
+from packer.format.new_sidecar import new_sidecar_file
 from packer.format.pack import Pack, open_pack
 from packer.format.pack_paths import numbers_in
 from packer.format.sidecar_list import (
-    CHECKED_BYTES,
     ITEM_BYTES,
     SIDECAR_FILE,
     SidecarFacts,
@@ -47,7 +43,6 @@ CHUNK_BYTES = 8 << 20
 CHUNK_ROWS = 1 << 14
 CHUNK_PIXELS = 1 << 6
 """Values of pixels that are made at once: each may take megabytes."""
-READ_BYTES = 1 << 20
 EXTRA_ROWS = ("fail", "skip")
 
 
@@ -246,7 +241,7 @@ def write_array(work: str, names: Sequence[str], found: Attached, records: int, 
     is_same = (
         isinstance(values, np.memmap) and found.rows is None and values.flags.c_contiguous and first.dtype == dtype
     )
-    with _new_file(work, names[0]) as file, open(values.filename if is_same else os.devnull, "rb") as source:
+    with new_sidecar_file(work, names[0]) as file, open(values.filename if is_same else os.devnull, "rb") as source:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (records, *shape)}
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, records, step):
@@ -287,7 +282,7 @@ def write_rows(
 ) -> list[SidecarFile]:  # fmt: skip
     """Write a file with the bytes of each record, of which `rows` returns some, and one of where these begin."""
     ends = np.zeros(records + 1, np.int64)
-    with _new_file(work, names[0]) as file, _new_file(work, names[1]) as offsets:
+    with new_sidecar_file(work, names[0]) as file, new_sidecar_file(work, names[1]) as offsets:
         for start in range(0, records, step):
             made = rows(start, min(start + step, records))
             file.write(b"".join(made))
@@ -299,61 +294,6 @@ def write_rows(
 
 def _as_list(values: Any) -> list[Any]:
     return values if isinstance(values, list) else list(values.tolist())
-
-
-class _NewFile:
-    """A new file, and what the list says of it: another thread reads back and digests what this one has written."""
-
-    def __init__(self, raw: io.FileIO, reader: io.FileIO, thread: ThreadPoolExecutor) -> None:
-        self._raw, self._reader, self._thread = raw, reader, thread
-        self._digest, self._checksums = hashlib.sha256(), bytearray()
-        self._memory = memoryview(bytearray(READ_BYTES))  # a new one for each read would take as long as the reading
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Append bytes."""
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._raw.write(rest) :]
-        self._read_back(self._raw.tell() // READ_BYTES * READ_BYTES)
-
-    def copy(self, source: int, offset: int, count: int) -> bool:
-        """Append bytes of an open file within the kernel, if it can; return whether they are there."""
-        begin = self._raw.tell()
-        with suppress(OSError, AttributeError):
-            while (left := begin + count - self._raw.tell()) and os.copy_file_range(
-                source, self._raw.fileno(), left, offset + count - left
-            ):
-                pass
-            self._read_back(self._raw.tell() // READ_BYTES * READ_BYTES)
-            return not left
-        self._raw.seek(begin)
-        return False
-
-    def _read_back(self, stop: int) -> Future[None]:
-        """Let the thread read up to `stop` what it has not read: it may fall behind, and catches up in `sealed`."""
-        return self._thread.submit(self._add, stop)
-
-    def _add(self, stop: int) -> None:
-        while (left := max(0, stop - self._reader.tell())) and (size := self._reader.readinto(self._memory[:left])):
-            data = self._memory[:size]
-            self._digest.update(data)
-            for start in range(0, len(data), CHECKED_BYTES):
-                self._checksums += crc32c(data[start : start + CHECKED_BYTES]).to_bytes(4, "big")
-
-    def sealed(self) -> SidecarFile:
-        """Return what the list says of the file, once it is on the disk."""
-        last = self._read_back(self._raw.tell())
-        os.fsync(self._raw.fileno())
-        last.result()
-        name = os.path.basename(str(self._raw.name))
-        return SidecarFile(name, self._reader.tell(), self._digest.hexdigest(), self._checksums.hex())
-
-
-@contextmanager
-def _new_file(folder: str, name: str) -> Iterator[_NewFile]:
-    path = os.path.join(folder, name)
-    with open(path, "xb", 0) as raw, open(path, "rb", 0) as reader, ThreadPoolExecutor(1) as thread:
-        yield _NewFile(raw, reader, thread)
 
 
 @dataclass(frozen=True, slots=True)

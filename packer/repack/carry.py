@@ -24,13 +24,16 @@ from packer.format.jpeg_index_list import JpegIndexList, ShardJpegIndex, index_f
 from packer.format.make_jpeg_index import MadeJpegIndex, list_of, take_jpeg_index
 from packer.format.manifest import FileEntry, Manifest, ShardEntry
 from packer.format.mmap import check_size, map_file
+from packer.format.new_sidecar import write_fingerprints
 from packer.format.sidecar_list import (
     CHECKED_BYTES,
+    FINGERPRINTS,
     SidecarFacts,
     SidecarFile,
     SidecarList,
     check_sidecar_name,
     file_names,
+    lost_notes,
     rows_digest,
 )
 from packer.format.sidecars import checksums_of
@@ -64,13 +67,16 @@ class NewFiles:
         return name
 
 
-def carry(taken: Sequence[Taken], manifest: Manifest, new: NewFiles) -> tuple[list[BesideList], list[str]]:
+def carry(
+    taken: Sequence[Taken], manifest: Manifest, new: NewFiles, added: bytes = b""
+) -> tuple[list[BesideList], list[str]]:
     """Write what is beside the shards of packs for the records that a new pack has of them, with the lists of it.
 
     Args:
         taken: What the new pack has of others, shard by shard; records have the keys that they had there.
-        manifest: Its manifest. Shards after those that are taken have other records, of which nothing is known.
+        manifest: Its manifest. Shards after those that are taken have other records, of which no more is known.
         new: Where its files are.
+        added: The fingerprints of the records of the other shards; empty if they are not known.
 
     Returns:
         The lists, which are in the folder of new files; and notes about what is not carried.
@@ -85,10 +91,8 @@ def carry(taken: Sequence[Taken], manifest: Manifest, new: NewFiles) -> tuple[li
     there = {kind: {one: listed for one, listed in of.items() if listed is not None} for kind, of in found.items()}
     if not any(there.values()):
         return [], []
-    if len(manifest.shards) > len(taken):
-        return [], [kind.NOT_CARRIED for kind, of in there.items() if of]
     pack = _CarriedPack(
-        [_CarriedShard(*each, new.folder) for each in zip(taken, manifest.shards, strict=True)], manifest, new
+        [_CarriedShard(*each, new.folder) for each in zip(taken, manifest.shards, strict=False)], manifest, new, added
     )
     lists, notes = list[BesideList](), list[str]()
     for kind, (carried, note) in CARRIERS.items():
@@ -131,14 +135,20 @@ class _CarriedPack:
     shards: Sequence[_CarriedShard]
     manifest: Manifest
     new: NewFiles
+    added: bytes
+
+    @property
+    def grows(self) -> bool:
+        """Whether it has other records, too."""
+        return len(self.manifest.shards) > len(self.shards)
 
 
 # -- the index of JPEGs
 
 
 def _carry_index(pack: _CarriedPack, found: dict[Source, JpegIndexList]) -> JpegIndexList | None:
-    """Carry the index of JPEGs; None if those of several packs differ in more than their JPEGs."""
-    if len({(listed.interval, listed.made_with) for listed in found.values()}) > 1:
+    """Carry the index of JPEGs; None if there are new ones, or those of several packs differ in more than JPEGs."""
+    if pack.grows or len({(listed.interval, listed.made_with) for listed in found.values()}) > 1:
         return None
     first = next(iter(found.values()))
     made = [_carry_shard(shard, found[shard.source].shards[shard.number], pack.new) for shard in pack.shards]
@@ -163,13 +173,14 @@ def _carry_shard(shard: _CarriedShard, before: ShardJpegIndex, new: NewFiles) ->
 
 
 def _carry_sidecars(pack: _CarriedPack, found: dict[Source, SidecarList]) -> SidecarList | None:
-    """Carry what is attached to all packs in one form; None if nothing is."""
+    """Carry what is attached to all packs in one form; None if nothing is. For new records there are fingerprints."""
     first, *others = found.values()
     forms = [{one.name: replace(one, files=()) for one in listed.sidecars} for listed in others]
     made = [
         _carry_sidecar(pack, {source: one for source, listed in found.items() if (one := listed.get(facts.name))})
         for facts in first.sidecars
         if all(its.get(facts.name) == replace(facts, files=()) for its in forms)
+        and (not pack.grows or (pack.added and facts.name == FINGERPRINTS))
     ]
     return SidecarList(rows_digest(pack.manifest), tuple(made)) if made else None
 
@@ -185,11 +196,13 @@ def _carry_sidecar(pack: _CarriedPack, found: dict[Source, SidecarFacts]) -> Sid
     names = file_names(facts.name, facts.kind, pack.new.version)
     firsts = dict(zip(found, accumulate((one.manifest.records for one in found), initial=0), strict=False))
     records = np.concatenate([shard.records + firsts[shard.source] for shard in pack.shards])
-    if not others and np.array_equal(records, np.arange(source.manifest.records)):
+    if not pack.grows and not others and np.array_equal(records, np.arange(source.manifest.records)):
         kept = [pack.new.keep(source, file, name) for file, name in zip(facts.files, names, strict=True)]
         return replace(facts, files=tuple(replace(f, name=n) for f, n in zip(facts.files, kept, strict=True)))
     values = _Values([_Rows(one, its) for one, its in found.items()], [one.manifest.records for one in found])
     with storage_errors(pack.new.folder):
+        if pack.grows:
+            return write_fingerprints(pack.new.folder, [values[records].tobytes(), pack.added], pack.new.version)
         if facts.kind == "array":
             _, _, files = write_array(pack.new.folder, names, Attached(values, records, ""), len(records), Progress())
         else:
@@ -253,8 +266,7 @@ def _index_notes(made: JpegIndexList | None, found: Iterable[JpegIndexList]) -> 
 def _sidecar_notes(made: SidecarList | None, found: Iterable[SidecarList]) -> list[str]:
     names = {one.name for listed in found for one in listed.sidecars}
     names -= {one.name for one in made.sidecars} if made is not None else set()
-    lost = f"{', '.join(sorted(names))}: not attached to all of the packs in one form"
-    return [f"{lost}; {SidecarList.NOT_CARRIED}"] if names else []
+    return lost_notes(names, "not attached to all records of the packs in one form")
 
 
 CARRIERS: dict[type[BesideList], tuple[Callable[..., BesideList | None], Callable[..., list[str]]]] = {

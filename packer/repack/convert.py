@@ -7,12 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 import packer
 from packer.containers import container_names, container_of
@@ -22,7 +23,8 @@ from packer.format.index import DTYPES
 from packer.format.indexes import Indexes, IndexFiles
 from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, lists_of, selection_file
 from packer.format.manifest import Manifest, Origin, Rejected, read_manifest
-from packer.format.sidecar_list import not_carried
+from packer.format.pack import open_pack
+from packer.format.sidecar_list import FINGERPRINTS, not_carried
 from packer.images.decode import Decoder
 from packer.images.header import Mode
 from packer.images.parts import BY_KIND
@@ -31,6 +33,7 @@ from packer.model.annotation import OF_PIXELS, Progress, advancing
 from packer.model.fields import FIELD_NAMES, INSTANCES
 from packer.model.rle import check_installed
 from packer.packing.build_options import BuildOptions, check_extension
+from packer.packing.build_steps import list_fingerprints
 from packer.packing.class_map import ClassChange, changes_notes
 from packer.packing.engines import with_threads
 from packer.packing.journal import ShardResult
@@ -47,6 +50,7 @@ from packer.packing.recorded import RESIZED_TWICE
 from packer.packing.resume import kept_work_note, library_versions, options_that_shape_bytes, resume_or_restart
 from packer.packing.store_output import output_of
 from packer.repack.copy_shard import CopyJob, Remake, copy_shard, keys_may_stay, measure_rows
+from packer.repack.fingerprints import stored_fingerprints
 from packer.repack.index_columns import recount, select_rows
 from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
 from packer.repack.selected import Rows, Selected, select
@@ -241,7 +245,9 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         with output, Pool(workers, options.decode_timeout, preloaded) as pool:
             asked = {**options_that_shape_bytes(options), "command": "convert"}
             asked["source"] = f"{asked['source']} (digest {old.digest[:12]})"
-            notes = (*resume_or_restart(output, asked, options.overwrite), *selected.notes, *not_carried([folder]))
+            stored = stored_fingerprints(open_pack(folder))
+            lost = not_carried([folder], () if stored is None else (FINGERPRINTS,))
+            notes = (*resume_or_restart(output, asked, options.overwrite), *selected.notes, *lost)
             for note in notes:
                 progress.note(f"note: {printable(note)}")
             pool.start(min(workers, usable_cores(), len(old.shards)))  # workers load their libraries meanwhile
@@ -250,6 +256,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             if classes is not None:
                 ids = tuple(classes.ids.tolist())
                 jobs = [replace(job, class_ids=ids, mask_ids=classes.mask_ids) for job in jobs]
+            if stored is not None:
+                jobs = _with_fingerprints(jobs, old, stored)
             if plan.new_keys:
                 progress.note("note: records get new keys: those of the pack are not numbers in increasing order")
             plan.check_space(jobs, lambda job: next(sizes for _, sizes in pool.run(measure_rows, [job])))
@@ -262,6 +270,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
                 notes = (*made.notes, *changes_notes(classes.changes))
                 made = replace(classes.in_manifest(made), options=recorded_classes(options, made.options), notes=notes)
             made = _count_records(made, results, output.folder, listings)
+            output.beside = list_fingerprints(output.folder, made, results)
             manifest = output.publish(made, listings.values(), selections)
     except BaseException as error:
         if kept := kept_work_note(output, error):
@@ -272,6 +281,14 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         output.path, manifest.container, manifest.encoding, manifest.records, len(manifest.shards), size,
         left_out, tuple(rejected), time.monotonic() - started, () if classes is None else classes.changes,
     )  # fmt: skip
+
+
+def _with_fingerprints(jobs: list[CopyJob], old: Manifest, stored: NDArray[np.void]) -> list[CopyJob]:
+    """Return the jobs with the fingerprints of all records of their shards."""
+    ends = accumulate(shard.records for shard in old.shards)
+    ends_of = {shard.container.name: end for shard, end in zip(old.shards, ends, strict=True)}
+    rows = [stored[ends_of[job.entry.container.name] - job.entry.records :][: job.entry.records] for job in jobs]
+    return [replace(job, fingerprints=its.tobytes()) for job, its in zip(jobs, rows, strict=True)]
 
 
 def _options(folder: str, old: Manifest, out: str, given: dict[str, Any]) -> BuildOptions:

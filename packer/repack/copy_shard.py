@@ -20,6 +20,7 @@ from packer.format.index import DTYPES, ENCODINGS
 from packer.format.indexes import Indexes, IndexFiles
 from packer.format.manifest import ShardEntry
 from packer.format.mmap import map_files
+from packer.format.sidecar_list import FINGERPRINT_BYTES
 from packer.format.verify_records import ALTERED, text_of, texts
 from packer.model.annotation import COLUMNS, OF_PIXELS, Annotation, Image, Part, Record, column_of, key_of, names_in
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
@@ -55,17 +56,19 @@ class Remake:
         Raises:
             BadImage: The image cannot be decoded, or the encoding cannot hold it.
         """
+        from packer.images.fingerprint import fingerprint_of
         from packer.images.resize import encode
         from packer.packing.make_record import resize_annotation
 
         image = self._image(record)
         annotation = record.annotation
+        fingerprint = fingerprint_of(image) if record.fingerprint else b""
         if self.resize is not None:
             annotation = resize_annotation(annotation, self.resize, (record.width, record.height))
         height, width, channels = image.shape
         return replace(
             record, data=encode(image, self.encode, self.quality), encoding=self.encode, height=height, width=width,
-            channels=channels, annotation=annotation,
+            channels=channels, annotation=annotation, fingerprint=fingerprint,
         )  # fmt: skip
 
     def _image(self, record: Record) -> Image:
@@ -114,6 +117,8 @@ class CopyJob(NewShard):
     """New id of each class of the pack, -1 of dropped ones. Empty: ids stay."""
     mask_ids: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     """(value, new value) of the pixels of masks, by their names."""
+    fingerprints: bytes = b""
+    """Those of all records of the shard; empty if they are not known."""
 
     def made(self, decoding: Decoding) -> Generator[list[ConvertedInput], None, None]:
         """Yield the new records."""
@@ -284,6 +289,7 @@ class _Source:
                 path=self._paths[row],
                 source_xxh3=self._digests[16 * row : 16 * row + 16],
                 parts=tuple(self._parts_of(row)),
+                fingerprint=self._job.fingerprints[FINGERPRINT_BYTES * row : FINGERPRINT_BYTES * (row + 1)],
             )
         except (DamagedPack, UnicodeDecodeError, IndexError) as error:
             raise self._damage(row, getattr(error, "problem", "has no valid row in the index")) from error

@@ -28,17 +28,26 @@ def fingerprints_of(pack: Pack, progress: Progress | None = None) -> NDArray[np.
     Raises:
         DamagedPack: An image or a file beside the pack is damaged.
     """
-    found = np.zeros(len(pack), FINGERPRINT)
-    first = 0
-    for part in pack.packs:
-        facts = part.sidecars.get(FINGERPRINTS)
-        if facts is not None and facts.row_bytes == FINGERPRINT.itemsize:
-            rows = part.sidecar(FINGERPRINTS).read(np.arange(len(part)))
-            found[first : first + len(part)] = rows.view(FINGERPRINT).reshape(-1)
-        first += len(part)
-    unknown = np.flatnonzero(found["version"] != VERSION)
+    known = [(part, stored_fingerprints(part)) for part in pack.packs]
+    found = np.concatenate([np.zeros(len(part), FINGERPRINT) if rows is None else rows for part, rows in known])
+    unknown = np.flatnonzero(found["version"] == 0)
     if len(unknown):
         found[unknown] = fingerprints_of_images(pack, unknown, progress)
+    return found
+
+
+def stored_fingerprints(pack: Pack) -> NDArray[np.void] | None:
+    """Return the fingerprints that are beside a pack (n,), those that are not known with version 0; None without any.
+
+    Raises:
+        DamagedPack: They were altered.
+    """
+    facts = pack.sidecars.get(FINGERPRINTS)
+    if facts is None or (facts.dtype, facts.shape) != ("uint8", (FINGERPRINT.itemsize,)):
+        return None
+    rows: NDArray[np.uint8] = pack.sidecar(FINGERPRINTS).read(np.arange(len(pack)))
+    found = rows.view(FINGERPRINT).reshape(-1)
+    found["version"][found["version"] != VERSION] = 0
     return found
 
 

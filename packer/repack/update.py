@@ -25,7 +25,15 @@ from packer.format.manifest import Manifest, ShardEntry, of_parts
 from packer.model.annotation import Int64, Progress
 from packer.packing.bad_inputs import check_quarantine, list_rejected
 from packer.packing.build_options import BuildOptions
-from packer.packing.build_steps import PRELOADED, SourceReading, check_libraries, pack_shards, plan_of, run_in
+from packer.packing.build_steps import (
+    PRELOADED,
+    SourceReading,
+    check_libraries,
+    fingerprint_rows,
+    pack_shards,
+    plan_of,
+    run_in,
+)
 from packer.packing.engines import Engine, open_engine
 from packer.packing.journal import ShardResult
 from packer.packing.plan import Plan
@@ -201,6 +209,12 @@ class _Result:
     def shards(self) -> list[ShardEntry]:
         return [result.entry for result in self.results if result.entry is not None]
 
+    @property
+    def fingerprints(self) -> bytes:
+        """Those of the new records; empty if none were made."""
+        made = any(result.fingerprints for result in self.results)
+        return b"".join(map(fingerprint_rows, self.results)) if made else b""
+
 
 class _Update:
     def __init__(
@@ -348,6 +362,7 @@ class _Update:
             manifest=old,
             listings=again.listings(inputs),
             selections=inputs.selections,
+            fingerprints=result.fingerprints,
             command=self._command(),
             done={name: count for name, count in self._done(result).items() if count},
             compact=share_of_text(self._asked.compact),

@@ -10,14 +10,18 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
+import numpy as np
+
 from packer.errors import UsageError
 from packer.format.index import read_index, write_index
 from packer.format.indexes import Indexes, IndexFiles
+from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.lists import MOST_IN_MANIFEST, Listing
 from packer.format.manifest import Manifest, ShardEntry
+from packer.format.new_sidecar import write_fingerprints
 from packer.format.pack_objects import beside_at, fetch_file, manifest_at
 from packer.format.pack_paths import MANIFEST_NAME, VERSIONS, numbers_in
-from packer.format.sidecar_list import BESIDE
+from packer.format.sidecar_list import FINGERPRINTS, SidecarList, lost_notes, rows_digest
 from packer.format.versions import check_newest, current_number, files_of_versions, read_made
 from packer.model.annotation import Progress
 from packer.packing.build_options import BuildOptions
@@ -51,6 +55,8 @@ class NewContent:
     listings: Mapping[str, Listing[Any]]
     selections: Mapping[str, bytes]
     command: str
+    fingerprints: bytes = b""
+    """Of the records of the new shards; empty if none were made."""
     done: dict[str, int] = field(default_factory=dict)
     """What was done, for the log."""
     notes: list[str] = field(default_factory=list)
@@ -172,7 +178,7 @@ class FolderTarget:
                 shares = dead_shares(self.path, self.source.manifest, content.taken)
                 manifest, count = compact_dead(new, manifest, made, shares, content.compact, progress)
                 content.done |= {"compacted": count} if count else {}
-            _, notes = carry(content.taken, manifest, NewFiles(new.folder, new.number))
+            _, notes = carry(content.taken, manifest, NewFiles(new.folder, new.number), content.fingerprints)
             content.notes += notes
             manifest = new.publish(manifest, content.listings.values(), content.selections, content.done, content.ready)
             number = new.number
@@ -243,9 +249,9 @@ class StoreTarget:
     def publish(self, content: NewContent, output: Output, progress: Progress) -> tuple[Manifest, int | None]:
         """Upload the indexes that differ, and replace pack.json."""
         assert isinstance(output, StoreOutput)
-        for kind in BESIDE:
-            if beside_at(kind, output.store, self.source.manifest, progress.note) is not None:
-                content.notes.append(kind.NOT_CARRIED)
+        if beside_at(JpegIndexList, output.store, self.source.manifest, progress.note) is not None:
+            content.notes.append(JpegIndexList.NOT_CARRIED)
+        listed = beside_at(SidecarList, output.store, self.source.manifest, progress.note)
         made, folder = Linked(companions=dict(self.source.manifest.companions)), output.folder
         made.linked.update(self.source.manifest.linked)
         paths: dict[str, str] = {}
@@ -262,9 +268,32 @@ class StoreTarget:
         made.companions = {name: file for name, file in made.companions.items() if name in here}
         made.linked = {name: path for name, path in made.linked.items() if name in here}
         paths |= {shard.index.name: os.path.join(folder, shard.index.name) for shard in content.added}
-        manifest = output.publish(content.recounted(made, paths.get), content.listings.values(), content.selections)
+        manifest = content.recounted(made, paths.get)
+        output.beside = self._fingerprints(content, output, listed, rows_digest(manifest))
+        names = {one.name for one in listed.sidecars} if listed is not None else set[str]()
+        content.notes += lost_notes(names - ({FINGERPRINTS} if output.beside else set()))
+        manifest = output.publish(manifest, content.listings.values(), content.selections)
         content.ready(manifest)
         return manifest, None
+
+    def _fingerprints(
+        self, content: NewContent, output: StoreOutput, listed: SidecarList | None, rows: str
+    ) -> list[SidecarList]:
+        """Write the fingerprints of the records that stay and of new ones; nothing if some are not known."""
+        facts = None if listed is None else listed.get(FINGERPRINTS)
+        if facts is None or (content.added and not content.fingerprints):
+            return []
+        shards, data = self.source.manifest.shards, fetch_file(output.store, facts.files[0])
+        firsts = np.cumsum([0, *(shard.records for shard in shards)])
+        old = np.frombuffer(data, np.uint8)[-facts.row_bytes * int(firsts[-1]) :].reshape(-1, facts.row_bytes)
+        kept = []
+        for item in content.taken:
+            its = old[firsts[item.number] : firsts[item.number + 1]]
+            kept.append((its if item.rows is None else its[item.rows]).tobytes())
+        made = write_fingerprints(output.folder, [*kept, content.fingerprints])
+        found = SidecarList(rows, (made,))
+        found.write(output.folder)
+        return [found]
 
     def discard_unfinished(self) -> None:
         """Do nothing: what is unfinished is in the scratch folder."""
