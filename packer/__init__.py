@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from packer.repack.diff import diff
     from packer.repack.edit import edit
     from packer.repack.extract import extract
+    from packer.repack.fingerprints import attach_fingerprints
     from packer.repack.merge import merge
     from packer.repack.purge import purge
     from packer.repack.split import split
@@ -65,6 +66,7 @@ _HOMES = {
     "CropView": "packer.loading.views",
     "adopt": "packer.repack.adopt",
     "attach": "packer.repack.attach",
+    "attach_fingerprints": "packer.repack.fingerprints",
     "as_tv_tensors": "packer.loading.collate",
     "build": "packer.packing.build",
     "build_pack": "packer.packing.build",
@@ -119,6 +121,7 @@ __all__ = [
     "adopt",
     "as_tv_tensors",
     "attach",
+    "attach_fingerprints",
     "build",
     "build_pack",
     "build_packs",

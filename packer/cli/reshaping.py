@@ -13,7 +13,7 @@ import click
 
 from packer.cli.output import LocalPath, ProgressBar, Told, as_typed, echo, echo_error, shortened, telling
 from packer.cli.values import OneOf, PackPath, build_option, class_options
-from packer.errors import EXIT_BAD_DATA, UsageError, plural, printable, size_text, time_text
+from packer.errors import EXIT_BAD_DATA, UsageError, option, plural, printable, size_text, time_text
 
 if TYPE_CHECKING:
     from packer.repack.merge import MergeReport
@@ -281,8 +281,9 @@ def made_lines(facts: dict[str, Any]) -> list[str]:
 
 @click.command()
 @click.argument("pack", type=PackPath())
-@click.argument("where", type=LocalPath())
-@click.option("--as", "name", required=True, metavar="NAME", help="What to call it.")
+@click.argument("where", type=LocalPath(), required=False)
+@click.option("--as", "name", metavar="NAME", help="What to call it.")
+@click.option("--fingerprints", is_flag=True, help="In place of WHERE: the fingerprints that packer build makes.")
 @click.option(
     "--kind",
     type=OneOf(("array", "text", "json", "mask", "map", "image")),
@@ -305,13 +306,15 @@ def made_lines(facts: dict[str, Any]) -> list[str]:
     help="What to do with rows and files of no record, such as those of the other packs of a split.",
 )
 @telling()
-def attach(pack: str, where: str, progress: ProgressBar, **given: Any) -> Told:
+def attach(
+    pack: str, where: str | None, name: str | None, fingerprints: bool, progress: ProgressBar, **given: Any
+) -> Told:
     """Attach embeddings, captions, masks or the like to PACK.
 
     WHERE is a .npy file in the order of the records; a table (.npz, .parquet, .csv, .tsv, .jsonl) with a column of
     keys or paths; or a folder with a .npy, .txt or .json file or a picture for each image, of its name, or a pattern of
     these with {dir}, {stem} and {name}. Each record must have one row. It is in files beside the shards; the pack stays
-    as it is, and no image is read.
+    as it is, and no image is read but for --fingerprints.
 
     \b
     Examples:
@@ -319,15 +322,28 @@ def attach(pack: str, where: str, progress: ProgressBar, **given: Any) -> Told:
       packer attach imgs.lmdb captions.csv --as caption --kind text
       packer attach imgs.lmdb ./captions --as caption
       packer attach imgs.lmdb ./depth --as depth --kind map
+      packer attach imgs.lmdb --fingerprints
     """
     from packer.repack.attach import attach as attach_to_pack
+    from packer.repack.fingerprints import attach_fingerprints
 
-    report = attach_to_pack(pack, where, **given, progress=progress)
+    if fingerprints:
+        others = {"WHERE": where, "as": name, **given, "extra_rows": given["extra_rows"] != "fail"}
+        if asked := next((other for other, value in others.items() if value), None):
+            what = asked if asked == "WHERE" else option(asked.replace("_", "-"))
+            raise UsageError(option("fingerprints"), f"are made of the images, without {what}", f"leave {what} out")
+        report = attach_fingerprints(pack, progress)
+        use = f"use them: packer stats {as_typed(printable(report.path), [pack])} --duplicates near"
+    elif where is None or name is None:
+        raise UsageError("WHERE" if where is None else option("as"), "is missing", "packer attach PACK WHERE --as NAME")
+    else:
+        report = attach_to_pack(pack, where, name, **given, progress=progress)
+        use = f'read it: packer.PackedLoader("{printable(pack)}", batch_size=32, parts=("{report.name}",))'
     path = as_typed(printable(report.path), [pack])
     return asdict(report), [
         *(f"note: {note}" for note in report.notes),
         f"{path}: {report.text}; {plural(report.records, 'record')} {report.joined}, {time_text(report.seconds)}",
-        f'read it: packer.PackedLoader("{path}", batch_size=32, parts=("{report.name}",))',
+        use,
     ]
 
 

@@ -44,15 +44,15 @@ def fingerprint_of(image: Image) -> bytes:
     color = len(planes) == 3
     gray = cv2.cvtColor(cv2.merge(planes), cv2.COLOR_RGB2GRAY) if color else planes[0]
     counts = cv2.calcHist([gray], [0], None, [256], [0, 256]).ravel()
-    shares = np.cumsum(counts) / gray.size
+    sums = np.cumsum(counts)
     present = counts[counts > 0] / gray.size
     mean, std = cv2.meanStdDev(gray)
     colors = [cv2.mean(plane)[0] for plane in planes] if color else [mean[0, 0]] * 3
     row = (
         hash_of(gray), cv2.meanStdDev(cv2.Laplacian(gray, cv2.CV_16S))[1][0, 0] ** 2, mean[0, 0],
-        *np.searchsorted(shares, (0.05, 0.95)), std[0, 0], -(present * np.log2(present)).sum(),
-        shares[SATURATED[1]] + 1 - shares[SATURATED[0] - 1], _colorfulness(planes) if color else 0, *colors, VERSION,
-        (0,) * 7,
+        *np.searchsorted(sums, (0.05 * gray.size, 0.95 * gray.size)), std[0, 0], -(present * np.log2(present)).sum(),
+        1 - (sums[SATURATED[0] - 1] - sums[SATURATED[1]]) / sums[-1], _colorfulness(planes) if color else 0, *colors,
+        VERSION, (0,) * 7,
     )  # fmt: skip
     return np.array(row, FINGERPRINT).tobytes()
 

@@ -17,6 +17,7 @@ from packer.format.new_sidecar import new_sidecar_file
 from packer.format.pack import Pack, open_pack
 from packer.format.pack_paths import numbers_in
 from packer.format.sidecar_list import (
+    FINGERPRINTS,
     ITEM_BYTES,
     SIDECAR_FILE,
     SidecarFacts,
@@ -108,9 +109,12 @@ def attach(  # noqa: PLR0913 - what the command takes
         StorageError: A file cannot be read or written. The pack stays as it was.
     """
     started = time.monotonic()
-    progress, opened = progress or Progress(), _open_local_pack(pack)
+    if name == FINGERPRINTS:
+        problem = f"{name} is what {option('fingerprints')} attaches, which are made of the images"
+        raise UsageError(option("as"), problem, "choose another name")
+    progress, opened = progress or Progress(), open_local_pack(pack)
     taken = read_beside(SidecarList, opened.path, opened.manifest)
-    _check_name(opened, name, taken)
+    check_name(opened, name, taken)
     if kind is not None and kind not in KINDS:
         raise UsageError(option("kind"), f"must be {' or '.join(KINDS)}, got {kind!r}")
     for given, value, kinds in (("mask-values", mask_values, ("mask",)), ("ignore-id", ignore_id, ("mask", "map"))):
@@ -125,14 +129,14 @@ def attach(  # noqa: PLR0913 - what the command takes
     kind = kind or next(name for name, one in KINDS.items() if one.takes(found))
     if not KINDS[kind].takes(found):
         raise BadInput(where, f"is not {KINDS[kind].wants}", KINDS[kind].step)
-    with _changing(opened) as work, naming(os.fsencode(where)):
+    with changing(opened) as work, naming(os.fsencode(where)):
         taken = read_beside(SidecarList, opened.path, opened.manifest)
-        _check_name(opened, name, taken)
+        check_name(opened, name, taken)
         progress.stage("attaching", len(opened), "records")
         names = file_names(name, kind, newest_number(opened.path, opened.manifest))
         dtype, shape, files = KINDS[kind].write(work, names, found, len(opened), progress)
         facts = SidecarFacts(name, kind, dtype, shape, tuple(files), *_pixel_facts(found))
-        _publish(opened, work, (*(taken.sidecars if taken else ()), facts))
+        publish_sidecars(opened, work, (*(taken.sidecars if taken else ()), facts))
     return AttachReport(
         opened.path, name, kind, dtype, shape, facts.text, len(opened), facts.bytes, found.joined, found.notes,
         time.monotonic() - started,
@@ -160,22 +164,24 @@ def detach(pack: AnyPath, name: str) -> DetachReport:
         DamagedPack: The list of what was attached is damaged.
         StorageError: A file cannot be removed.
     """
-    opened = _open_local_pack(pack)
-    with _changing(opened) as work:
+    opened = open_local_pack(pack)
+    with changing(opened) as work:
         taken = read_beside(SidecarList, opened.path, opened.manifest)
         facts = None if taken is None else taken.get(name)
         if taken is None or facts is None:
             has = ", ".join(one.name for one in taken.sidecars) if taken else "nothing"
             raise UsageError(opened.path, f"has no sidecar {printable(name)}", f"attached to it: {has}")
-        _publish(opened, work, [one for one in taken.sidecars if one.name != name])
+        publish_sidecars(opened, work, [one for one in taken.sidecars if one.name != name])
     return DetachReport(opened.path, name, facts.bytes)
 
 
-def _open_local_pack(pack: AnyPath) -> Pack:
+def open_local_pack(pack: AnyPath) -> Pack:
+    """Return a pack beside which something is to be. Raise UsageError if it is at a URL, or an old version."""
     return open_pack(check_newest(pack, "packer attach"))
 
 
-def _check_name(pack: Pack, name: str, taken: SidecarList | None) -> None:
+def check_name(pack: Pack, name: str, taken: SidecarList | None) -> None:
+    """Raise UsageError if a pack with the sidecars `taken` cannot have another one of this name."""
     try:
         check_sidecar_name(name, pack.manifest.parts, pack.manifest.fields)
     except ValueError as error:
@@ -186,14 +192,14 @@ def _check_name(pack: Pack, name: str, taken: SidecarList | None) -> None:
 
 
 @contextmanager
-def _changing(pack: Pack) -> Iterator[str]:
+def changing(pack: Pack) -> Iterator[str]:
     """Yield a folder for new files, which is removed at the end; no other process changes the sidecars meanwhile."""
     target = os.path.join(pack.path, "sidecars")
     with in_place(), storage_errors(pack.path), growing_folder(target, "attach", "attach or packer detach") as work:
         yield work
 
 
-def _publish(pack: Pack, work: str, sidecars: Sequence[SidecarFacts]) -> None:
+def publish_sidecars(pack: Pack, work: str, sidecars: Sequence[SidecarFacts]) -> None:
     """Move new files into the pack, write the list, and remove what is not in it."""
     listed = SidecarList(rows_digest(pack.manifest), tuple(sorted(sidecars, key=lambda one: one.name)))
     with held_signals():

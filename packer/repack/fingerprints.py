@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.errors import AnyPath, UsageError, printable
+from packer.format.beside import read_beside
+from packer.format.new_sidecar import write_fingerprints
 from packer.format.pack import Pack
-from packer.format.sidecar_list import FINGERPRINTS
+from packer.format.sidecar_list import FINGERPRINTS, SidecarList
+from packer.format.versions import newest_number
 from packer.images.fingerprint import FINGERPRINT, VERSION, fingerprint_of
 from packer.images.opencv import quiet_opencv
 from packer.model.annotation import Int64, Progress
 from packer.packing.write_shard import ahead
+from packer.repack.attach import AttachReport, changing, check_name, open_local_pack, publish_sidecars
 from packer.system import usable_cores
 
 ROUND_RECORDS = 256
@@ -34,6 +40,42 @@ def fingerprints_of(pack: Pack, progress: Progress | None = None) -> NDArray[np.
     if len(unknown):
         found[unknown] = fingerprints_of_images(pack, unknown, progress)
     return found
+
+
+def attach_fingerprints(pack: AnyPath, progress: Progress | None = None) -> AttachReport:
+    """Attach the fingerprints of its images to a pack that lacks them, as a build does: ``packer.attach_fingerprints``.
+
+    `packer stats` finds near duplicates and odd images by them without reading the images again.
+
+    Args:
+        pack: The folder of the pack.
+        progress: Receives the images that are read.
+
+    Returns:
+        What was attached.
+
+    Raises:
+        UsageError: The pack is at a URL, or has them already.
+        DamagedPack: An image is damaged.
+        StorageError: A file cannot be read or written. The pack stays as it was.
+    """
+    started, progress, opened = time.monotonic(), progress or Progress(), open_local_pack(pack)
+    stored = stored_fingerprints(opened)
+    if stored is not None and (stored["version"] == VERSION).all():
+        step = f"packer detach {printable(opened.path)} {FINGERPRINTS} removes them"
+        raise UsageError(opened.path, "has fingerprints of all images already", step)
+    if stored is None:
+        check_name(opened, FINGERPRINTS, read_beside(SidecarList, opened.path, opened.manifest))
+    rows = fingerprints_of(opened, progress).tobytes()
+    with changing(opened) as work:
+        facts = write_fingerprints(work, [rows], newest_number(opened.path, opened.manifest))
+        taken = read_beside(SidecarList, opened.path, opened.manifest)
+        others = [one for one in (taken.sidecars if taken else ()) if one.name != FINGERPRINTS]
+        publish_sidecars(opened, work, [*others, facts])
+    return AttachReport(
+        opened.path, facts.name, facts.kind, facts.dtype, facts.shape, facts.text, len(opened), facts.bytes,
+        "made of the images", (), time.monotonic() - started,
+    )  # fmt: skip
 
 
 def stored_fingerprints(pack: Pack) -> NDArray[np.void] | None:
