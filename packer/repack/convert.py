@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 import packer
 from packer.containers import container_names, container_of
@@ -141,7 +140,7 @@ class CopyPlan:
         self._table = pa.concat_tables(
             table.select([n for n in _LABELS if n in table.column_names]) for table in tables
         )
-        return jobs
+        return _with_fingerprints(jobs, options.source, old)
 
     def check_space(self, jobs: Sequence[CopyJob], measure: Measure) -> None:
         """Raise StorageError if the new pack will not fit on the disk. `measure` encodes a few images, in a worker."""
@@ -221,8 +220,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         DamagedPack: A record or a file of the pack was altered; nothing is published.
         StorageError: The new pack does not fit on the disk, or a file cannot be read or written.
     """
-    started = time.monotonic()
-    progress = progress or Progress()
+    started, progress = time.monotonic(), progress or Progress()
     folder = os.fsdecode(pack)
     old = read_manifest(folder)
     options = _options(folder, old, os.fsdecode(out), given)
@@ -245,9 +243,11 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         with output, Pool(workers, options.decode_timeout, preloaded) as pool:
             asked = {**options_that_shape_bytes(options), "command": "convert"}
             asked["source"] = f"{asked['source']} (digest {old.digest[:12]})"
-            stored = stored_fingerprints(open_pack(folder))
-            lost = not_carried([folder], () if stored is None else (FINGERPRINTS,))
-            notes = (*resume_or_restart(output, asked, options.overwrite), *selected.notes, *lost)
+            notes = (
+                *resume_or_restart(output, asked, options.overwrite),
+                *selected.notes,
+                *not_carried([folder], (FINGERPRINTS,)),
+            )
             for note in notes:
                 progress.note(f"note: {printable(note)}")
             pool.start(min(workers, usable_cores(), len(old.shards)))  # workers load their libraries meanwhile
@@ -256,8 +256,6 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             if classes is not None:
                 ids = tuple(classes.ids.tolist())
                 jobs = [replace(job, class_ids=ids, mask_ids=classes.mask_ids) for job in jobs]
-            if stored is not None:
-                jobs = _with_fingerprints(jobs, old, stored)
             if plan.new_keys:
                 progress.note("note: records get new keys: those of the pack are not numbers in increasing order")
             plan.check_space(jobs, lambda job: next(sizes for _, sizes in pool.run(measure_rows, [job])))
@@ -283,8 +281,10 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     )  # fmt: skip
 
 
-def _with_fingerprints(jobs: list[CopyJob], old: Manifest, stored: NDArray[np.void]) -> list[CopyJob]:
-    """Return the jobs with the fingerprints of all records of their shards."""
+def _with_fingerprints(jobs: list[CopyJob], folder: str, old: Manifest) -> list[CopyJob]:
+    """Return the jobs with the fingerprints of all records of their shards, if the pack has them."""
+    if (stored := stored_fingerprints(open_pack(folder))) is None:
+        return jobs
     ends = accumulate(shard.records for shard in old.shards)
     ends_of = {shard.container.name: end for shard, end in zip(old.shards, ends, strict=True)}
     rows = [stored[ends_of[job.entry.container.name] - job.entry.records :][: job.entry.records] for job in jobs]

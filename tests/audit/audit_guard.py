@@ -358,9 +358,10 @@ def rules_of(arguments: Sequence[str]) -> list[Rule]:
 
 def _of_versions(pack: str) -> Iterator[str]:
     """The files of a pack that a change in place may write: never those of an earlier version."""
-    yield from ("versions", "pack.json")
+    yield from ("versions", "pack.json", "sidecars.json", "jpeg-index.json")
     names = os.listdir(pack) if os.path.isfile(os.path.join(pack, "pack.json")) else []
     stems = {name.partition(".")[0] for name in names} | {"skipped", "changed", "exclude", "include"}
+    stems |= {".".join(name.split(".")[:2]) for name in names if name.startswith("sidecar.")}
     yield from (f"{stem}.v{number}" for stem in stems for number in range(2, 10))
 
 
