@@ -269,12 +269,11 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
                 made = replace(classes.in_manifest(made), options=recorded_classes(options, made.options), notes=notes)
             made = _count_records(made, results, output.folder, listings)
             output.beside = list_fingerprints(output.folder, made, results)
-            manifest = output.publish(made, listings.values(), selections)
+            size, manifest = made.shard_bytes, output.publish(made, listings.values(), selections)
     except BaseException as error:
         if kept := kept_work_note(output, error):
             progress.note(kept)
         raise
-    size = manifest.shard_bytes
     return ConvertReport(
         output.path, manifest.container, manifest.encoding, manifest.records, len(manifest.shards), size,
         left_out, tuple(rejected), time.monotonic() - started, () if classes is None else classes.changes,
