@@ -16,9 +16,9 @@ from packer.model.annotation import Image
 
 FINGERPRINT = np.dtype(
     [
-        ("hash", "<u8"), ("sharpness", "<f4"), ("brightness", "<f2"), ("dark", "<f2"), ("bright", "<f2"),
-        ("contrast", "<f2"), ("entropy", "<f2"), ("saturated", "<f2"), ("colorfulness", "<f2"), ("red", "<f2"),
-        ("green", "<f2"), ("blue", "<f2"), ("version", "u1"), ("reserved", "u1", (7,)),
+        ("hash", "<u8"), ("sharpness", "<f4"), ("focus", "<f2"), ("brightness", "<f2"), ("dark", "<f2"),
+        ("bright", "<f2"), ("contrast", "<f2"), ("entropy", "<f2"), ("saturated", "<f2"), ("colorfulness", "<f2"),
+        ("red", "<f2"), ("green", "<f2"), ("blue", "<f2"), ("version", "u1"), ("reserved", "u1", (5,)),
     ]
 )  # fmt: skip
 """What a row is; docs/formats.md says what each figure means."""
@@ -29,8 +29,10 @@ SIDE = 192
 COSINES = 9
 SCALE = 127
 """Cosines are whole numbers up to this, so that all sums are exact."""
-SATURATED = 250, 5
-"""Values from the first on, and up to the second, are white and black."""
+SATURATED = 250
+"""From this value on, a channel is saturated."""
+QUANTILES = 0.01, 0.99
+"""Shares of the pixels that are no brighter than `dark` and `bright`."""
 
 
 def fingerprint_of(image: Image) -> bytes:
@@ -43,25 +45,39 @@ def fingerprint_of(image: Image) -> bytes:
     planes = _planes(image)
     color = len(planes) == 3
     gray = cv2.cvtColor(cv2.merge(planes), cv2.COLOR_RGB2GRAY) if color else planes[0]
-    counts = cv2.calcHist([gray], [0], None, [256], [0, 256]).ravel()
-    sums = np.cumsum(counts)
-    present = counts[counts > 0] / gray.size
+    highest = cv2.max(cv2.max(planes[0], planes[1]), planes[2]) if color else gray
+    counts = cv2.calcHist([gray], [0], None, [256], [0, 256]).ravel().astype(np.float64)
     mean, std = cv2.meanStdDev(gray)
     colors = [cv2.mean(plane)[0] for plane in planes] if color else [mean[0, 0]] * 3
     row = (
-        hash_of(gray), cv2.meanStdDev(cv2.Laplacian(gray, cv2.CV_16S))[1][0, 0] ** 2, mean[0, 0],
-        *np.searchsorted(sums, (0.05 * gray.size, 0.95 * gray.size)), std[0, 0], -(present * np.log2(present)).sum(),
-        1 - (sums[SATURATED[0] - 1] - sums[SATURATED[1]]) / sums[-1], _colorfulness(planes) if color else 0, *colors,
-        VERSION, (0,) * 7,
+        hash_of(gray), *_sharpness(gray), mean[0, 0], *counts.cumsum().searchsorted(np.multiply(QUANTILES, gray.size)),
+        std[0, 0], np.log2(gray.size) - counts @ np.log2(np.maximum(counts, 1)) / gray.size,
+        cv2.countNonZero(cv2.compare(highest, SATURATED, cv2.CMP_GE)) / gray.size,
+        cv2.mean(cv2.subtract(highest, cv2.min(cv2.min(planes[0], planes[1]), planes[2])))[0] if color else 0,
+        *colors, VERSION, (0,) * 5,
     )  # fmt: skip
     return np.array(row, FINGERPRINT).tobytes()
 
 
-def _colorfulness(planes: Sequence[NDArray[np.uint8]]) -> float:
-    """Return the mean difference of the largest and the smallest channel of a pixel."""
-    red, green, blue = planes
-    difference = cv2.subtract(cv2.max(cv2.max(red, green), blue), cv2.min(cv2.min(red, green), blue))
-    return float(cv2.mean(difference)[0])
+def _sharpness(gray: NDArray[np.uint8]) -> tuple[float, float]:
+    """Return the variance of the Laplacian, and how much of the changes from pixel to pixel is fine detail.
+
+    The latter is the mean square of the second differences along rows and columns, relative to that of the differences
+    of pixels two apart: 0 for what is smooth, 1 for a random walk, 3 for noise. Contrast does not change it.
+    """
+    laplacian = cv2.Laplacian(gray, cv2.CV_16S)
+    variance = cv2.norm(laplacian, cv2.NORM_L2SQR) / gray.size - (cv2.sumElems(laplacian)[0] / gray.size) ** 2
+    near, far = (_difference(gray, apart, 0) + _difference(gray, 0, apart) for apart in (1, 2))
+    return max(0.0, variance), max(0.0, 4 * near - far) / max(1.0, far)
+
+
+def _difference(gray: NDArray[np.uint8], down: int, across: int) -> float:
+    """Return the mean square of the differences of pixels that are some rows or some columns apart."""
+    height, width = gray.shape
+    if height <= down or width <= across:
+        return 0.0
+    one, other = gray[down:, across:], gray[: height - down, : width - across]
+    return float(cv2.norm(one, other, cv2.NORM_L2SQR)) / one.size
 
 
 def hash_of(gray: NDArray[np.uint8]) -> int:
@@ -95,11 +111,8 @@ def _planes(image: Image) -> Sequence[NDArray[np.uint8]]:
     """Return every n-th pixel of the first channel or the first three, each uint8 (height, width)."""
     height, width, channels = image.shape
     step = -(-max(height, width) // SIDE)
-    if step > 1:
-        size = max(1, width // step), max(1, height // step)
-        image = cv2.resize(image, size, interpolation=cv2.INTER_NEAREST).reshape(size[1], size[0], channels)
-    if image.dtype != np.uint8:
-        image = (image >> 8).astype(np.uint8)
-    if channels < 3:
-        return (np.ascontiguousarray(image[:, :, 0]),)
-    return cv2.split(image)[:3]
+    top, left = min(step, height) // 2, min(step, width) // 2
+    some = image[top::step, left::step, : 3 if channels > 2 else 1]
+    if some.dtype != np.uint8:
+        some = (some >> 8).astype(np.uint8)
+    return list(np.ascontiguousarray(some.transpose(2, 0, 1)))

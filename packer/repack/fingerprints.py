@@ -34,12 +34,21 @@ def fingerprints_of(pack: Pack, progress: Progress | None = None) -> NDArray[np.
     Raises:
         DamagedPack: An image or a file beside the pack is damaged.
     """
-    known = [(part, stored_fingerprints(part)) for part in pack.packs]
-    found = np.concatenate([np.zeros(len(part), FINGERPRINT) if rows is None else rows for part, rows in known])
+    found = known_fingerprints(pack)
     unknown = np.flatnonzero(found["version"] == 0)
     if len(unknown):
         found[unknown] = fingerprints_of_images(pack, unknown, progress)
     return found
+
+
+def known_fingerprints(pack: Pack) -> NDArray[np.void]:
+    """Return the fingerprint of each record of a pack or of several that are joined (n,): of version 0 if not known.
+
+    Raises:
+        DamagedPack: Those beside a pack were altered.
+    """
+    known = [(part, stored_fingerprints(part)) for part in pack.packs]
+    return np.concatenate([np.zeros(len(part), FINGERPRINT) if rows is None else rows for part, rows in known])
 
 
 def attach_fingerprints(pack: AnyPath, progress: Progress | None = None) -> AttachReport:

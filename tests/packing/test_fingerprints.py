@@ -36,10 +36,8 @@ def photos(tmp_path: Path) -> Path:
 
 def slow_fingerprint(image: NDArray[np.uint8]) -> dict[str, Any]:
     """What a row says, computed from its definition (docs/formats.md)."""
-    height, width = image.shape[:2]
-    step = -(-max(height, width) // SIDE)
-    high, wide = max(1, height // step), max(1, width // step)
-    rows, columns = (np.floor(np.arange(n) * (1 / (n / of))).astype(int) for n, of in ((high, height), (wide, width)))
+    step = -(-max(image.shape[:2]) // SIDE)
+    rows, columns = (np.arange(min(step, length) // 2, length, step) for length in image.shape[:2])
     small = image[rows][:, columns].astype(np.int64)
     gray = (small @ [9798, 19235, 3735] + (1 << 14)) >> 15 if small.shape[2] == 3 else small[:, :, 0]
     cos = [np.round(127 * np.cos(np.pi * np.arange(9)[:, None] * (np.arange(n) + 0.5) / n)) for n in gray.shape]
@@ -47,13 +45,22 @@ def slow_fingerprint(image: NDArray[np.uint8]) -> dict[str, Any]:
     order = sorted(((v, u) for v in range(9) for u in range(9)), key=lambda p: (max(p), sum(p), p[1]))[1:65]
     values = np.sort(gray.ravel())
     shares = np.bincount(gray.ravel(), minlength=256) / gray.size
+    bordered = np.pad(gray, 1, "reflect") if min(gray.shape) > 1 else np.pad(gray, 1, "edge")
+    up, down, left, right = bordered[:-2, 1:-1], bordered[2:, 1:-1], bordered[1:-1, :-2], bordered[1:-1, 2:]
+    near, far = (
+        sum(float((one**2).mean()) for one in (gray[n:] - gray[:-n], gray[:, n:] - gray[:, :-n]) if one.size)
+        for n in (1, 2)
+    )
     return {
         "hash": sum(1 << bit for bit, (v, u) in enumerate(order) if found[v, u] > 0),
+        "sharpness": (up + down + left + right - 4 * gray).var() if min(gray.shape) > 1 else None,
+        "focus": max(0.0, 4 * near - far) / max(1.0, far),
         "brightness": gray.mean(),
         "contrast": gray.std(),
-        "dark": values[int(np.ceil(0.05 * gray.size)) - 1],
-        "bright": values[int(np.ceil(0.95 * gray.size)) - 1],
+        "dark": values[int(np.ceil(0.01 * gray.size)) - 1],
+        "bright": values[int(np.ceil(0.99 * gray.size)) - 1],
         "entropy": -sum(p * np.log2(p) for p in shares if p),
+        "saturated": (small.max(2) >= 250).mean(),
         "red": small[:, :, 0].mean(),
         "blue": small[:, :, -1].mean(),
         "colorfulness": (small.max(2) - small.min(2)).mean(),

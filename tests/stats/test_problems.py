@@ -96,7 +96,7 @@ def test_against_loops(tmp_path: Path, seed: int) -> None:
     without = [i for i, many in enumerate(facts["boxes"][1]) if not many]
     require("no-object", without, len(without))
     assert near[True] and near[False] and conflicts and empty and len(ids) > 1000
-    assert find_problems(pack).notes == ("equal images: 5 records have no digest of the source file",)
+    assert find_problems(pack).notes[0] == "equal images: 5 records have no digest of the source file"
 
 
 def test_near_boxes_that_reach_out_of_their_images(tmp_path: Path) -> None:

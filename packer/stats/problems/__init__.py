@@ -1,4 +1,4 @@
-"""Problems of a data set that its labels, its parts and the digests of its files show: no image, no model is asked."""
+"""Problems of a data set that its labels, parts and files and the figures of its images show: no model is asked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.stats.columns import digests
 from packer.stats.problems.names import class_problems, file_problems, image_problems
+from packer.stats.problems.odd_images import figures_of, odd_problems
 from packer.stats.problems.problem import CHECK, NOTE, WRONG, DataProblem, Example, ProblemColumns
 from packer.stats.problems.regions import READ, missing_parts, part_problems
 from packer.stats.problems.shapes import box_problems, landmark_problems
@@ -22,9 +23,10 @@ __all__ = ["CHECK", "NOTE", "WRONG", "DataProblem", "Example", "Problems", "find
 
 ORDER = (
     "label-conflict", "leak", "class-ids", "class-names", "mask-ids", "box-area", "two-classes", "double-box",
-    "box-without-mask", "mask-without-box", "no-part", "empty-mask", "flat-map", "landmark-shape", "landmark-count",
-    "landmark-outside", "small-box", "large-box", "aspect-box", "tiny-box", "class-in-one-pack", "duplicate",
-    "image-size", "mask-islands", "no-object", "rare-class", "empty-class", "border-box",
+    "box-without-mask", "mask-without-box", "no-part", "empty-mask", "flat-map", "blank", "landmark-shape",
+    "landmark-count", "landmark-outside", "small-box", "large-box", "aspect-box", "tiny-box", "class-in-one-pack",
+    "duplicate", "dark", "bright", "overexposed", "blurred", "low-information", "image-size", "mask-islands",
+    "no-object", "gray-among-colors", "color-among-grays", "rare-class", "empty-class", "border-box",
 )  # fmt: skip
 """All kinds, the most serious first."""
 MOST_REMOTE = 100
@@ -43,10 +45,12 @@ class Problems:
 def find_problems(pack: Pack, most_parts: int | None = None, progress: Progress | None = None) -> Problems:
     """Look for problems in the index and the parts of a pack, or of several that are joined (`packer.join_packs`).
 
+    Those that only pixels show are told by its fingerprints; a small pack without them is read.
+
     Args:
         pack: The pack.
         most_parts: Of more masks and maps, this number is read, spread evenly over the pack; a note says so. Of a pack
-            at a URL, no more than `MOST_REMOTE`.
+            at a URL, no more than `MOST_REMOTE`. With 0, no image is read, either.
         progress: Receives the number of those that were read.
 
     Raises:
@@ -65,9 +69,11 @@ def find_problems(pack: Pack, most_parts: int | None = None, progress: Progress 
         step = "to look at all, copy the pack: packer pull" if is_remote else "packer stats --problems reads all"
         notes.append(f"{' and '.join(kinds)}: {many} looked at; {step}")
     found += part_problems(columns, records, progress or Progress())
+    rows, missing = figures_of(columns, not is_remote and most_parts != 0, progress or Progress())
+    found += odd_problems(columns, rows)
     if unknown := int((~digests(pack).any(axis=1)).sum()):
         notes.append(f"equal images: {plural(unknown, 'record has', 'records have')} no digest of the source file")
-    return Problems(tuple(sorted(found, key=lambda problem: ORDER.index(problem.kind))), tuple(notes))
+    return Problems(tuple(sorted(found, key=lambda problem: ORDER.index(problem.kind))), (*notes, *missing))
 
 
 def records_with(pack: Pack, kinds: Sequence[str], progress: Progress | None = None) -> NDArray[np.int64]:
