@@ -45,7 +45,7 @@ def slow_fingerprint(image: NDArray[np.uint8]) -> dict[str, Any]:
     order = sorted(((v, u) for v in range(9) for u in range(9)), key=lambda p: (max(p), sum(p), p[1]))[1:65]
     values = np.sort(gray.ravel())
     shares = np.bincount(gray.ravel(), minlength=256) / gray.size
-    bordered = np.pad(gray, 1, "reflect") if min(gray.shape) > 1 else np.pad(gray, 1, "edge")
+    bordered = np.pad(gray, 1, "reflect")
     up, down, left, right = bordered[:-2, 1:-1], bordered[2:, 1:-1], bordered[1:-1, :-2], bordered[1:-1, 2:]
     near, far = (
         sum(float((one**2).mean()) for one in (gray[n:] - gray[:-n], gray[:, n:] - gray[:, :-n]) if one.size)
@@ -53,7 +53,7 @@ def slow_fingerprint(image: NDArray[np.uint8]) -> dict[str, Any]:
     )
     return {
         "hash": sum(1 << bit for bit, (v, u) in enumerate(order) if found[v, u] > 0),
-        "sharpness": (up + down + left + right - 4 * gray).var() if min(gray.shape) > 1 else None,
+        "sharpness": (up + down + left + right - 4 * gray).var(),
         "focus": max(0.0, 4 * near - far) / max(1.0, far),
         "brightness": gray.mean(),
         "contrast": gray.std(),
