@@ -87,8 +87,12 @@ def attach_fingerprints(pack: AnyPath, progress: Progress | None = None) -> Atta
     )  # fmt: skip
 
 
-def stored_fingerprints(pack: Pack) -> NDArray[np.void] | None:
+def stored_fingerprints(pack: Pack, records: Int64 | None = None) -> NDArray[np.void] | None:
     """Return the fingerprints that are beside a pack (n,), those that are not known with version 0; None without any.
+
+    Args:
+        pack: One pack.
+        records: The numbers of some of its records; all by default.
 
     Raises:
         DamagedPack: They were altered.
@@ -96,7 +100,7 @@ def stored_fingerprints(pack: Pack) -> NDArray[np.void] | None:
     facts = pack.sidecars.get(FINGERPRINTS)
     if facts is None or (facts.dtype, facts.shape) != ("uint8", (FINGERPRINT.itemsize,)):
         return None
-    rows: NDArray[np.uint8] = pack.sidecar(FINGERPRINTS).read(np.arange(len(pack)))
+    rows: NDArray[np.uint8] = pack.sidecar(FINGERPRINTS).read(np.arange(len(pack)) if records is None else records)
     found = rows.view(FINGERPRINT).reshape(-1)
     found["version"][found["version"] != VERSION] = 0
     return found

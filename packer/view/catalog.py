@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format.content import NO_CLASS, FlatColumns
 from packer.format.pack import Pack
+from packer.repack.fingerprints import known_fingerprints
 from packer.stats.columns import value_columns
+from packer.view.image_figures import IMAGE_FIGURES, figure_values
 
 Records = NDArray[np.int64]
 
@@ -46,6 +48,11 @@ class CatalogColumns(FlatColumns):
     def heights(self) -> NDArray[Any]:
         """In pixels, (n,)."""
         return np.asarray(self.pack.column("height"))
+
+    @cached_property
+    def fingerprints(self) -> NDArray[np.void]:
+        """Of each image, (n,); of version 0 if it is not known."""
+        return known_fingerprints(self.pack)
 
     @property
     def image_areas(self) -> NDArray[np.int64]:
@@ -108,9 +115,11 @@ SORTS = {
     "largest-value": ("value", True), "smallest-value": ("value", False),
     "largest-image": ("image", True), "smallest-image": ("image", False),
     "widest-image": ("image_aspect", True), "tallest-image": ("image_aspect", False),
+    **{f"least-{name}": (name, False) for name in IMAGE_FIGURES},
+    **{f"most-{name}": (name, True) for name in IMAGE_FIGURES},
 }  # fmt: skip
 """What comes first -> by what it is sorted, and whether that descends."""
-RANGES = ("boxes", "box", "width", "height", "aspect", "value")
+RANGES = ("boxes", "box", "width", "height", "aspect", "value", *IMAGE_FIGURES)
 _OF_BOXES = ("box", "box_aspect")
 _CACHED_ORDERS = 4
 
@@ -130,8 +139,8 @@ class Query:
         classes: Records of these classes, or with boxes of them; NO_CLASS: those without a class; empty: all records.
         all_classes: Whether a record must have all of `classes`; otherwise, one is enough.
         ranges: (name of RANGES, lowest value, highest value): number of boxes, area of the largest box in percent of
-            the image, width and height in pixels, width / height, the first value. A record without boxes has no
-            largest box.
+            the image, width and height in pixels, width / height, the first value, and figures of the image. A record
+            without boxes has no largest box, and one without a fingerprint no figures.
         sets: Names of sets as `Catalog.add_sets` explains; a record must be in all of them.
         text: Part of the key or of the source's path, ignoring case.
         sort: What comes first, a name of SORTS. Boxes count if they are of `classes`; an image is where
@@ -295,6 +304,8 @@ class Catalog(CatalogColumns):
             return self._first_values
         if name == "image":
             return self.image_areas
+        if name in IMAGE_FIGURES:
+            return figure_values(self.fingerprints, name)
         return self.widths if name == "width" else self.heights
 
     @cached_property

@@ -18,6 +18,7 @@ from packer.stats.columns import BINS, MEDIUM, SMALL, class_counts, digests, val
 from packer.stats.pixels import channel_stats, mask_stats
 from packer.view.catalog import Catalog
 from packer.view.facts import numbers
+from packer.view.image_figures import figure_values, offered
 
 _CELLS = 32
 """Cells of a density in each direction."""
@@ -52,6 +53,9 @@ def chart_facts(pack: Pack, catalog: Catalog) -> dict[str, Any]:
     facts["values"] = [
         {"name": one.name, "edges": one.edges, "counts": one.counts, "median": one.spread.median}
         for one in value_stats(pack)
+    ]
+    facts["figures"] = [
+        {**one, **_histogram(figure_values(catalog.fingerprints, one["name"]))} for one in offered(pack)
     ]
     if "landmarks" in fields:
         facts["landmarks"] = _whole_histogram(catalog.ragged("landmarks").lengths)

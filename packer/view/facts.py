@@ -21,6 +21,7 @@ from packer.model.fields import BY_NAME, LISTS, OBJECTS, TEXTS, Field, only_boxe
 from packer.model.geometry import Geometry, move
 from packer.stats.problems import DataProblem, Example, Problems, find_problems
 from packer.view.catalog import RecordSet
+from packer.view.image_figures import figures_text, offered
 from packer.view.part_facts import (
     MOST_DRAWN,
     OVERLAYS,
@@ -78,6 +79,7 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         "skeleton": COCO_BONES if manifest.flip_index == COCO_FLIPS else None,
         "points": COCO_POINTS if manifest.flip_index == COCO_FLIPS else None,
         "rejected": sum(part.manifest.counts["rejected"] for part in pack.packs),
+        "figures": offered(pack),
     }
 
 
@@ -188,6 +190,8 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
     ]
     if len(pack.packs) > 1:
         stored.insert(0, ("pack", pack.packs[pack.part_of(record)[0]].path))
+    if figures := figures_text(pack, record):
+        stored.append(("figures", figures))
     if annotation.tags is not None:
         names = [name for name, has in zip(pack.manifest.tags, annotation.tags.tolist(), strict=True) if has]
         stored.append(("tags", ", ".join(names) or "none"))

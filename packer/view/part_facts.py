@@ -11,6 +11,7 @@ import numpy as np
 
 from packer.errors import printable
 from packer.format.pack import Pack
+from packer.format.sidecar_list import FINGERPRINTS
 from packer.images.opencv import cv2
 from packer.images.parts import BY_KIND
 from packer.model.annotation import Annotation, Mask, MaskFacts, PartSpec
@@ -39,8 +40,9 @@ Region = tuple[int, int, int, int]
 
 
 def specs_of(pack: Pack) -> list[PartSpec]:
-    """Return the specs of the parts of a pack, and of what is attached to it."""
-    return [*pack.manifest.part_specs, *(one.spec for one in pack.sidecars.values())]
+    """Return the specs of the parts of a pack, and of what is attached to it; fingerprints are shown as figures."""
+    attached = (one.spec for one in pack.sidecars.values() if one.name != FINGERPRINTS)
+    return [*pack.manifest.part_specs, *attached]
 
 
 def part_facts(pack: Pack, record: int, side: int, region: Region | None = None) -> dict[str, Any]:

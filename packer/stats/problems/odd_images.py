@@ -67,14 +67,14 @@ KINDS = (
     ),
     OddKind(
         "dark", "Dark images",
-        "no bright pixel, where the others have some: too short an exposure, a cap on the lens, or night. Brighten "
-        "them, or leave them out if nothing can be seen.",
+        "hardly a bright pixel, where the others have some: too short an exposure, a cap on the lens, or night. "
+        "Brighten them, or leave them out if nothing can be seen.",
         "bright", "the brightest pixels are {} of 255", ".0f", lambda rows: rows["bright"] < 100, 50.0,
     ),
     OddKind(
         "bright", "Bright images",
-        "no dark pixel, where the others have some: fog, a wet lens, or too long an exposure. Raise the contrast, or "
-        "leave them out if nothing can be seen.",
+        "hardly a dark pixel, where the others have some: fog, a wet lens, or too long an exposure. Raise the "
+        "contrast, or leave them out if nothing can be seen.",
         "dark", "the darkest pixels are {} of 255", ".0f",
         lambda rows: (rows["dark"] >= 100) & (rows["brightness"] >= 180), 50.0, high=True,
     ),

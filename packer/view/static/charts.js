@@ -24,6 +24,7 @@ function charts(facts) {
   if (facts.together) cards.push(together(facts.together));
   cards.push(...imageSizes(facts.image_sizes, facts.images));
   for (const one of facts.values) add(one.name, one, "");
+  for (const one of facts.figures) add(one.title[0].toUpperCase() + one.title.slice(1), one, "");
   if (facts.landmarks) cards.push(inWords("Landmarks per image", facts.landmarks, "landmark") ?? card("Landmarks per image", bars(facts.landmarks, "", "landmarks per image")));
   if (facts.mean_shape) cards.push(shape(facts.mean_shape));
   if (Object.keys(pack.masks).length) cards.push(read(facts, "masks", "Classes of masks", "How many pixels and images each class has, and how much of an image it covers. All masks are read.", "Count pixels", maskClasses));

@@ -1,5 +1,6 @@
 // The filters and the order of the records: the bar, the chips of what is set, and what the server is asked.
 import { dot, element, nameOf } from "./draw.js";
+import { FIGURES, offerFigures } from "./figures.js";
 import { bind, declare, get, onchange, pack, reset, set } from "./state.js";
 
 const $ = (id) => document.getElementById(id);
@@ -7,9 +8,9 @@ const $ = (id) => document.getElementById(id);
 const RANGES = {
   boxes: "boxes", box: "largest box, % of image", width: "width, px", height: "height, px", aspect: "width / height", value: "value",
 };
-const FILTERS = ["text", "class", "match", "set", ...Object.keys(RANGES)];
+const FILTERS = ["text", "class", "match", "set", ...Object.keys(RANGES), ...FIGURES];
 declare({ text: "", class: [], match: "any", set: [], sort: "packed", crops: false });
-for (const name of Object.keys(RANGES)) declare({ [name]: "" });
+for (const name of [...Object.keys(RANGES), ...FIGURES]) declare({ [name]: "" });
 
 let titles = {}; // of the sets, from the server
 let rangeOf = "boxes";
@@ -39,7 +40,7 @@ function active() {
     const known = Number(id) in pack.classes, name = known ? nameOf(Number(id)) : `class ${id} (not in this pack)`;
     add(id === "-1" ? "without class" : name, { class: get("class").filter((other) => other !== id) }, known ? Number(id) : undefined);
   }
-  for (const [name, title] of Object.entries(RANGES)) if (get(name)) add(rangeText(title, get(name)), { [name]: "" });
+  for (const [name, title] of [...Object.entries(RANGES), ...pack.figures.map(({ name, title }) => [name, title])]) if (get(name)) add(rangeText(title, get(name)), { [name]: "" });
   for (const name of get("set")) add(titles[name] ?? name, { set: get("set").filter((other) => other !== name) });
   return found;
 }
@@ -117,6 +118,7 @@ export function setUp(changed) {
   for (const [name, title] of Object.entries(RANGES)) {
     if (name.startsWith("box") ? boxes : name === "value" ? values : !pack.shape) $("range-of").append(element("option", { value: name }, title));
   }
+  offerFigures($("sort"), $("range-of"));
   rangeOf = $("range-of").value || "width";
   $("range-of").parentElement.hidden = !$("range-of").options.length;
 

@@ -45,7 +45,7 @@ function content({ problems, notes }) {
   const parts = notes.map((note) => element("p", { class: "note" }, `Not checked: ${note}`));
   if (!problems.length) parts.push(element("p", { class: "nothing" }, "No problems found: no equal images, no odd boxes, no class without images."));
   const serious = problems.filter((problem) => problem.level !== "note").length;
-  if (problems.length) parts.unshift(element("p", { class: "note" }, `${problems.length === 1 ? "1 kind of problem" : `${problems.length} kinds of problems`} in ${counted(pack.records, "record")}, the most serious first. Only labels${pack.overlays.length ? ", masks, maps" : ""} and digests of files were compared: no model, no images.`));
+  if (problems.length) parts.unshift(element("p", { class: "note" }, `${problems.length === 1 ? "1 kind of problem" : `${problems.length} kinds of problems`} in ${counted(pack.records, "record")}, the most serious first. Only labels${pack.overlays.length ? ", masks, maps" : ""}, digests of files and figures of the images were compared: no model.`));
   setCount("problems", serious);
   return [...parts, element("div", { class: "problems" }, ...problems.map(card))];
 }
