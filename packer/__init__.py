@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from packer.repack.diff import diff
     from packer.repack.edit import edit
     from packer.repack.extract import extract
-    from packer.repack.fingerprints import attach_fingerprints
+    from packer.repack.fingerprints import attach_fingerprints, fingerprints_of
     from packer.repack.merge import merge
     from packer.repack.purge import purge
     from packer.repack.split import split
@@ -78,6 +78,7 @@ _HOMES = {
     "diff": "packer.repack.diff",
     "edit": "packer.repack.edit",
     "extract": "packer.repack.extract",
+    "fingerprints_of": "packer.repack.fingerprints",
     "join_packs": "packer.format.pack",
     "merge": "packer.repack.merge",
     "convert": "packer.repack.convert",
@@ -133,6 +134,7 @@ __all__ = [
     "diff",
     "edit",
     "extract",
+    "fingerprints_of",
     "join_packs",
     "merge",
     "open_pack",

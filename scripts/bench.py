@@ -73,6 +73,7 @@ BENCHMARKS = {
         "trainers", "--photos 8 --images 64 --many 100 --seconds 0.2", "--rounds 3 --seconds 3",
         page="peers/trainers.md",
     ),
+    "odd_images": Benchmark("odd_images", "--sets", page="peers/odd-images.md"),
     "native_loader": Benchmark("loader", "--decoder fast --photos 60 --small 600", "--decoder fast", native=True),
     "native_peers": Benchmark(
         "peers", "--native --only ffcv dali turboloader --photos 20 --share 0.05",

@@ -25,11 +25,14 @@ ROUND_RECORDS = 256
 
 
 def fingerprints_of(pack: Pack, progress: Progress | None = None) -> NDArray[np.void]:
-    """Return the fingerprint of each record, `FINGERPRINT` (n,): images are read only where it is not known.
+    """Return the fingerprint of each record: its perceptual hash, and figures of its brightness, sharpness and color.
 
     Args:
         pack: The pack, or several that are joined.
-        progress: Receives the images that are read.
+        progress: Receives the images that are read: those whose fingerprint is not beside the pack.
+
+    Returns:
+        A structured array (n,), whose fields docs/formats.md explains: ``fingerprints_of(pack)["focus"]``.
 
     Raises:
         DamagedPack: An image or a file beside the pack is damaged.

@@ -327,11 +327,12 @@ def test_axe_finds_nothing_serious(opened: Any, boxed: Boxed, at_size: Callable[
 def test_a_pack_without_classes_and_boxes(page: Any, tmp_path: Path) -> None:
     """What it has no values for is not offered, and every tab says so in words."""
     draw_plain(tmp_path / "src", 3)
-    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none")
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "none", "--no-fingerprints")
     page.said.clear()
     with looking.served(tmp_path / "pack") as served:
         page.goto(served.url)
         page.wait_for_function(looking.FILLED)
+        assert not page.locator("#sort option[value$=-focus]").count()
         assert not page.is_visible("#class") and not page.is_visible("#range-of")  # all are of one size
         for tab in page.eval_on_selector_all("[role=tab]", "all => all.map((tab) => tab.dataset.tab)"):
             page.click(f"[data-tab={tab}]")
