@@ -143,7 +143,7 @@ def odd_records(rows: Figures) -> Iterator[tuple[OddKind, Records, float]]:
         values = np.log(np.maximum(values, 1e-3)) if kind.log else values
         median, limit = usual(values, kind.least if kind.log else float(np.exp(kind.least)), DEVIATIONS)
         below = (values - median) * (1 if kind.high else -1)
-        odd = (below > limit) & kind.beyond(rows[known])
+        odd = (below > limit) & kind.beyond(rows)[known]
         if odd.any():
             found = known[odd][np.argsort(-below[odd], kind="stable")]
             yield kind, found, float(np.exp(median)) if kind.log else median
