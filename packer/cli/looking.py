@@ -51,8 +51,8 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
 
     --problems lists equal images with different labels, boxes drawn twice, boxes that are odd for their class,
     and more, from the index alone; and masks that are empty, that have ids of no class or islands of a few pixels,
-    or that disagree with boxes, and maps without content, which reads all of them (of a URL: 100). With --against,
-    it looks at both packs together.
+    or that disagree with boxes, and maps without content, which reads all of them (of a URL: 100). Blurred, dark,
+    bright and blank images are told by their fingerprints. With --against, it looks at both packs together.
 
     \b
     Examples:

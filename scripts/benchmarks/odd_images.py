@@ -1,12 +1,15 @@
 """Which images packer and CleanVision call odd, of the same sets; and how many planted faults each of them finds.
 
 Faults are planted into every tenth photo, one kind at a time; false alarms are the other photos that are called so.
-CleanVision runs in a Python that has it (--peer-python), with its own defaults.
+CleanVision runs in a Python that has it, with its own defaults; without, its columns stay empty. To have it:
+
+    python -m venv .venv-peers/cleanvision && .venv-peers/cleanvision/bin/pip install cleanvision==0.3.7
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +25,7 @@ from packer.stats.problems import find_problems
 ENDINGS = (".jpg", ".jpeg", ".png")
 SETS = ("photos", "voc_bccd", "yolo_coco128", "list_landmarks", "folder_cifar10")
 EVERY = 10
+VERSION = "import importlib.metadata as m; print(m.version('cleanvision'))"
 THEIRS = """
 import json, sys
 from cleanvision import Imagelab
@@ -65,7 +69,8 @@ def ours(home: Path, files: Sequence[Path]) -> Found:
     pack = build(folder, home / "pack", labels=("none",), max_bad="100%")
     of_record = [names[Path(path).name] for path in pack.paths]
     found = {one.kind: {of_record[i] for i in one.records.tolist()} for one in find_problems(pack).found}
-    subprocess.run(["rm", "-r", folder, home / "pack"], check=True)
+    shutil.rmtree(folder)
+    shutil.rmtree(home / "pack")
     return found
 
 
@@ -96,8 +101,7 @@ def agreement(given: Any, folders: Sequence[Path]) -> None:
         for what, (own, peer) in PAIRS.items():
             one, two = called(mine, own), called(other or {}, peer)
             counts = (len(one & two), len(one - two), len(two - one)) if other is not None else ("", len(one), "")
-            if one or two:
-                table.row(f"{folder.name} ({len(files):,})", what, *map(str, counts))
+            table.row(f"{folder.name} ({len(files):,})", what, *map(str, counts))
 
 
 def faults(given: Any, folder: Path) -> None:
@@ -109,7 +113,7 @@ def faults(given: Any, folder: Path) -> None:
     for fault, (what, plant) in FAULTS.items():
         changed = list(files)
         for number in spoiled:
-            image = cv2.imread(str(files[number]), cv2.IMREAD_COLOR)
+            image: Any = cv2.imread(str(files[number]), cv2.IMREAD_COLOR)
             changed[number] = given.home / f"{number}.jpg"
             pixels = np.clip(plant(image.astype(np.float32)), 0, 255).astype(np.uint8)
             cv2.imwrite(str(changed[number]), pixels, [cv2.IMWRITE_JPEG_QUALITY, 92])
@@ -125,7 +129,10 @@ def faults(given: Any, folder: Path) -> None:
 def options(parser: Any) -> None:
     parser.add_argument("--sets", type=Path, nargs="*", help="folders of images [those of --data]")
     parser.add_argument("--photos", type=Path, help="photos into which faults are planted [those of --data]")
-    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has cleanvision")
+    own = Path(".venv-peers", "cleanvision", "bin", "python")
+    parser.add_argument(
+        "--peer-python", default=str(own) if own.exists() else sys.executable, help="a Python that has cleanvision"
+    )
 
 
 def run(given: Any) -> None:
@@ -134,3 +141,5 @@ def run(given: Any) -> None:
     photos = given.photos or given.data / "photos"
     if photos.is_dir():
         faults(given, photos)
+    done = subprocess.run([given.peer_python, "-c", VERSION], check=False, capture_output=True, text=True)
+    print(f"\nCleanVision {done.stdout.strip() or 'is not installed'}.")

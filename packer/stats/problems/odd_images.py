@@ -110,7 +110,8 @@ def figures_of(columns: ProblemColumns, read: bool, progress: Progress) -> tuple
             return rows, (f"odd images: not looked for: {error}",)
         return rows, ()
     missing = plural(len(unknown), "record has", "records have")
-    return rows, (f"odd images: {missing} no fingerprint; packer attach PACK --fingerprints makes them",)
+    where = "" if read or columns.pack.packs[0].reader.remote is None else ", after packer pull"
+    return rows, (f"odd images: {missing} no fingerprint; packer attach PACK --fingerprints makes them{where}",)
 
 
 def odd_problems(columns: ProblemColumns, rows: Figures) -> Iterator[DataProblem]:
