@@ -1,6 +1,7 @@
 // Statistics of the whole pack: totals, classes, boxes, sizes, classes that are together, the mean shape of the landmarks.
 import { colorOf, dot, element, nameOf, svg } from "./draw.js";
 import { showRecords } from "./filters.js";
+import { pile } from "./masonry.js";
 import { ask, complain } from "./server.js";
 import { pack, set } from "./state.js";
 
@@ -273,5 +274,9 @@ export const tab = {
   id: "statistics",
   name: "Statistics",
   once: true,
-  async show() { document.getElementById("charts").replaceChildren(...charts(await ask("charts"))); },
+  async show() {
+    const page = document.getElementById("charts");
+    page.replaceChildren(...charts(await ask("charts")));
+    pile(page);
+  },
 };

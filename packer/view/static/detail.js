@@ -104,7 +104,7 @@ export class Detail {
   // Make a box stand out while the pointer or the focus is on it or its row; else the pinned one.
   light(n, scroll = false) {
     const chosen = n ?? this.pinned;
-    this.stage.choose(chosen);
+    this.stage.choose(chosen, this.pinned);
     this.rows.forEach((row, at) => { row.classList.toggle("lit", at === chosen); row.setAttribute("aria-pressed", at === this.pinned); });
     if (scroll && n !== null) this.rows[n]?.scrollIntoView({ block: "nearest" });
   }

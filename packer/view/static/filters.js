@@ -28,6 +28,8 @@ export function showRecords(filters) {
   reset(FILTERS, { sort, ...filters, tab: "records", record: -1 });
 }
 
+export function leaveOut(name) { reset([name], {}, { replace: true }); }
+
 export function clearFilters() { reset(FILTERS); }
 
 // The filters that are set: {label, without: the changes that remove it}.

@@ -11,9 +11,9 @@ const CAPTION = 28;
 const HIGHEST = 8_000_000;
 
 export class Grid {
-  constructor(scroller, canvas, { open, counted, marked }) {
-    Object.assign(this, { scroller, canvas, open, counted, marked });
-    this.query = {}; this.count = 0; this.size = 160; this.at = 0; this.wish = 0;
+  constructor(scroller, canvas, { open, counted, marked, refused }) {
+    Object.assign(this, { scroller, canvas, open, counted, marked, refused });
+    this.query = {}; this.warning = null; this.count = 0; this.size = 160; this.at = 0; this.wish = 0;
     this.tiles = new Map(); this.blocks = new Map(); this.asked = new Map();
     scroller.addEventListener("scroll", () => this.schedule());
     new ResizeObserver(() => { this.keep(() => this.measure()); }).observe(scroller);
@@ -36,11 +36,11 @@ export class Grid {
     try {
       const first = await ask("tiles", { ...query, start: 0, count: BLOCK, side: this.side() });
       if (wish !== this.wish) return;
-      complain(null);
+      complain(this.warning); this.warning = null;
       this.count = first.count; this.sets = first.sets;
       this.blocks.set(0, first.tiles);
     } catch (error) {
-      if (wish !== this.wish) return;
+      if (wish !== this.wish || this.refused(error)) return;
       this.count = 0; this.sets = {}; complain(error);
     }
     this.at = 0;

@@ -1,6 +1,6 @@
 // The tab of records: the grid of all that match, and one record large.
 import { ask, complain } from "./server.js";
-import { counted, query, setUp } from "./filters.js";
+import { counted, leaveOut, query, setUp } from "./filters.js";
 import { Grid } from "./grid.js";
 import { Detail } from "./detail.js";
 import { legend, ofBoxes, ofOverlay, hideAtFirst, onhidden } from "./legend.js";
@@ -17,7 +17,16 @@ const MOST_CLASSES = 300;
 const side = () => Math.max(80, Math.min(320, get("size")));
 
 const detail = new Detail();
-const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted, marked: markRange });
+const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted, marked: markRange, refused });
+
+// A filter or an order of the address that the server does not know: show the records without it, and say so.
+function refused(error) {
+  if (!(error.where in query())) return false;
+  const value = get(error.where);
+  grid.warning = new Error(`Left out of the address: ${error.where}=${value}, which ${error.message.replace(`${error.where}: `, "")}`);
+  leaveOut(error.where);
+  return true;
+}
 
 async function openAt(place, { replace = false } = {}) {
   try {
