@@ -78,7 +78,15 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         "skeleton": COCO_BONES if manifest.flip_index == COCO_FLIPS else None,
         "points": COCO_POINTS if manifest.flip_index == COCO_FLIPS else None,
         "rejected": sum(part.manifest.counts["rejected"] for part in pack.packs),
+        "values": _most_values(pack),
     }
+
+
+def _most_values(pack: Pack) -> int:
+    if "value" not in pack.manifest.fields:
+        return 0
+    column: Any = pack.column("value")
+    return int(column.lengths.max(initial=0))
 
 
 def rejected_facts(pack: Pack) -> dict[str, Any]:

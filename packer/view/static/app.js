@@ -8,6 +8,7 @@
 // It is imported here and listed in TABS, in the order of the buttons. It reads and changes what the address holds by
 // state.js, and leads to records by showRecords of filters.js or set({ record }).
 import { drawn, names } from "./draw.js";
+import { declareValues } from "./filters.js";
 import { ask, complain } from "./server.js";
 import { get, onchange, pack, set } from "./state.js";
 import { choose, current, setUpTabs } from "./tabs.js";
@@ -46,6 +47,7 @@ $("help").addEventListener("click", (event) => { if (event.target === $("help"))
 
 async function begin() {
   try { Object.assign(pack, await ask("pack")); } catch (error) { complain(error); return; }
+  declareValues();
   names.classes = pack.classes; drawn.skeleton = pack.skeleton; drawn.points = pack.points;
   $("name").textContent = pack.name; $("name").title = pack.path;
   const shape = pack.shape ? `${pack.shape[1]} x ${pack.shape[0]}` : "different sizes";
