@@ -45,6 +45,12 @@ class CatalogColumns(FlatColumns):
         return np.repeat(np.arange(len(self.box_counts)), self.box_counts)
 
     @cached_property
+    def boxes_without_area(self) -> NDArray[np.bool_]:
+        """Which boxes are not wide or not high, (m,)."""
+        boxes = self.boxes
+        return ~((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]))
+
+    @cached_property
     def path_ranks(self) -> NDArray[np.int64]:
         """Where each record is in the order of the source's paths, (n,)."""
         column = self.ragged("path")
@@ -117,17 +123,16 @@ class CatalogColumns(FlatColumns):
         """
         if name in ("box", "box_area"):
             return self.box_areas.astype(np.float64)
-        sides = (self.boxes[:, 2:] - self.boxes[:, :2]).astype(np.float64)
+        axis = int(name in ("box_height", "box_y"))
+        values: NDArray[np.float64] = (self.boxes[:, axis + 2] - self.boxes[:, axis]).astype(np.float64)
         with np.errstate(all="ignore"):
             if name == "box_aspect":
-                values = sides[:, 0] / sides[:, 1]
-            else:
-                axis = int(name in ("box_height", "box_y"))
-                values = sides[:, axis]
-                if name in ("box_x", "box_y"):
-                    whole = (self.widths, self.heights)[axis][self.box_records]
-                    values = 100 * (self.boxes[:, axis] + values / 2) / np.maximum(whole, 1)
-        return np.where((sides > 0).all(axis=1), values, np.nan)
+                values /= self.boxes[:, 3] - self.boxes[:, 1]
+            elif name in ("box_x", "box_y"):
+                values = values / 2 + self.boxes[:, axis]
+                values *= (100 / np.maximum((self.widths, self.heights)[axis], 1))[self.box_records]
+        values[self.boxes_without_area] = np.nan
+        return values
 
 
 SORTS = {

@@ -110,13 +110,18 @@ def tile_facts(pack: Pack, record: int, side: int = TILE_SIDE) -> dict[str, Any]
     return {
         "record": record,
         "key": printable(pack.key(record)),
-        "file": printable(os.path.basename(bytes(pack.column("path")[record]))),
+        **_source_names(pack, record),
         "width": width,
         "height": height,
         **drawn_facts(annotation),
         **outline_facts(pack, record, annotation, side),
         **part_facts(pack, record, side),
     }
+
+
+def _source_names(pack: Pack, record: int) -> dict[str, str]:
+    path = bytes(pack.column("path")[record])
+    return {"file": printable(os.path.basename(path)), "path": printable(path)}
 
 
 def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], Region]:
@@ -137,7 +142,7 @@ def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], Regio
         "record": record,
         "box": box,
         "key": printable(pack.key(record)),
-        "file": printable(os.path.basename(bytes(pack.column("path")[record]))),
+        **_source_names(pack, record),
         "width": region[2],
         "height": region[3],
         **drawn_facts(move(annotation, Geometry(1, 0, -left, 0, 1, -top, region[2], region[3]))),

@@ -10,9 +10,10 @@ import { bind, declare, get, onchange, pack, set } from "./state.js";
 import { current } from "./tabs.js";
 
 const $ = (id) => document.getElementById(id);
-declare({ record: -1, object: -1, size: 160, labels: true });
+declare({ record: -1, object: -1, size: 160, labels: true, naming: "" });
 
 const MOST_CLASSES = 300;
+const NAMES = ["file", "path", "key"];
 // The side of a tile: an address may hold any number.
 const side = () => Math.max(80, Math.min(320, get("size")));
 
@@ -84,6 +85,9 @@ export const tab = {
     setUp(() => grid.show(query()));
     bind($("size"), "size", { replace: true });
     bind($("labels"), "labels", { replace: true });
+    bind($("naming"), "naming", { replace: true });
+    const named = () => grid.name(NAMES.includes(get("naming")) ? get("naming") : "");
+    onchange(["naming"], named); named();
     const look = () => document.body.classList.toggle("no-marks", !get("labels"));
     onchange(["labels"], look); look();
     const rows = pack.fields.includes("boxes") ? ofBoxes(new Map(pack.classes.slice(0, MOST_CLASSES).map((_, id) => [id, null]))) : [];
