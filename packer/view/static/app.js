@@ -12,7 +12,7 @@ import { declareValues } from "./filters.js";
 import { ask, complain } from "./server.js";
 import { get, onchange, pack, set } from "./state.js";
 import { choose, current, setUpTabs } from "./tabs.js";
-import { detailKey, openRecord, setUpOverlays, tab as records } from "./records.js";
+import { detailKey, gridCount, openRecord, setUpOverlays, tab as records } from "./records.js";
 import { overlayKey } from "./overlays.js";
 import { setUpMarks, tab as marked } from "./marked.js";
 import { tab as batches } from "./batches.js";
@@ -27,7 +27,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   const handled = detailKey(event);
   if (handled) event.preventDefault();
-  if (handled !== false || $("help").open) return;
+  if (handled !== false || $("help").open || $("tag-dialog").open) return;
   const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
   if (event.key === "Escape" && typing) {
     if (event.target.id === "text" && event.target.value) { event.target.value = ""; set({ text: "" }); }
@@ -58,7 +58,7 @@ async function begin() {
   await choose();
   current().focus?.();
   if (get("record") >= 0) await openRecord();
-  await setUpMarks();
+  await setUpMarks(gridCount);
   for (const tab of TABS) tab.prepare?.();
 }
 

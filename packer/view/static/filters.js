@@ -2,6 +2,7 @@
 import { dot, element, nameOf } from "./draw.js";
 import { short } from "./cards.js";
 import { bind, declare, get, onchange, pack, reset, set } from "./state.js";
+import { windowsAsked } from "./windows.js";
 
 const $ = (id) => document.getElementById(id);
 // ranges "from..to", by the server's name
@@ -25,6 +26,7 @@ let rangeOf = "boxes";
 export function query() {
   const given = { sort: get("sort") };
   if (get("crops")) given.crops = 1;
+  Object.assign(given, windowsAsked());
   for (const name of FILTERS) if (get(name).length) given[name] = get(name);
   return given;
 }
@@ -83,6 +85,7 @@ function draw() {
   $("chosen").hidden = !chips.length;
   $("filters-set").textContent = chips.length ? ` (${chips.length})` : "";
   $("pack").value = get("set").find((name) => name.startsWith("pack:")) ?? "";
+  $("tagged").value = get("set").find((name) => name.startsWith("tagged:")) ?? "";
   $("match-of").hidden = classes < 2;
   $("sort").querySelector("[value=set]").hidden = !get("set").length && get("sort") !== "set";
   const [from, to] = get(rangeOf).includes("..") ? get(rangeOf).split("..") : ["", ""];
@@ -117,7 +120,8 @@ function setRange() {
 export function setUp(changed) {
   pack.classes.forEach((name, id) => $("class").append(element("option", { value: id }, nameOf(id))));
   $("class").append(element("option", { value: -1 }, "(without class)"));
-  $("class").parentElement.hidden = !pack.classes.length;
+  const classed = pack.classes.length > 0 && ["label", "box_labels"].some((field) => pack.fields.includes(field)); // not of masks only
+  $("class").parentElement.hidden = !classed;
   pack.packs?.forEach(({ name }, n) => $("pack").append(element("option", { value: `pack:${n}` }, name)));
   $("pack").parentElement.hidden = !(pack.packs?.length > 1);
   $("pack").addEventListener("change", () => set({ set: [...get("set").filter((name) => !name.startsWith("pack:")), $("pack").value].filter(Boolean) }));
@@ -142,7 +146,7 @@ export function setUp(changed) {
     if (id && !get("class").includes(id)) set({ class: [...get("class"), id] });
   });
   $("not").append(...[...$("class").options].slice(1).map((option) => option.cloneNode(true)));
-  $("not").parentElement.hidden = !pack.classes.length;
+  $("not").parentElement.hidden = !classed;
   $("not").addEventListener("change", () => {
     const id = $("not").value;
     $("not").value = "";

@@ -2,6 +2,7 @@
 import { caption, drawn, element, picture } from "./draw.js";
 import { isMarked } from "./marked.js";
 import { ask, complain } from "./server.js";
+import { badge } from "./tags.js";
 
 const BLOCK = 24;
 const BLOCKS_KEPT = 60;
@@ -59,6 +60,9 @@ export class Grid {
   redraw() { for (const tile of this.tiles.values()) tile.look = null; this.schedule(); }
 
   resize(size) { this.keep(() => { this.size = size; this.forget(); this.clear(); this.measure(); }); }
+
+  // The same records in another look.
+  repaint(query) { this.keep(() => { this.query = query; this.forget(); for (const tile of this.tiles.values()) tile.look = null; }); }
 
   // `naming`: the fact that stands below the classes, such as the file; "" for none
   name(naming) { this.keep(() => { this.naming = naming; this.clear(); this.measure(); }); }
@@ -137,6 +141,7 @@ export class Grid {
     tile.title = `${facts.path ?? facts.key}  ${facts.width} x ${facts.height}`;
     tile.classList.toggle("marked", isMarked(facts.record));
     tile.replaceChildren(picture(facts, { room: [this.width - 6, this.size] }), caption(facts), ...(this.naming ? [element("div", { class: "caption name" }, element("bdi", {}, String(facts[this.naming] ?? facts.key)))] : []));
+    badge(tile);
     tile.setAttribute("aria-label", facts.error ? `${facts.key}, damaged` : `${tile.title} ${tile.textContent}`);
     tile.setAttribute("aria-posinset", place + 1); tile.setAttribute("aria-setsize", this.count);
   }

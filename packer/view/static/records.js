@@ -8,6 +8,8 @@ import { markForm, markKey, markRange } from "./marked.js";
 import { controls, followOverlays, overlayKey } from "./overlays.js";
 import { bind, declare, get, onchange, pack, set } from "./state.js";
 import { current } from "./tabs.js";
+import { tagForm, tagKey } from "./tags.js";
+import { onwindow, windowControls } from "./windows.js";
 
 const $ = (id) => document.getElementById(id);
 declare({ record: -1, object: -1, size: 160, labels: true, naming: "" });
@@ -57,6 +59,7 @@ function showRecord() {
   const among = current() === tab;
   detail.show(record, among ? move : null, object);
   markForm(record);
+  tagForm(record);
   if (among) located = locate(record, object);
 }
 
@@ -102,7 +105,7 @@ export const tab = {
   },
   focus() { ($("scroller").hidden ? $("empty") : $("scroller")).focus(); }, // what is hidden takes no focus
   key(event) {
-    if (markKey(event, grid.record())) return true;
+    if (markKey(event, grid.record()) || tagKey(event, grid.record())) return true;
     if (event.target.closest("button, a, summary")) return false;
     if (KEYS[event.key]) grid.select(KEYS[event.key]());
     else if (event.key === "Enter" && grid.count) openAt(grid.at);
@@ -117,15 +120,19 @@ export function setUpOverlays() {
   const backgrounds = Object.entries(pack.masks).filter(([, { background }]) => background !== null);
   hideAtFirst(backgrounds.map(([name, { background }]) => `${name}:${background}`)); // they would hide the picture
   followOverlays(redraw);
+  onwindow(() => { grid.repaint(query()); detail.repaint(); });
+  $("legend").before(windowControls());
+  detail.stage.tools.append(windowControls(), detail.levels.root);
   $("legend").before(controls());
   detail.stage.tools.append(controls());
 }
 
+export const gridCount = () => grid.count;
 onchange(["record", "object"], showRecord);
 $("detail").addEventListener("close", () => set({ record: -1, object: -1 }));
 export const openRecord = showRecord;
 export const detailKey = (event) => {
   if (!detail.isOpen) return false;
   const handled = detail.key(event);
-  return handled === null && !event.target.matches("input, select, textarea") && (markKey(event, get("record")) || overlayKey(event)) ? true : handled;
+  return handled === null && !event.target.matches("input, select, textarea") && (markKey(event, get("record")) || tagKey(event, get("record")) || overlayKey(event)) ? true : handled;
 };

@@ -43,6 +43,13 @@ export class Stage {
     this.fit();
   }
 
+  // The same record in another look: what is zoomed stays so.
+  repaint(facts) {
+    this.facts = facts;
+    this.packed[0].src = facts.picture;
+    this.schedule();
+  }
+
   // `kept`: an object that was chosen to stay, as another one is pointed at
   choose(n, kept = null) { if (n !== this.chosen || kept !== this.kept) { this.chosen = n; this.kept = kept; this.schedule(); } }
 
