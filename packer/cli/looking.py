@@ -413,13 +413,13 @@ def _tagged(pack: Pack, out: str, tag: str) -> tuple[int, str]:
     from packer.view.export import writing_beside
     from packer.view.record_tags import RecordTags
 
-    tags = RecordTags(pack)
-    found = tags.all()
+    kept = RecordTags(pack)
+    found = kept.all()
     if tag not in found:
         there = f"choose one of {', '.join(found)}" if found else f"tag some: packer view {printable(pack.path)}"
         raise UsageError("--tag", f"no record has the tag {printable(tag)!r}", there)
     with writing_beside([pack], out, "--export-marks") as file:
-        file.write(tags.listing(tag))
+        file.write(kept.listing(tag))
     return len(found[tag]), plural(len(found[tag]), "tagged record")
 
 

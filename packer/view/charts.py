@@ -17,7 +17,7 @@ from packer.repack.index_columns import equal_files
 from packer.stats.columns import MEDIUM, SMALL, class_counts, digests, value_columns
 from packer.stats.pixels import channel_stats, mask_stats
 from packer.view.catalog import Catalog
-from packer.view.histograms import CELLS, Owners, density, density_edges, histogram, whole_histogram
+from packer.view.histograms import CELLS, Owners, class_parts, density, density_edges, histogram, whole_histogram
 
 _MOST_CLASSES = 1000
 _MOST_MATRIX = 30
@@ -88,28 +88,11 @@ def _classes(pack: Pack, catalog: Catalog, codes: NDArray[np.int64]) -> list[dic
             for i, name, count, many in rows[:_MOST_CLASSES]
         ]
         if len(pack.packs) > 1:
-            parts = _parts_of(pack, catalog, counts.of)
+            parts = class_parts(pack, catalog, counts.of)
             shown = [{**row, "parts": parts[:, row["id"]].tolist()} for row in shown]
         found.append({"of": counts.of, "rows": shown, "more": max(0, len(rows) - _MOST_CLASSES),
                       "without": counts.unlabelled, "empty": len(counts.empty)})  # fmt: skip
     return found
-
-
-def _parts_of(pack: Pack, catalog: Catalog, of: str) -> NDArray[np.int64]:
-    """Return how many images, boxes or tags of each class are in each of several packs, (packs, classes)."""
-    numbers = np.repeat(np.arange(len(pack.packs)), [len(part) for part in pack.packs])
-    classes = len(pack.manifest.tags if of == "tags" else pack.manifest.classes)
-    if of == "tags":
-        column = catalog.ragged("tags")
-        flags = np.asarray(column.flat()).reshape(-1, classes)
-        rows, ids = np.nonzero(flags)
-        numbers = numbers[np.flatnonzero(column.lengths)[rows]]
-    else:
-        ids = np.asarray(catalog.box_labels if of == "boxes" else catalog.labels, np.int64)
-        known = (ids >= 0) & (ids < classes)
-        numbers, ids = (numbers[catalog.box_records] if of == "boxes" else numbers)[known], ids[known]
-    found = np.bincount(numbers * classes + ids, minlength=len(pack.packs) * classes)
-    return np.asarray(found.reshape(len(pack.packs), classes), np.int64)
 
 
 def _boxes(catalog: Catalog, owners: Owners) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from packer.view.part_facts import (
     target_parts,
 )
 from packer.view.pictures import LARGEST_SIDE, Pictures, data_uri, problem_of
-from packer.view.windows import INNER, Window
+from packer.view.windows import INNER, ValueWindow
 
 DRAWN = tuple(field for field in LISTS if field.moves or field.classes)
 """What is drawn in an image: places, and the classes of boxes."""
@@ -106,7 +106,7 @@ def rejected_facts(pack: Pack) -> dict[str, Any]:
     }
 
 
-def tile_facts(pack: Pack, record: int, side: int = TILE_SIDE, colors: Window = INNER) -> dict[str, Any]:
+def tile_facts(pack: Pack, record: int, side: int = TILE_SIDE, colors: ValueWindow = INNER) -> dict[str, Any]:
     """Return the content of a record's tile, without its picture; raise DamagedPack if its row is damaged."""
     height, width, _ = pack.reader.shape_of(record)
     annotation = pack.annotation(record)
@@ -127,7 +127,7 @@ def _source_names(pack: Pack, record: int) -> dict[str, str]:
     return {"file": printable(os.path.basename(path)), "path": printable(path)}
 
 
-def crop_facts(pack: Pack, record: int, box: int, colors: Window = INNER) -> tuple[dict[str, Any], Region]:
+def crop_facts(pack: Pack, record: int, box: int, colors: ValueWindow = INNER) -> tuple[dict[str, Any], Region]:
     """Return the content of the tile of one box of a record, and the region to cut out: x, y, width, height.
 
     Raises:
@@ -184,7 +184,7 @@ def drawn_boxes(facts: Mapping[str, Any], boxes: Sequence[int]) -> dict[str, Any
     return {**facts, **only, **{name: [facts[name][box] for box in boxes] for name in OBJECTS if name in facts}}
 
 
-def record_facts(pack: Pack, record: int, colors: Window = INNER) -> dict[str, Any]:
+def record_facts(pack: Pack, record: int, colors: ValueWindow = INNER) -> dict[str, Any]:
     """Return all fields of a record, its position and its source; raise DamagedPack if its row is damaged."""
     annotation = pack.annotation(record)
     shard, row = pack.reader.locate(record)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.format.pack import Pack
 from packer.stats.columns import BINS
+from packer.view.catalog import Catalog
 
 CELLS = 32
 """Cells of a density in each direction."""
@@ -35,6 +37,23 @@ class Owners:
         counts = np.bincount(self._owners * bins + places, minlength=self._packs * bins).reshape(self._packs, bins)
         parts = {"parts": counts.tolist()} if self._packs > 1 else {}
         return {"counts": counts.sum(axis=0).tolist(), **parts}
+
+
+def class_parts(pack: Pack, catalog: Catalog, of: str) -> NDArray[np.int64]:
+    """Return how many images, boxes or tags of each class are in each of several packs, (packs, classes)."""
+    numbers = np.repeat(np.arange(len(pack.packs)), [len(part) for part in pack.packs])
+    classes = len(pack.manifest.tags if of == "tags" else pack.manifest.classes)
+    if of == "tags":
+        column = catalog.ragged("tags")
+        flags = np.asarray(column.flat()).reshape(-1, classes)
+        rows, ids = np.nonzero(flags)
+        numbers = numbers[np.flatnonzero(column.lengths)[rows]]
+    else:
+        ids = np.asarray(catalog.box_labels if of == "boxes" else catalog.labels, np.int64)
+        known = (ids >= 0) & (ids < classes)
+        numbers, ids = (numbers[catalog.box_records] if of == "boxes" else numbers)[known], ids[known]
+    found = np.bincount(numbers * classes + ids, minlength=len(pack.packs) * classes)
+    return np.asarray(found.reshape(len(pack.packs), classes), np.int64)
 
 
 def histogram(values: NDArray[Any], owners: Owners, log: bool = False) -> dict[str, Any]:

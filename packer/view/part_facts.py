@@ -27,7 +27,7 @@ from packer.view.pictures import (
     overlay_uri,
     shrink,
 )
-from packer.view.windows import INNER, Window
+from packer.view.windows import INNER, ValueWindow
 
 MOST_DRAWN = 300
 """Maximum number of boxes drawn in an image; more would only hide it."""
@@ -45,7 +45,7 @@ def specs_of(pack: Pack) -> list[PartSpec]:
 
 
 def part_facts(
-    pack: Pack, record: int, side: int, region: Region | None = None, colors: Window = INNER
+    pack: Pack, record: int, side: int, region: Region | None = None, colors: ValueWindow = INNER
 ) -> dict[str, Any]:
     """Return what is shown of the parts of a record besides its image, or of a region of them; {} if there is nothing.
 
@@ -59,7 +59,7 @@ def part_facts(
 
 
 def _parts(
-    values: Iterable[tuple[PartSpec, Any]], side: int, region: Region | None = None, colors: Window = INNER
+    values: Iterable[tuple[PartSpec, Any]], side: int, region: Region | None = None, colors: ValueWindow = INNER
 ) -> dict[str, Any]:
     x, y, width, height = region or (0, 0, 1 << 30, 1 << 30)
     parts = []
@@ -92,7 +92,7 @@ def legend_of(facts: MaskFacts, ids: Sequence[int] | None = None) -> list[list[A
     return [[i, printable(named.get(i, str(i)))] for i in (named if ids is None else ids)]
 
 
-def map_facts(value: Any, spec: PartSpec, side: int, colors: Window = INNER) -> dict[str, Any]:
+def map_facts(value: Any, spec: PartSpec, side: int, colors: ValueWindow = INNER) -> dict[str, Any]:
     """Return the picture of a map of numbers, the first of its channels, and what its colors mean."""
     first = value if value.ndim == 2 else value[..., 0]
     picture, (low, high) = map_uri(first, spec.ignore, side, colors)

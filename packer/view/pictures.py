@@ -27,7 +27,7 @@ from packer.model.geometry import Geometry, is_known
 from packer.sources.places import SourceFile
 from packer.stats.plots import color_of
 from packer.stores import is_url
-from packer.view.windows import INNER, Window
+from packer.view.windows import INNER, ValueWindow
 
 LARGEST_SIDE = 2048
 _SHARP_PIXELS = 64 * 64
@@ -44,12 +44,12 @@ class Pictures:
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
-        self._cached: OrderedDict[tuple[int, int, Window], str] = OrderedDict()
+        self._cached: OrderedDict[tuple[int, int, ValueWindow], str] = OrderedDict()
         self._bytes = 0
         self._whole: tuple[int, Image] = (-1, np.empty(0))
         self._lock = Lock()
 
-    def uri(self, record: int, side: int, window: Window = INNER) -> str:
+    def uri(self, record: int, side: int, window: ValueWindow = INNER) -> str:
         """Return a data: URI of a record, its longer side at most `side` pixels; of 16 bits, what is in the window.
 
         Raises:
@@ -76,7 +76,7 @@ class Pictures:
         return made
 
     @quiet_opencv()
-    def crop(self, record: int, region: tuple[int, int, int, int], side: int, window: Window = INNER) -> str:
+    def crop(self, record: int, region: tuple[int, int, int, int], side: int, window: ValueWindow = INNER) -> str:
         """Return a data: URI of a part of a record, x, y, width and height in pixels; else as `uri`."""
         try:
             with self._lock:
@@ -119,7 +119,7 @@ def shrink(height: int, width: int, side: int) -> TargetSize:
 
 
 @quiet_opencv()
-def data_uri(image: Image, exact: int = _SHARP_PIXELS, window: Window = INNER) -> str:
+def data_uri(image: Image, exact: int = _SHARP_PIXELS, window: ValueWindow = INNER) -> str:
     """Return a data: URI of `image`, (height, width, 1..4), uint8 or uint16, shrunk to LARGEST_SIDE if it is larger.
 
     It has the exact pixels if there are no more than `exact`, apart from alpha and 16 bits.
@@ -172,7 +172,7 @@ BAR_URI = _png_uri(np.arange(LEVELS, dtype=np.uint8)[None], _TURBO)
 
 
 def map_uri(
-    values: NDArray[Any], ignore: int | None, side: int, window: Window = INNER
+    values: NDArray[Any], ignore: int | None, side: int, window: ValueWindow = INNER
 ) -> tuple[str, tuple[float, float]]:
     """Return a data: URI of a map (height, width) in colors to lay over an image, and the values at their ends."""
     if max(values.shape) > side:
@@ -185,7 +185,7 @@ def map_uri(
     return _png_uri(picture, np.vstack([_TURBO, _TURBO[:1]]), bytes([*LEVELS * (255,), 0])), ends
 
 
-def _plain(image: Image, window: Window = INNER) -> Image:
+def _plain(image: Image, window: ValueWindow = INNER) -> Image:
     """Return the image as uint8 with 1 or 3 channels; of 16 bits, black and white are the ends of the window."""
     has_alpha = image.shape[2] in (2, 4)
     pixels, alpha = (image[:, :, :-1], image[:, :, -1:]) if has_alpha else (image, None)

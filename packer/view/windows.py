@@ -17,7 +17,7 @@ _PERCENTILES = re.compile(r"p(\d{1,2}(?:\.\d+)?)\.\.p(\d{1,3}(?:\.\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ValueWindow:
     """The lowest and the highest value that are told apart.
 
     Attributes:
@@ -50,7 +50,7 @@ class Window:
         return np.clip((scaled - low) / ((high - low) or 1), 0, 1, out=scaled)
 
 
-INNER = Window(1, 99, percent=True)
+INNER = ValueWindow(1, 99, percent=True)
 """A few wild values would leave one color for all others."""
 
 
@@ -58,8 +58,8 @@ INNER = Window(1, 99, percent=True)
 class Windows:
     """That of images of 16 bits, and that of maps."""
 
-    images: Window = INNER
-    maps: Window = INNER
+    images: ValueWindow = INNER
+    maps: ValueWindow = INNER
 
 
 def windows_of(given: Mapping[str, str]) -> Windows:
@@ -73,20 +73,20 @@ def windows_of(given: Mapping[str, str]) -> Windows:
     return Windows(*(_window(given, name) if given.get(name) else INNER for name in ("window", "colors")))
 
 
-def _window(given: Mapping[str, str], name: str) -> Window:
+def _window(given: Mapping[str, str], name: str) -> ValueWindow:
     text = given[name]
     if text == "min..max":
-        return Window(None, None)
+        return ValueWindow(None, None)
     if found := _PERCENTILES.fullmatch(text):
         low, high = map(float, found.groups())
         if low < high <= 100:
-            return Window(low, high, percent=True)
+            return ValueWindow(low, high, percent=True)
         raise UsageError(name, f"must be percentiles that grow, from p0 to p100, got {text!r}")
     low, high = range_of(given, name)
-    return Window(low if np.isfinite(low) else None, high if np.isfinite(high) else None)
+    return ValueWindow(low if np.isfinite(low) else None, high if np.isfinite(high) else None)
 
 
-def level_facts(image: NDArray[Any], window: Window) -> dict[str, Any]:
+def level_facts(image: NDArray[Any], window: ValueWindow) -> dict[str, Any]:
     """Return the ``lowest`` and ``highest`` value of an image of 16 bits, and both ``ends`` of its window.
 
     Alpha is not counted.

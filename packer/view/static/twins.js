@@ -1,5 +1,5 @@
 // Boxes in the same place, such as an object that was drawn twice: they are told apart by lines and numbers.
-const SAME = 0.8; // intersection over union
+const SAME = 0.9; // intersection over union
 const found = new WeakMap();
 
 function overlap(a, b) {
