@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from packer.errors import UsageError, printable
-from packer.format.lists import Listing, Skipped, header_of
 from packer.format.pack import Pack
 from packer.system.state import StateFiles
 from packer.view.catalog import RecordSet
-from packer.view.marks import MOST_AT_ONCE
+from packer.view.marks import MOST_AT_ONCE, path_list
 
 LONGEST_TAG, MOST_TAGS = 60, 100
 
@@ -81,10 +79,7 @@ class RecordTags:
 
     def listing(self, tag: str, number: int = 0) -> bytes:
         """Return the records with a tag in pack `number`: a list of paths that ``--include`` and ``--exclude`` take."""
-        part = self._pack.packs[number]
-        paths = part.column("path")
-        rows = (Skipped(os.fsdecode(bytes(paths[record])), tag) for record in self._read(number).get(tag, ()))
-        return header_of(Skipped) + b"".join(Listing(Skipped, rows).lines())
+        return path_list(self._pack.packs[number], ((record, tag) for record in self._read(number).get(tag, ())))
 
     def set_of(self, tag: str) -> RecordSet:
         """Return the records with a tag as a set of the catalog, ``tagged:NAME``; empty if none has it."""
