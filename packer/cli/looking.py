@@ -340,6 +340,7 @@ def _places(group: tuple[Any, ...]) -> str:
 @click.option("--count", default=200, show_default=True, help="With --export: number of records.")
 @click.option("--seed", type=click.IntRange(0), help="With --export: sample with this seed.  [default: take the first]")
 @click.option("--export-marks", type=LocalPath(), metavar="FILE", help="Export the list of marked records and exit.")
+@click.option("--tag", metavar="NAME", help="With --export-marks: records with this tag instead.")
 @cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def view(packs: tuple[str, ...], as_json: bool, **given: Any) -> None:
@@ -355,6 +356,7 @@ def view(packs: tuple[str, ...], as_json: bool, **given: Any) -> None:
       packer view train.lmdb val.lmdb
       packer view imgs.lmdb --export sheet.html --count 100 --seed 0
       packer view imgs.lmdb --export-marks marks.txt
+      packer view imgs.lmdb --export-marks night.txt --tag night
     """
     from packer.format.pack import join_packs, open_pack
 
@@ -396,6 +398,8 @@ def _marks(pack: Pack, out: str, given: Mapping[str, Any]) -> tuple[int, str]:
 
     if len(pack.packs) > 1:
         raise UsageError("--export-marks", "writes the list of one pack", "name one pack")
+    if (tag := given["tag"]) is not None:
+        return _tagged(pack, out, tag)
     marks = Marks(pack)
     count = len(marks.all())
     if not count:
@@ -405,15 +409,29 @@ def _marks(pack: Pack, out: str, given: Mapping[str, Any]) -> tuple[int, str]:
     return count, plural(count, "marked record")
 
 
+def _tagged(pack: Pack, out: str, tag: str) -> tuple[int, str]:
+    from packer.view.export import writing_beside
+    from packer.view.record_tags import RecordTags
+
+    kept = RecordTags(pack)
+    found = kept.all()
+    if tag not in found:
+        there = f"choose one of {', '.join(found)}" if found else f"tag some: packer view {printable(pack.path)}"
+        raise UsageError("--tag", f"no record has the tag {printable(tag)!r}", there)
+    with writing_beside([pack], out, "--export-marks") as file:
+        file.write(kept.listing(tag))
+    return len(found[tag]), plural(len(found[tag]), "tagged record")
+
+
 def _check_together(export: str | None, export_marks: str | None) -> None:
     """Raise UsageError for an option that would have no effect."""
     source = click.get_current_context().get_parameter_source
     if export is not None:
-        other, chosen = {"export_marks", "port", "token", "no_browser", "source"}, "--export"
+        other, chosen = {"export_marks", "tag", "port", "token", "no_browser", "source"}, "--export"
     elif export_marks is not None:
         other, chosen = {"count", "seed", "port", "token", "no_browser", "source"}, "--export-marks"
     else:
-        other, chosen = {"count", "seed"}, ""
+        other, chosen = {"count", "seed", "tag"}, ""
     for name in sorted(other):
         if str(getattr(source(name), "name", "")) == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"

@@ -35,6 +35,8 @@ from packer.view.charts import PixelStats, channel_facts, class_facts
 from packer.view.facts import ProblemSets, crop_facts, pack_facts, record_facts, rejected_facts, tag_set, tile_facts
 from packer.view.marks import Marks, wanted_marks
 from packer.view.pictures import LARGEST_SIDE, Originals, Pictures, problem_of
+from packer.view.record_tags import RecordTags, change_tags
+from packer.view.windows import Windows, level_facts, windows_of
 
 HOSTS = frozenset(("127.0.0.1", "localhost"))
 """Accepted host names, with any port (a tunnel has its own). A page of another site whose name resolves to this
@@ -86,9 +88,11 @@ class App:
         self._pictures = Pictures(pack)
         self._originals = Originals(pack, source)
         self._marks = Marks(pack)
+        self._tags = RecordTags(pack)
         pixels, masks = PixelStats(pack, channel_facts), PixelStats(pack, class_facts)
         problems = ProblemSets(pack, self._pictures)
         self._catalog.add_sets("marked", self._marks.set_of)
+        self._catalog.add_sets("tagged", self._tags.set_of)
         self._catalog.add_sets("problem", problems.set_of)
         self._catalog.add_sets("tag", lambda name: tag_set(pack, number({"tag": name}, "tag", 0, 0, 1 << 40)))
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
@@ -105,6 +109,7 @@ class App:
             "problems": lambda given: problems.facts(),
             "problem": lambda given: problems.examples(given.get("kind", "")),
             "marks": lambda given: self._marks.facts(),
+            "tags": lambda given: self._tags.facts(),
         }
 
     def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
@@ -120,11 +125,11 @@ class App:
         given, _, path = request.path.lstrip("/").partition("/")
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
             return Response("open the whole address that packer view printed\n", 403)
-        if request.method == "POST" and path == "api/marks":
-            return self._posted(request)
+        if request.method == "POST" and path in ("api/marks", "api/tags"):
+            return self._posted(request, path)
         if request.method not in ("GET", "HEAD"):
             return Response("only GET\n", 405, {"Allow": "GET, HEAD"})
-        if path == "marks.txt":
+        if path in ("marks.txt", "tags.txt"):
             return self._list(request.args.to_dict())
         if path.startswith("api/"):
             answer = self._api.get(path.removeprefix("api/"))
@@ -133,8 +138,8 @@ class App:
             return Response("nothing here\n", 404)
         return self._file(path or "index.html")
 
-    def _posted(self, request: Request) -> Response:
-        """Change marks, as the page asks; a page of another site cannot send JSON here without being asked first."""
+    def _posted(self, request: Request, path: str) -> Response:
+        """Change marks or tags, as the page asks; a page of another site cannot send JSON without being asked first."""
         origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "same-origin")
         if site != "same-origin" or origin not in (None, f"http://{request.headers.get('Host')}"):
             return Response("only the page itself may change marks\n", 403)
@@ -144,6 +149,8 @@ class App:
             return Response("too large\n", 413)
 
         def changed() -> Any:
+            if path == "api/tags":
+                return change_tags(lambda: request.get_json(silent=True), self._tags, self._between)
             wanted = wanted_marks(lambda: request.get_json(silent=True), self._marks, self._between)
             return {"before": self._marks.change(wanted), "after": wanted}
 
@@ -158,12 +165,13 @@ class App:
         return self._catalog.crops(query) if given.get("crops") == "1" else (self._catalog.find(query), None)
 
     def _list(self, given: Mapping[str, str]) -> Response:
-        """Return the marks of one pack as a file to save."""
+        """Return the marks of one pack, or those of its records with a ``tag``, as a file to save."""
         try:
-            content = self._marks.listing(number(given, "pack", 0, 0, len(self._pack.packs) - 1))
+            pack = number(given, "pack", 0, 0, len(self._pack.packs) - 1)
+            content = self._tags.listing(given["tag"], pack) if "tag" in given else self._marks.listing(pack)
         except PackerError as error:
             return Response(f"{error}\n", 422, content_type="text/plain; charset=utf-8")
-        headers = {"Content-Disposition": "attachment; filename=marks.txt"}
+        headers = {"Content-Disposition": f"attachment; filename={'tags' if 'tag' in given else 'marks'}.txt"}
         return Response(content, 200, headers, content_type="text/plain; charset=utf-8")
 
     def _file(self, name: str) -> Response:
@@ -184,35 +192,39 @@ class App:
         count = number(given, "count", MOST_TILES, 0, MOST_TILES)
         side = number(given, "side", 160, SMALLEST_SIDE, LARGEST_TILE)
         found, rows = self._found(given)
+        windows = windows_of(given)
         if rows is not None:
             shown = zip(found[start : start + count].tolist(), rows[start : start + count].tolist(), strict=True)
-            tiles = [self._crop(record, row, side) for record, row in shown]
+            tiles = [self._crop(record, row, side, windows) for record, row in shown]
         else:
-            tiles = [self._tile(i, side) for i in found[start : start + count].tolist()]
+            tiles = [self._tile(i, side, windows) for i in found[start : start + count].tolist()]
         return {"count": len(found), "sets": self._catalog.titles(query_of(given).sets), "tiles": tiles}
 
-    def _tile(self, record: int, side: int) -> dict[str, Any]:
+    def _tile(self, record: int, side: int, windows: Windows) -> dict[str, Any]:
         try:
-            facts = tile_facts(self._pack, record)
+            facts = tile_facts(self._pack, record, colors=windows.maps)
         except PackerError as error:
             return {"record": record, "key": str(record), "width": 1, "height": 1, "error": str(error)}
-        return {**facts, **problem_of(lambda: self._pictures.uri(record, side))}
+        return {**facts, **problem_of(lambda: self._pictures.uri(record, side, windows.images))}
 
-    def _crop(self, record: int, row: int, side: int) -> dict[str, Any]:
+    def _crop(self, record: int, row: int, side: int, windows: Windows) -> dict[str, Any]:
         box = self._catalog.box_number(record, row)
         try:
-            facts, region = crop_facts(self._pack, record, box)
+            facts, region = crop_facts(self._pack, record, box, windows.maps)
         except PackerError as error:
             return {"record": record, "box": box, "key": str(record), "width": 1, "height": 1, "error": str(error)}
-        return {**facts, **problem_of(lambda: self._pictures.crop(record, region, side))}
+        return {**facts, **problem_of(lambda: self._pictures.crop(record, region, side, windows.images))}
 
     def _number_of(self, given: Mapping[str, str]) -> int:
         return number(given, "record", 0, 0, len(self._pack) - 1)
 
     def _record(self, given: Mapping[str, str]) -> Any:
         record = self._number_of(given)
-        picture = problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE))
-        return {**record_facts(self._pack, record), "original": self._originals.where(record), **picture}
+        windows = windows_of(given)
+        picture: dict[str, Any] = {**problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE, windows.images))}
+        if "picture" in picture and self._pack.reader.dtype_of(record) == "uint16":
+            picture["levels"] = level_facts(self._pack.image(record), windows.images)
+        return {**record_facts(self._pack, record, windows.maps), "original": self._originals.where(record), **picture}
 
     def _place(self, given: Mapping[str, str]) -> Any:
         """Return the record (and box) at a position among the matches, or the position of one; None if no match."""
@@ -256,7 +268,7 @@ class App:
             flip=number(given, "flip", 1, 0, 1) == 1,
         )
         try:
-            return batch_facts(self._pack, asked, lambda record: self._tile(record, asked.shown_side))
+            return batch_facts(self._pack, asked, lambda record: self._tile(record, asked.shown_side, Windows()))
         except PackerError:
             raise
         except ValueError as error:  # raised by the loader: images of different sizes need a crop

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -38,6 +40,27 @@ class CatalogColumns(FlatColumns):
         boxes = np.asarray(self.boxes, np.float64)
         sides = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
         return np.asarray(np.minimum(sides[:, 0] * sides[:, 1], np.finfo(np.float32).max), np.float32)
+
+    @cached_property
+    def box_records(self) -> NDArray[np.int64]:
+        """The record of each box, (m,)."""
+        return np.repeat(np.arange(len(self.box_counts)), self.box_counts)
+
+    @cached_property
+    def boxes_without_area(self) -> NDArray[np.bool_]:
+        """Which boxes are not wide or not high, (m,)."""
+        boxes = self.boxes
+        return ~((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]))
+
+    @cached_property
+    def path_ranks(self) -> NDArray[np.int64]:
+        """Where each record is in the order of the source's paths, (n,)."""
+        column = self.ragged("path")
+        flat, offsets = np.asarray(column.flat()).tobytes(), (column.offsets - column.offsets[0]).tolist()
+        paths = [flat[begin:end] for begin, end in pairwise(offsets)]
+        ranks = np.empty(len(paths), np.int64)
+        ranks[sorted(range(len(paths)), key=paths.__getitem__)] = np.arange(len(paths))
+        return ranks
 
     @cached_property
     def widths(self) -> NDArray[Any]:
@@ -98,17 +121,30 @@ class CatalogColumns(FlatColumns):
         return box + int(self.firsts[record])
 
     def box_values(self, name: str) -> NDArray[np.float64]:
-        """Return what boxes are sorted by, (m,); NaN for an aspect ratio of a box without area."""
-        if name == "box":
+        """Return what boxes are sorted and chosen by, (m,).
+
+        Args:
+            name: ``box`` or ``box_area``, the area in pixels; ``box_width`` and ``box_height`` in pixels;
+                ``box_aspect``, width / height; ``box_x`` and ``box_y``, the center in percent of the width and height
+                of the image. But for the area, it is NaN for a box without area.
+        """
+        if name in ("box", "box_area"):
             return self.box_areas.astype(np.float64)
-        sides = np.maximum(self.boxes[:, 2:] - self.boxes[:, :2], 0).astype(np.float64)
-        aspects: NDArray[np.float64] = np.full(len(sides), np.nan)
-        np.divide(sides[:, 0], sides[:, 1], out=aspects, where=(sides > 0).all(axis=1))
-        return aspects
+        axis = int(name in ("box_height", "box_y"))
+        values: NDArray[np.float64] = (self.boxes[:, axis + 2] - self.boxes[:, axis]).astype(np.float64)
+        with np.errstate(all="ignore"):
+            if name == "box_aspect":
+                values /= self.boxes[:, 3] - self.boxes[:, 1]
+            elif name in ("box_x", "box_y"):
+                values = values / 2 + self.boxes[:, axis]
+                values *= (100 / np.maximum((self.widths, self.heights)[axis], 1))[self.box_records]
+        values[self.boxes_without_area] = np.nan
+        return values
 
 
 SORTS = {
     "packed": ("record", False), "last": ("record", True), "set": ("set", False),
+    "path": ("path", False), "last-path": ("path", True),
     "largest-box": ("box", True), "smallest-box": ("box", False),
     "widest-box": ("box_aspect", True), "tallest-box": ("box_aspect", False),
     "most-boxes": ("boxes", True), "fewest-boxes": ("boxes", False),
@@ -119,7 +155,9 @@ SORTS = {
     **{f"most-{name}": (name, True) for name in IMAGE_FIGURES},
 }  # fmt: skip
 """What comes first -> by what it is sorted, and whether that descends."""
-RANGES = ("boxes", "box", "width", "height", "aspect", "value", *IMAGE_FIGURES)
+RANGES = ("boxes", "box", "width", "height", "aspect", "square", "points", "value", *IMAGE_FIGURES)
+BOX_RANGES = ("box_width", "box_height", "box_area", "box_aspect", "box_x", "box_y")
+_NTH_VALUE = re.compile(r"value[0-9]{1,4}")
 _OF_BOXES = ("box", "box_aspect")
 _CACHED_ORDERS = 4
 
@@ -138,17 +176,21 @@ class Query:
     Attributes:
         classes: Records of these classes, or with boxes of them; NO_CLASS: those without a class; empty: all records.
         all_classes: Whether a record must have all of `classes`; otherwise, one is enough.
-        ranges: (name of RANGES, lowest value, highest value): number of boxes, area of the largest box in percent of
-            the image, width and height in pixels, width / height, the first value, and figures of the image. A record
-            without boxes has no largest box, and one without a fingerprint no figures.
+        without: Records that have none of these classes.
+        ranges: (name, lowest value, highest value). Names of RANGES: number of boxes, area of the largest box in
+            percent of the image, width and height in pixels, width / height, side of a square of its area, number of
+            landmarks, the first value (``value3``: the fourth), and figures of the image. A record without boxes has
+            no largest box, and one without a fingerprint no figures. Names of BOX_RANGES (`CatalogColumns.box_values`):
+            a record must have a box, of `classes` if there are any, in all these ranges.
         sets: Names of sets as `Catalog.add_sets` explains; a record must be in all of them.
         text: Part of the key or of the source's path, ignoring case.
-        sort: What comes first, a name of SORTS. Boxes count if they are of `classes`; an image is where
-            its first box would be. ``set`` is the order of the first of `sets`.
+        sort: What comes first, a name of SORTS. Boxes count if they are of `classes` and in the ranges; an image is
+            where its first box would be. ``set`` is the order of the first of `sets`.
     """
 
     classes: tuple[int, ...] = ()
     all_classes: bool = False
+    without: tuple[int, ...] = ()
     ranges: tuple[tuple[str, float, float], ...] = ()
     sets: tuple[str, ...] = ()
     text: str = ""
@@ -213,13 +255,16 @@ class Catalog(CatalogColumns):
         if query.classes:
             join = np.logical_and if query.all_classes else np.logical_or
             mask &= join.reduce([self.of_class(class_id) for class_id in query.classes])
+        for class_id in query.without:
+            mask &= ~self.of_class(class_id)
         for name, low, high in query.ranges:
-            values = self._values(name)
-            mask &= (values >= low) & (values <= high)
+            if name not in BOX_RANGES:
+                values = self._values(name)
+                mask &= (values >= low) & (values <= high)
+        if any(name in BOX_RANGES for name, *_ in query.ranges):
+            mask &= self._inside(self.records_of(self._rows_of(query)))
         for records in sets:
-            inside = np.zeros(len(self.pack), np.bool_)
-            inside[records] = True
-            mask &= inside
+            mask &= self._inside(records)
         if query.text:
             text = query.text.lower().encode("utf-8", "surrogateescape")
             mask &= self.containing("key", text) | self.containing("path", text)
@@ -227,6 +272,11 @@ class Catalog(CatalogColumns):
             first = next(iter(sets))
             return np.asarray(first[mask[first]])
         return self._sorted(np.flatnonzero(mask).astype(np.int64), query)
+
+    def _inside(self, records: Records) -> NDArray[np.bool_]:
+        mask = np.zeros(len(self.pack), np.bool_)
+        mask[records] = True
+        return mask
 
     def _sorted(self, found: Records, query: Query) -> Records:
         name, descending = SORTS[query.sort]
@@ -269,9 +319,12 @@ class Catalog(CatalogColumns):
 
     def _rows_of(self, query: Query) -> Records:
         """Return the rows of the boxes that a query means."""
-        if not query.classes:
-            return np.arange(len(self.boxes))
-        return np.flatnonzero(np.isin(self.box_labels, query.classes))
+        mask = np.isin(self.box_labels, query.classes) if query.classes else np.ones(len(self.boxes), np.bool_)
+        for name, low, high in query.ranges:
+            if name in BOX_RANGES:
+                values = self.box_values(name)
+                mask &= (values >= low) & (values <= high)
+        return np.flatnonzero(mask)
 
     def _first_boxes(self, query: Query) -> NDArray[np.float64]:
         """Return the value of the box of each record that would come first, (n,); NaN if it has none."""
@@ -300,8 +353,14 @@ class Catalog(CatalogColumns):
             return np.asarray(self._largest_boxes / np.maximum(self.image_areas, 1) * 100.0)
         if name in ("aspect", "image_aspect"):
             return self.image_aspects
-        if name == "value":
-            return self._first_values
+        if name.startswith("value"):
+            return self.numbers_of(int(name.removeprefix("value") or 0))
+        if name == "square":
+            return np.asarray(np.sqrt(self.image_areas.astype(np.float64)))
+        if name == "points":
+            return self.ragged("landmarks").lengths
+        if name == "path":
+            return self.path_ranks
         if name == "image":
             return self.image_areas
         if name in IMAGE_FIGURES:
@@ -309,8 +368,12 @@ class Catalog(CatalogColumns):
         return self.widths if name == "width" else self.heights
 
     @cached_property
-    def _first_values(self) -> NDArray[np.float64]:
-        return next(iter(value_columns(self.pack).values()), np.full(len(self.pack), np.nan))
+    def _numbers(self) -> list[NDArray[np.float64]]:
+        return list(value_columns(self.pack).values())
+
+    def numbers_of(self, nth: int) -> NDArray[np.float64]:
+        """Return the nth of the numbers that images have as their value, (n,); NaN where there is none."""
+        return self._numbers[nth] if nth < len(self._numbers) else np.full(len(self.pack), np.nan)
 
 
 def _order(by: NDArray[np.float64], descending: bool) -> NDArray[np.intp]:
@@ -330,11 +393,17 @@ def query_of(given: Mapping[str, str]) -> Query:
     if given.get("match", "any") not in ("any", "all"):
         raise UsageError("match", f"must be any or all, got {given['match'][:40]!r}")
     most = 1 << 40
-    classes = [part for part in given.get("class", "").split(",") if part][:_MOST_PARTS]
+
+    def ids(name: str) -> tuple[int, ...]:
+        parts = [part for part in given.get(name, "").split(",") if part][:_MOST_PARTS]
+        return tuple(number({name: part}, name, 0, -1, most) for part in parts)
+
+    ranges = sorted(name for name in given if name in RANGES or name in BOX_RANGES or _NTH_VALUE.fullmatch(name))
     return Query(
-        classes=tuple(number({"class": part}, "class", 0, -1, most) for part in classes),
+        classes=ids("class"),
         all_classes=given.get("match") == "all",
-        ranges=tuple((name, *range_of(given, name)) for name in RANGES if given.get(name)),
+        without=ids("not"),
+        ranges=tuple((name, *range_of(given, name)) for name in ranges if given[name]),
         text=given.get("text", "")[:1000],
         sets=tuple(part for part in given.get("set", "").split(",") if part)[:_MOST_PARTS],
         sort=sort,
@@ -342,12 +411,18 @@ def query_of(given: Mapping[str, str]) -> Query:
 
 
 def range_of(given: Mapping[str, str], name: str) -> tuple[float, float]:
-    """Return the ends of a range such as ``2..5``, ``2..`` or ``..5``; raise UsageError if it is not one."""
+    """Return the ends of a range such as ``2..5``, ``2..``, ``..5`` or ``2..<5``, without 5.
+
+    Raises:
+        UsageError: It is not one.
+    """
     low, dots, high = given[name].partition("..")
     try:
-        ends = float(low or "-inf"), float(high or "inf")
+        ends = float(low or "-inf"), float(high.removeprefix("<") or "inf")
     except ValueError:
         ends = math.nan, math.nan
+    if high.startswith("<"):
+        ends = ends[0], math.nextafter(ends[1], -math.inf)
     if not dots or not ends[0] <= ends[1]:
         raise UsageError(name, f"must be a range such as 2..5, 2.. or ..5, got {given[name][:40]!r}")
     return ends

@@ -14,17 +14,15 @@ from packer.errors import PackerError, printable, size_text
 from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.repack.index_columns import equal_files
-from packer.stats.columns import BINS, MEDIUM, SMALL, class_counts, digests, value_stats
+from packer.stats.columns import MEDIUM, SMALL, class_counts, digests, value_columns
 from packer.stats.pixels import channel_stats, mask_stats
 from packer.view.catalog import Catalog
-from packer.view.facts import numbers
+from packer.view.histograms import CELLS, Owners, class_parts, density, density_edges, histogram, whole_histogram
 from packer.view.image_figures import figure_values, offered
 
-_CELLS = 32
-"""Cells of a density in each direction."""
 _MOST_CLASSES = 1000
 _MOST_MATRIX = 30
-"""Maximum number of classes in a matrix; of more, the most common pairs are listed."""
+"""Maximum number of classes in a matrix: those of most images."""
 _MOST_PAIRS = 24
 _MOST_SIZES = 8
 _MOST_SHAPES = 50_000
@@ -34,34 +32,37 @@ _MOST_SHAPES = 50_000
 def chart_facts(pack: Pack, catalog: Catalog) -> dict[str, Any]:
     """Return what the tab of statistics shows, for the pack's fields.
 
-    Histograms are {"edges": n + 1 numbers, "counts": n numbers}; densities {"x": edges, "y": edges, "counts": rows}.
+    Histograms are as `histogram` explains; densities {"x": edges, "y": edges, "counts": rows}.
     """
     fields = pack.manifest.fields
+    owners = _owners(pack)
     equal = equal_files(digests(pack))
     facts: dict[str, Any] = {
         "images": len(pack),
         "bytes": size_text(sum(shard.container.bytes + shard.index.bytes for shard in pack.reader.shards)),
         "equal": len(equal.records) - equal.groups,
-        "image_sizes": _image_sizes(catalog),
+        "image_sizes": _image_sizes(catalog, owners),
     }
     codes = _present(pack, catalog)
-    facts["classes"] = _classes(pack, codes)
+    facts["classes"] = _classes(pack, catalog, codes)
     if "boxes" in fields:
-        facts.update(_boxes(catalog))
+        facts.update(_boxes(catalog, owners))
     if "box_labels" in fields and (together := _together(codes, len(pack.manifest.classes))) is not None:
         facts["together"] = together
-    facts["values"] = [
-        {"name": one.name, "edges": one.edges, "counts": one.counts, "median": one.spread.median}
-        for one in value_stats(pack)
-    ]
+    facts["values"] = [{"name": name, **histogram(values, owners)} for name, values in value_columns(pack).items()]
     facts["figures"] = [
-        {**one, **_histogram(figure_values(catalog.fingerprints, one["name"]))} for one in offered(pack)
+        {**one, **histogram(figure_values(catalog.fingerprints, one["name"]), owners)} for one in offered(pack)
     ]
     if "landmarks" in fields:
-        facts["landmarks"] = _whole_histogram(catalog.ragged("landmarks").lengths)
+        facts["landmarks"] = whole_histogram(catalog.ragged("landmarks").lengths, owners)
         if (shape := _mean_shape(catalog)) is not None:
             facts["mean_shape"] = shape
     return facts
+
+
+def _owners(pack: Pack) -> Owners:
+    lengths = [len(part) for part in pack.packs]
+    return Owners(np.repeat(np.arange(len(lengths)), lengths), len(lengths))
 
 
 def _present(pack: Pack, catalog: Catalog) -> NDArray[np.int64]:
@@ -79,7 +80,7 @@ def _present(pack: Pack, catalog: Catalog) -> NDArray[np.int64]:
     return np.asarray(found[np.append(True, found[1:] != found[:-1])[: len(found)]])
 
 
-def _classes(pack: Pack, codes: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _classes(pack: Pack, catalog: Catalog, codes: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Return the names that are counted, the largest first, and the number of images that have each."""
     found, classes = [], len(pack.manifest.classes)
     images = np.bincount(codes % classes, minlength=classes) if classes else np.zeros(0, np.int64)
@@ -90,54 +91,39 @@ def _classes(pack: Pack, codes: NDArray[np.int64]) -> list[dict[str, Any]]:
             {"id": i, "name": printable(name), "count": count, "images": many}
             for i, name, count, many in rows[:_MOST_CLASSES]
         ]
+        if len(pack.packs) > 1:
+            parts = class_parts(pack, catalog, counts.of)
+            shown = [{**row, "parts": parts[:, row["id"]].tolist()} for row in shown]
         found.append({"of": counts.of, "rows": shown, "more": max(0, len(rows) - _MOST_CLASSES),
                       "without": counts.unlabelled, "empty": len(counts.empty)})  # fmt: skip
     return found
 
 
-def _boxes(catalog: Catalog) -> dict[str, Any]:
-    boxes = catalog.boxes
-    wide, high = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
-    whole = (wide > 0) & (high > 0)
+def _boxes(catalog: Catalog, owners: Owners) -> dict[str, Any]:
+    wide, high, center_x, center_y = (catalog.box_values(f"box_{name}") for name in ("width", "height", "x", "y"))
+    whole = ~np.isnan(wide)
     areas = catalog.box_areas
-    owners = np.repeat(np.arange(len(catalog.box_counts)), catalog.box_counts)
-    center_x = (boxes[:, 0] + boxes[:, 2]) / 2 / np.maximum(catalog.widths, 1)[owners]
-    center_y = (boxes[:, 1] + boxes[:, 3]) / 2 / np.maximum(catalog.heights, 1)[owners]
-    edges = np.linspace(0, 1, _CELLS + 1)
+    edges = np.linspace(0, 100, CELLS + 1)
     aspect = float(np.median(catalog.widths / np.maximum(catalog.heights, 1)))
     facts = {
-        "boxes": len(boxes),
+        "boxes": len(catalog.boxes),
         "without_boxes": int((catalog.box_counts == 0).sum()),
-        "boxes_without_area": len(boxes) - int(whole.sum()),
-        "boxes_per_image": _whole_histogram(catalog.box_counts),
-        "centers": {**_density(center_x[whole], center_y[whole], edges, edges), "aspect": round(aspect, 4)},
+        "boxes_without_area": int((~whole).sum()),
+        "boxes_per_image": whole_histogram(catalog.box_counts, owners),
+        "centers": {**density(center_x[whole], center_y[whole], edges, edges), "aspect": round(aspect, 4)},
         "box_sizes": [
             int((areas < SMALL).sum()), int(((areas >= SMALL) & (areas < MEDIUM)).sum()), int((areas >= MEDIUM).sum()),
         ],
     }  # fmt: skip
     if whole.any():
-        facts["box_aspects"] = _histogram(wide[whole] / high[whole], log=True)
-        edges_x, edges_y = _log_edges(wide[whole]), _log_edges(high[whole])
-        facts["box_density"] = _density(wide[whole], high[whole], edges_x, edges_y)
+        of_boxes = owners.of(catalog.box_records)
+        facts["box_aspects"] = histogram(catalog.box_values("box_aspect"), of_boxes, log=True)
+        edges_x, edges_y = density_edges(wide[whole]), density_edges(high[whole])
+        facts["box_density"] = density(wide[whole], high[whole], edges_x, edges_y)
     return facts
 
 
-def _log_edges(values: NDArray[Any]) -> NDArray[np.float64]:
-    low, high = float(values.min()), float(values.max())
-    return np.geomspace(low * 0.98, max(high, low * 1.2) * 1.02, _CELLS + 1)
-
-
-def _density(
-    x: NDArray[Any], y: NDArray[Any], edges_x: NDArray[np.float64], edges_y: NDArray[np.float64]
-) -> dict[str, Any]:
-    """Return the number of points in each cell, row by row; those beyond the edges are in the outermost cells."""
-    column = np.clip(np.searchsorted(edges_x, x, side="right") - 1, 0, _CELLS - 1)
-    row = np.clip(np.searchsorted(edges_y, y, side="right") - 1, 0, _CELLS - 1)
-    counts = np.bincount(row * _CELLS + column, minlength=_CELLS * _CELLS).reshape(_CELLS, _CELLS)
-    return {"x": numbers(edges_x), "y": numbers(edges_y), "counts": counts.tolist()}
-
-
-def _image_sizes(catalog: Catalog) -> dict[str, Any]:
+def _image_sizes(catalog: Catalog, owners: Owners) -> dict[str, Any]:
     """Return the sizes of the images: all if there are few, else histograms."""
     codes = np.asarray(catalog.widths, np.int64) << 32 | np.asarray(catalog.heights, np.int64)
     found, counts = np.unique(codes, return_counts=True)
@@ -145,42 +131,17 @@ def _image_sizes(catalog: Catalog) -> dict[str, Any]:
     common = [[int(found[i] >> 32), int(found[i] & 0xFFFFFFFF), int(counts[i])] for i in order]
     facts: dict[str, Any] = {"distinct": len(found), "common": common}
     if len(found) > _MOST_SIZES:
-        facts["size"] = _histogram(np.sqrt(catalog.image_areas.astype(np.float64)))
-        facts["aspect"] = _histogram(catalog.widths / np.maximum(catalog.heights, 1), log=True)
+        facts["size"] = histogram(np.sqrt(catalog.image_areas.astype(np.float64)), owners)
+        facts["aspect"] = histogram(catalog.image_aspects, owners, log=True)
     return facts
-
-
-def _histogram(values: NDArray[Any], log: bool = False) -> dict[str, Any]:
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return {"edges": [], "counts": []}
-    if log:
-        values = np.log2(values)
-    low, high = float(values.min()), float(values.max())
-    if high - low < 1e-6:
-        low, high = low - 0.5, high + 0.5
-    counts, edges = np.histogram(values, BINS, (low, high))
-    edges = np.exp2(edges) if log else edges
-    median = float(np.exp2(np.median(values)) if log else np.median(values))
-    return {"edges": numbers(edges), "counts": counts.tolist(), "median": round(median, 2), "log": log}
-
-
-def _whole_histogram(values: NDArray[Any]) -> dict[str, Any]:
-    """Return a histogram of integers: a bar for 0, then one for each number, or for several if there are many."""
-    highest = int(values.max()) if len(values) else 0
-    step = -(-highest // BINS) or 1
-    edges = np.array([0, *range(1, highest + step + 1, step)])
-    counts, _ = np.histogram(values, edges - 0.5)
-    median = float(np.median(values)) if highest else 0.0
-    return {"edges": edges.tolist(), "counts": counts.tolist(), "median": median, "whole": True}
 
 
 def _together(codes: NDArray[np.int64], classes: int) -> dict[str, Any] | None:
     """Return in how many images two classes are together; None if no image has two.
 
     Returns:
-        ``ids``, the most common classes, and ``counts``, a matrix of them, if there are not too many; and ``pairs``,
-        the most common ones: (class, class, images).
+        ``ids``, the classes of most images, and ``counts``, a matrix of them; the number of ``classes`` that occur; and
+        ``pairs``, the most common ones: (class, class, images).
     """
     if classes < 2:
         return None
@@ -201,15 +162,15 @@ def _together(codes: NDArray[np.int64], classes: int) -> dict[str, Any] | None:
     listed = [[int(names[n] // classes), int(names[n] % classes), int(counts[n])] for n in order[:_MOST_PAIRS]]
     facts: dict[str, Any] = {"pairs": listed}
     images = np.bincount(ids, minlength=classes)
-    shown = np.flatnonzero(images)
-    if len(shown) <= _MOST_MATRIX:
-        shown = shown[np.argsort(-images[shown], kind="stable")]
-        places = np.zeros(classes, np.int64)
-        places[shown] = np.arange(len(shown))
-        matrix = np.diag(images[shown])
-        one, other = places[names // classes], places[names % classes]
-        matrix[one, other] = matrix[other, one] = counts
-        facts.update(ids=shown.tolist(), counts=matrix.tolist())
+    present = np.flatnonzero(images)
+    shown = present[np.argsort(-images[present], kind="stable")][:_MOST_MATRIX]
+    places = np.full(classes, -1)
+    places[shown] = np.arange(len(shown))
+    matrix = np.diag(images[shown])
+    one, other = places[names // classes], places[names % classes]
+    both = (one >= 0) & (other >= 0)
+    matrix[one[both], other[both]] = matrix[other[both], one[both]] = counts[both]
+    facts.update(ids=shown.tolist(), counts=matrix.tolist(), classes=len(present))
     return facts
 
 

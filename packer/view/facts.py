@@ -34,6 +34,7 @@ from packer.view.part_facts import (
     target_parts,
 )
 from packer.view.pictures import LARGEST_SIDE, Pictures, data_uri, problem_of
+from packer.view.windows import INNER, ValueWindow
 
 DRAWN = tuple(field for field in LISTS if field.moves or field.classes)
 """What is drawn in an image: places, and the classes of boxes."""
@@ -78,9 +79,19 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         },
         "skeleton": COCO_BONES if manifest.flip_index == COCO_FLIPS else None,
         "points": COCO_POINTS if manifest.flip_index == COCO_FLIPS else None,
+        "deep": manifest.dtype != "uint8",
+        "maps": [spec.name for spec in specs if spec.kind == "map"],
         "rejected": sum(part.manifest.counts["rejected"] for part in pack.packs),
         "figures": offered(pack),
+        "values": _most_values(pack),
     }
+
+
+def _most_values(pack: Pack) -> int:
+    if "value" not in pack.manifest.fields:
+        return 0
+    column: Any = pack.column("value")
+    return int(column.lengths.max(initial=0))
 
 
 def rejected_facts(pack: Pack) -> dict[str, Any]:
@@ -97,23 +108,28 @@ def rejected_facts(pack: Pack) -> dict[str, Any]:
     }
 
 
-def tile_facts(pack: Pack, record: int, side: int = TILE_SIDE) -> dict[str, Any]:
+def tile_facts(pack: Pack, record: int, side: int = TILE_SIDE, colors: ValueWindow = INNER) -> dict[str, Any]:
     """Return the content of a record's tile, without its picture; raise DamagedPack if its row is damaged."""
     height, width, _ = pack.reader.shape_of(record)
     annotation = pack.annotation(record)
     return {
         "record": record,
         "key": printable(pack.key(record)),
-        "file": printable(os.path.basename(bytes(pack.column("path")[record]))),
+        **_source_names(pack, record),
         "width": width,
         "height": height,
         **drawn_facts(annotation),
         **outline_facts(pack, record, annotation, side),
-        **part_facts(pack, record, side),
+        **part_facts(pack, record, side, colors=colors),
     }
 
 
-def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], Region]:
+def _source_names(pack: Pack, record: int) -> dict[str, str]:
+    path = bytes(pack.column("path")[record])
+    return {"file": printable(os.path.basename(path)), "path": printable(path)}
+
+
+def crop_facts(pack: Pack, record: int, box: int, colors: ValueWindow = INNER) -> tuple[dict[str, Any], Region]:
     """Return the content of the tile of one box of a record, and the region to cut out: x, y, width, height.
 
     Raises:
@@ -131,12 +147,12 @@ def crop_facts(pack: Pack, record: int, box: int) -> tuple[dict[str, Any], Regio
         "record": record,
         "box": box,
         "key": printable(pack.key(record)),
-        "file": printable(os.path.basename(bytes(pack.column("path")[record]))),
+        **_source_names(pack, record),
         "width": region[2],
         "height": region[3],
         **drawn_facts(move(annotation, Geometry(1, 0, -left, 0, 1, -top, region[2], region[3]))),
         **outline_facts(pack, record, annotation, TILE_SIDE, region),
-        **part_facts(pack, record, TILE_SIDE, region),
+        **part_facts(pack, record, TILE_SIDE, region, colors),
     }
     return facts, region
 
@@ -170,7 +186,7 @@ def drawn_boxes(facts: Mapping[str, Any], boxes: Sequence[int]) -> dict[str, Any
     return {**facts, **only, **{name: [facts[name][box] for box in boxes] for name in OBJECTS if name in facts}}
 
 
-def record_facts(pack: Pack, record: int) -> dict[str, Any]:
+def record_facts(pack: Pack, record: int, colors: ValueWindow = INNER) -> dict[str, Any]:
     """Return all fields of a record, its position and its source; raise DamagedPack if its row is damaged."""
     annotation = pack.annotation(record)
     shard, row = pack.reader.locate(record)
@@ -196,7 +212,7 @@ def record_facts(pack: Pack, record: int) -> dict[str, Any]:
         names = [name for name, has in zip(pack.manifest.tags, annotation.tags.tolist(), strict=True) if has]
         stored.append(("tags", ", ".join(names) or "none"))
     return {
-        **tile_facts(pack, record, LARGEST_SIDE),
+        **tile_facts(pack, record, LARGEST_SIDE, colors),
         "stored": [[name, printable(value)] for name, value in stored],
         **{field.name: _texts(field, getattr(annotation, field.name)) for field in TEXTS},
     }

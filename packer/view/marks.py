@@ -77,10 +77,8 @@ class Marks:
 
         It has the form of the lists of a pack, whose escapes keep any file name.
         """
-        part = self._pack.packs[number]
-        paths = part.column("path")
-        rows = (Skipped(os.fsdecode(bytes(paths[r])), reason or NO_REASON) for r, reason in self._read(number).items())
-        return header_of(Skipped) + b"".join(Listing(Skipped, rows).lines())
+        rows = ((record, reason or NO_REASON) for record, reason in self._read(number).items())
+        return path_list(self._pack.packs[number], rows)
 
     def set_of(self, name: str) -> RecordSet:
         """Return the marked records as a set of the catalog: ``marked:all``; raise UsageError for another name."""
@@ -116,6 +114,13 @@ class Marks:
         """Replace the marks of a pack, all at once. Raise OSError if that fails."""
         pack = printable(self._pack.packs[number].path)
         self._files.write(self._name(number), {"pack": pack, "marks": list(marks.items())})
+
+
+def path_list(pack: Pack, rows: Iterable[tuple[int, str]]) -> bytes:
+    """Return a list of the source paths of records, each with a reason."""
+    paths = pack.column("path")
+    listed = (Skipped(os.fsdecode(bytes(paths[record])), reason) for record, reason in rows)
+    return header_of(Skipped) + b"".join(Listing(Skipped, listed).lines())
 
 
 def wanted_marks(

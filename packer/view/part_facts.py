@@ -28,6 +28,7 @@ from packer.view.pictures import (
     overlay_uri,
     shrink,
 )
+from packer.view.windows import INNER, ValueWindow
 
 MOST_DRAWN = 300
 """Maximum number of boxes drawn in an image; more would only hide it."""
@@ -45,7 +46,9 @@ def specs_of(pack: Pack) -> list[PartSpec]:
     return [*pack.manifest.part_specs, *attached]
 
 
-def part_facts(pack: Pack, record: int, side: int, region: Region | None = None) -> dict[str, Any]:
+def part_facts(
+    pack: Pack, record: int, side: int, region: Region | None = None, colors: ValueWindow = INNER
+) -> dict[str, Any]:
     """Return what is shown of the parts of a record besides its image, or of a region of them; {} if there is nothing.
 
     Returns:
@@ -54,17 +57,20 @@ def part_facts(pack: Pack, record: int, side: int, region: Region | None = None)
     specs = [spec for spec in specs_of(pack) if spec.kind in SHOWN]
     if side <= TILE_SIDE:
         specs = [spec for spec in specs if SHOWN[spec.kind].in_tiles]
-    return _parts(((spec, pack.part(record, spec.name)) for spec in specs), side, region)
+    return _parts(((spec, pack.part(record, spec.name)) for spec in specs), side, region, colors)
 
 
-def _parts(values: Iterable[tuple[PartSpec, Any]], side: int, region: Region | None = None) -> dict[str, Any]:
+def _parts(
+    values: Iterable[tuple[PartSpec, Any]], side: int, region: Region | None = None, colors: ValueWindow = INNER
+) -> dict[str, Any]:
     x, y, width, height = region or (0, 0, 1 << 30, 1 << 30)
     parts = []
     for spec, value in values:
         if value is not None:
             shown = value[y : y + height, x : x + width] if BY_KIND[spec.kind].of_pixels else value
             row = SHOWN[spec.kind]
-            parts.append({"name": spec.name, "as": row.shown_as, **row.facts_of(shown, spec, side)})
+            made = map_facts(shown, spec, side, colors) if spec.kind == "map" else row.facts_of(shown, spec, side)
+            parts.append({"name": spec.name, "as": row.shown_as, **made})
     return {"parts": parts} if parts else {}
 
 
@@ -88,10 +94,10 @@ def legend_of(facts: MaskFacts, ids: Sequence[int] | None = None) -> list[list[A
     return [[i, printable(named.get(i, str(i)))] for i in (named if ids is None else ids)]
 
 
-def _map_facts(value: Any, spec: PartSpec, side: int) -> dict[str, Any]:
+def map_facts(value: Any, spec: PartSpec, side: int, colors: ValueWindow = INNER) -> dict[str, Any]:
     """Return the picture of a map of numbers, the first of its channels, and what its colors mean."""
     first = value if value.ndim == 2 else value[..., 0]
-    picture, (low, high) = map_uri(first, spec.ignore, side)
+    picture, (low, high) = map_uri(first, spec.ignore, side, colors)
     if side <= TILE_SIDE:
         return {"picture": picture, "legend": []}
     known = first[is_known(first, spec.ignore)]
@@ -148,7 +154,7 @@ class Shown(NamedTuple):
 
 SHOWN = {
     "mask": Shown("overlay", mask_facts),
-    "map": Shown("overlay", _map_facts),
+    "map": Shown("overlay", map_facts),
     "image": Shown("beside", _picture_facts),
     "array": Shown("written", _array_facts, in_tiles=False),
     "text": Shown("written", _text_facts),

@@ -27,6 +27,7 @@ from packer.model.geometry import Geometry, is_known
 from packer.sources.places import SourceFile
 from packer.stats.plots import color_of
 from packer.stores import is_url
+from packer.view.windows import INNER, ValueWindow
 
 LARGEST_SIDE = 2048
 _SHARP_PIXELS = 64 * 64
@@ -43,25 +44,25 @@ class Pictures:
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
-        self._cached: OrderedDict[tuple[int, int], str] = OrderedDict()
+        self._cached: OrderedDict[tuple[int, int, ValueWindow], str] = OrderedDict()
         self._bytes = 0
         self._whole: tuple[int, Image] = (-1, np.empty(0))
         self._lock = Lock()
 
-    def uri(self, record: int, side: int) -> str:
-        """Return a data: URI of a record, its longer side at most `side` pixels.
+    def uri(self, record: int, side: int, window: ValueWindow = INNER) -> str:
+        """Return a data: URI of a record, its longer side at most `side` pixels; of 16 bits, what is in the window.
 
         Raises:
             DamagedPack: If the record cannot be shown.
         """
-        name = (record, side)
+        name = (record, side, window)
         with self._lock:
             found = self._cached.get(name)
             if found is not None:
                 self._cached.move_to_end(name)
                 return found
         try:
-            made = data_uri(self._small(record, side), EXACT_PIXELS if side == LARGEST_SIDE else _SHARP_PIXELS)
+            made = data_uri(self._small(record, side), EXACT_PIXELS if side == LARGEST_SIDE else _SHARP_PIXELS, window)
         except DamagedPack:
             raise
         except PackerError as error:
@@ -75,7 +76,7 @@ class Pictures:
         return made
 
     @quiet_opencv()
-    def crop(self, record: int, region: tuple[int, int, int, int], side: int) -> str:
+    def crop(self, record: int, region: tuple[int, int, int, int], side: int, window: ValueWindow = INNER) -> str:
         """Return a data: URI of a part of a record, x, y, width and height in pixels; else as `uri`."""
         try:
             with self._lock:
@@ -88,7 +89,7 @@ class Pictures:
             part = image[y : y + height, x : x + width]
             if max(width, height) > side:
                 part = shrink(height, width, side).apply(np.ascontiguousarray(part))
-            return data_uri(part)
+            return data_uri(part, window=window)
         except DamagedPack:
             raise
         except PackerError as error:
@@ -118,14 +119,14 @@ def shrink(height: int, width: int, side: int) -> TargetSize:
 
 
 @quiet_opencv()
-def data_uri(image: Image, exact: int = _SHARP_PIXELS) -> str:
+def data_uri(image: Image, exact: int = _SHARP_PIXELS, window: ValueWindow = INNER) -> str:
     """Return a data: URI of `image`, (height, width, 1..4), uint8 or uint16, shrunk to LARGEST_SIDE if it is larger.
 
     It has the exact pixels if there are no more than `exact`, apart from alpha and 16 bits.
     """
     if max(image.shape[:2]) > LARGEST_SIDE:
         image = shrink(image.shape[0], image.shape[1], LARGEST_SIDE).apply(image)
-    plain = _plain(image)
+    plain = _plain(image, window)
     kind: Literal["png", "jpeg"] = "png" if plain.shape[0] * plain.shape[1] <= exact else "jpeg"
     data = base64.b64encode(encode(plain, kind, 85 if exact == _SHARP_PIXELS else 92)).decode("ascii")
     return f"data:image/{kind};base64,{data}"
@@ -168,31 +169,32 @@ LEVELS = 255
 _TURBO = cv2.applyColorMap(np.arange(LEVELS, dtype=np.uint8), cv2.COLORMAP_TURBO).reshape(LEVELS, 3)[:, ::-1]
 BAR_URI = _png_uri(np.arange(LEVELS, dtype=np.uint8)[None], _TURBO)
 """All colors of maps in a row, the lowest first."""
-_ENDS = (0.01, 0.99)
-"""Quantiles of a map at which its colors end: a few wild values would leave one color for all others."""
 
 
-def map_uri(values: NDArray[Any], ignore: int | None, side: int) -> tuple[str, tuple[float, float]]:
+def map_uri(
+    values: NDArray[Any], ignore: int | None, side: int, window: ValueWindow = INNER
+) -> tuple[str, tuple[float, float]]:
     """Return a data: URI of a map (height, width) in colors to lay over an image, and the values at their ends."""
     if max(values.shape) > side:
         values = shrink(values.shape[0], values.shape[1], side).apply_to_mask(values, 0)
     known = is_known(values, ignore)
     numbers = values[known].astype(np.float64)
-    low, high = np.quantile(numbers, _ENDS).tolist() if numbers.size else (0.0, 0.0)
+    ends = window.ends(numbers)
     picture = np.full(values.shape, LEVELS, np.uint8)
-    picture[known] = np.rint((LEVELS - 1) * np.clip((numbers - low) / (high - low or 1), 0, 1))
-    return _png_uri(picture, np.vstack([_TURBO, _TURBO[:1]]), bytes([*LEVELS * (255,), 0])), (low, high)
+    picture[known] = np.rint((LEVELS - 1) * window.shares(numbers, ends))
+    return _png_uri(picture, np.vstack([_TURBO, _TURBO[:1]]), bytes([*LEVELS * (255,), 0])), ends
 
 
-def _plain(image: Image) -> Image:
-    """Return the image as uint8 with 1 or 3 channels; 16 bits are scaled so that the brightest value is white."""
-    if image.dtype != np.uint8:
-        image = (image.astype(np.float32) * (255 / max(1, int(image.max())))).astype(np.uint8)
-    channels = image.shape[2]
-    if channels in (2, 4):
-        alpha = image[:, :, -1:].astype(np.float32) / 255
-        image = (image[:, :, :-1] * alpha + _GROUND * (1 - alpha)).astype(np.uint8)
-    return np.ascontiguousarray(image)
+def _plain(image: Image, window: ValueWindow = INNER) -> Image:
+    """Return the image as uint8 with 1 or 3 channels; of 16 bits, black and white are the ends of the window."""
+    has_alpha = image.shape[2] in (2, 4)
+    pixels, alpha = (image[:, :, :-1], image[:, :, -1:]) if has_alpha else (image, None)
+    if pixels.dtype != np.uint8:
+        pixels = np.rint(255 * window.shares(pixels, window.ends(pixels))).astype(np.uint8)
+    if alpha is not None:
+        share = alpha.astype(np.float32) / np.iinfo(alpha.dtype).max
+        pixels = (pixels * share + _GROUND * (1 - share)).astype(np.uint8)
+    return np.ascontiguousarray(pixels)
 
 
 def problem_of(make: Callable[[], str]) -> dict[str, str]:

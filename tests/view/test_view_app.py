@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import itertools
 import json
 import math
 import tracemalloc
@@ -28,8 +27,7 @@ from packer.format.pack import Pack
 from packer.sources.synthetic import draw_sample
 from packer.stats.pixels import channel_stats
 from packer.view.app import App
-from packer.view.catalog import SORTS, Catalog, Query, RecordSet
-from packer.view.charts import _whole_histogram
+from packer.view.catalog import BOX_RANGES, SORTS, Catalog, Query, RecordSet
 from packer.view.image_figures import IMAGE_FIGURES
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -176,7 +174,7 @@ SETS = {"even": range(0, 60, 2), "sixty": [59, 3, 4], "none": []}
 
 def brute(pack: Pack, query: Query) -> list[int]:
     """The records of a query, the slow way."""
-    found = []
+    found, paths = [], sorted(range(len(pack)), key=lambda i: bytes(pack.column("path")[i]))
     for i in range(len(pack)):
         annotation = pack.annotation(i)
         labels = [] if annotation.box_labels is None else annotation.box_labels.tolist()
@@ -187,14 +185,38 @@ def brute(pack: Pack, query: Query) -> list[int]:
         height, width, _ = pack.reader.shape_of(i)
         share = max((100 * (x2 - x1) * (y2 - y1) / (width * height) for x1, y1, x2, y2 in boxes), default=-1)
         values = {"boxes": len(boxes), "box": share, "width": width, "height": height, "aspect": width / height}
+        values["square"] = math.sqrt(width * height)
         for name, low, high in query.ranges:
-            wanted &= values[name] >= 0 and low <= values[name] <= high
+            wanted &= name not in values or (values[name] >= 0 and low <= values[name] <= high)
+        of = [box for box, label in zip(boxes, labels, strict=True) if not query.classes or label in query.classes]
+        of = [box for box in of if all(inside(box, (width, height), *one) for one in query.ranges)]
+        wanted &= bool(of) or not any(name in BOX_RANGES for name, *_ in query.ranges)
+        wanted &= not classes.intersection(query.without)
         wanted &= all(i in SETS[name.partition(":")[2]] for name in query.sets)
         wanted &= any(query.text.lower() in line for line in text.split("\n"))
         if wanted:
-            of = [box for box, label in zip(boxes, labels, strict=True) if not query.classes or label in query.classes]
-            found.append((i, first_of(query.sort, of, (width, height), len(boxes), i)))
+            found.append(
+                (
+                    i,
+                    first_of(
+                        query.sort, of, (width, height), len(boxes), paths.index(i) if "path" in query.sort else i
+                    ),
+                )
+            )
     return [i for i, value in sorted(found, key=lambda row: (row[1] is None, row[1] or 0, row[0]))]
+
+
+def inside(box: list[float], size: tuple[int, int], name: str, low: float, high: float) -> bool:
+    """Whether a box is in a range; those that are not of boxes hold all."""
+    if name not in BOX_RANGES:
+        return True
+    x1, y1, x2, y2 = box
+    wide, high_px = x2 - x1, y2 - y1
+    values = {
+        "box_width": wide, "box_height": high_px, "box_area": wide * high_px, "box_aspect": wide / high_px,
+        "box_x": 50 * (x1 + x2) / size[0], "box_y": 50 * (y1 + y2) / size[1],
+    }  # fmt: skip
+    return low <= values[name] <= high
 
 
 def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: int, i: int) -> float | None:
@@ -202,6 +224,8 @@ def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: 
     what, _, of = sort.partition("-")
     if of == "value":
         return None
+    if "path" in sort:
+        return -i if of else i
     if of == "boxes":
         return -count if what == "most" else count
     if of == "box":
@@ -219,6 +243,7 @@ def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: 
         Query,
         classes=st.lists(st.integers(-1, 4), max_size=3).map(tuple),
         all_classes=st.booleans(),
+        without=st.lists(st.integers(-1, 4), max_size=2).map(tuple),
         ranges=st.sampled_from(
             [
                 (),
@@ -228,6 +253,9 @@ def first_of(sort: str, boxes: list[list[float]], size: tuple[int, int], count: 
                 (("box", -math.inf, 30),),
                 (("width", 48, 48), ("height", 0, math.inf)),
                 (("aspect", 1.5, math.inf),),
+                (("square", 30, 47.5), ("box_width", 10, 30)),
+                (("box_area", 100, 500), ("box_aspect", 0.5, 1.25)),
+                (("box_x", 0, 40), ("box_y", 50, 100), ("boxes", 2, 5)),
             ]
         ),
         sets=st.sampled_from([(), (), ("test:even",), ("test:even", "test:sixty"), ("test:none",)]),
@@ -351,22 +379,10 @@ def test_charts_count_everything(sixty: Pack) -> None:
     for i, (x1, y1, x2, y2) in zip(owners, boxes.tolist(), strict=True):
         height, width, _ = sixty.reader.shape_of(i)
         centers[int((y1 + y2) / 2 / height * 32), int((x1 + x2) / 2 / width * 32)] += 1
-        # the edges are sent with two decimals
         column, row = (sum(edge <= side for edge in edges[1:-1]) for side, edges in ((x2 - x1, x), (y2 - y1, y)))
         density[row, column] += 1
     assert np.abs(np.array(facts["centers"]["counts"]) - centers).sum() <= 4
     assert np.abs(np.array(facts["box_density"]["counts"]) - density).sum() <= 4
-
-
-@pytest.mark.parametrize("highest", [0, 1, 29, 30, 31, 60, 61, 1000])
-def test_zero_has_a_bar_of_its_own(highest: int) -> None:
-    """Previously, 1 was counted in the bar of 0 if an image had more than 30 boxes."""
-    values = np.concatenate([np.arange(highest + 1), [0, 0, highest]])
-    found = _whole_histogram(values)
-    edges = found["edges"]
-    assert edges[:2] == [0, 1] and edges[-1] > highest and len(found["counts"]) <= 31
-    counted = [sum(low <= value < high for value in values.tolist()) for low, high in itertools.pairwise(edges)]
-    assert found["counts"] == counted and found["counts"][0] == int((values == 0).sum())
 
 
 def test_mean_and_std_in_the_background(sixty: Pack) -> None:

@@ -300,3 +300,65 @@ def test_drawings_lie_over_their_pictures_in_problems(opened: Any) -> None:
     for at in range(min(3, pictures.count())):
         image, drawing = pictures.nth(at).evaluate(sizes)
         assert image == drawing
+
+
+def test_boxes_in_one_place_are_told_apart(page: Any, tmp_path: Path) -> None:
+    """Previously, the second lay on the first and could not be seen."""
+    (tmp_path / "src").mkdir()
+    for name, boxes in (("a", [(4, 4, 30, 25)] * 2), ("b", [(4, 4, 30, 25), (12, 4, 38, 25)])):
+        draw(tmp_path / "src" / f"{name}.png", 1)
+        lines = (f"0 {(x1 + x2) / 80} {(y1 + y2) / 60} {(x2 - x1) / 40} {(y2 - y1) / 30}" for x1, y1, x2, y2 in boxes)
+        (tmp_path / "src" / f"{name}.txt").write_text("\n".join(lines))
+    good("build", tmp_path / "src", "-o", tmp_path / "pack", "--labels", "yolo")
+    with looking.served(tmp_path / "pack") as served:
+        page.goto(f"{served.url}?record=0")
+        page.wait_for_selector("#large rect.box[stroke-dasharray]")
+        frames = page.eval_on_selector_all("#large rect.box", "all => all.map((r) => r.getBoundingClientRect().width)")
+        assert frames[1] == pytest.approx(frames[0] + 10, abs=1.5)
+        assert sorted(page.locator("#large .tag").all_text_contents()) == ["1 0", "2 0"]
+        page.goto(f"{served.url}?record=1")
+        page.wait_for_selector("#large rect.box")
+        looking.shows(page, "#large rect.box[stroke-dasharray]", 0)
+        page.goto(f"{served.url}?tab=problems")
+        page.wait_for_selector(".example .tag:has-text('2 0')")
+
+
+def test_batches_say_what_they_wait_for(page: Any, boxed: tuple[Pack, str]) -> None:
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/api/batch?*", hold)
+    try:
+        page.goto(f"{boxed[1]}?tab=batches")
+        page.wait_for_selector("#batch-grid .waiting:has-text('PyTorch')")
+        for route in held:
+            route.continue_()
+        page.wait_for_selector("#batch-grid .pair")
+        looking.shows(page, ".waiting", 0)
+    finally:
+        page.unroute("**/api/batch?*")
+
+
+def test_a_row_of_tabs_that_scrolls_shows_it(page: Any, boxed: tuple[Pack, str]) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    try:
+        page.goto(boxed[1])
+        page.wait_for_selector(".scrolls:text-is('›')")
+        assert not page.is_visible(".scrolls:text-is('‹')")
+        page.eval_on_selector("#tabs", "row => row.scrollTo(1e6, 0)")
+        page.wait_for_selector(".scrolls:text-is('‹')")
+        page.wait_for_selector(".scrolls:text-is('›')", state="hidden")
+    finally:
+        page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def test_names_below_the_images(opened: Any, boxed: tuple[Pack, str]) -> None:
+    opened.goto(f"{boxed[1]}?naming=path&sort=last-path")
+    opened.wait_for_function(looking.FILLED)
+    pack = boxed[0]
+    last = max(bytes(pack.column("path")[i]).decode() for i in range(len(pack)))
+    assert opened.inner_text(".tile[data-place='0'] .name") == last
+    opened.select_option("#naming", "")
+    looking.shows(opened, ".tile .name", 0)

@@ -154,7 +154,7 @@ def test_hover_goes_both_ways_and_a_press_pins(stage: Any) -> None:
     rows = stage.locator(".objects button")
     looking.shows(stage, ".objects button", len(BOXES))
     rows.nth(3).hover()
-    looking.shows(stage, "#large .faint rect.box", 4)
+    looking.shows(stage, "#large .aside rect.box", 4)
     image = frame_of(stage, ".layer img")
     scale = image["width"] / SIZE[0]
     # inside of the large box and of the small one: the small one is meant

@@ -8,10 +8,11 @@
 // It is imported here and listed in TABS, in the order of the buttons. It reads and changes what the address holds by
 // state.js, and leads to records by showRecords of filters.js or set({ record }).
 import { drawn, names } from "./draw.js";
+import { declareValues } from "./filters.js";
 import { ask, complain } from "./server.js";
 import { get, onchange, pack, set } from "./state.js";
 import { choose, current, setUpTabs } from "./tabs.js";
-import { detailKey, openRecord, setUpOverlays, tab as records } from "./records.js";
+import { detailKey, gridCount, openRecord, setUpOverlays, tab as records } from "./records.js";
 import { overlayKey } from "./overlays.js";
 import { setUpMarks, tab as marked } from "./marked.js";
 import { tab as batches } from "./batches.js";
@@ -26,7 +27,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   const handled = detailKey(event);
   if (handled) event.preventDefault();
-  if (handled !== false || $("help").open) return;
+  if (handled !== false || $("help").open || $("tag-dialog").open) return;
   const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
   if (event.key === "Escape" && typing) {
     if (event.target.id === "text" && event.target.value) { event.target.value = ""; set({ text: "" }); }
@@ -46,6 +47,7 @@ $("help").addEventListener("click", (event) => { if (event.target === $("help"))
 
 async function begin() {
   try { Object.assign(pack, await ask("pack")); } catch (error) { complain(error); return; }
+  declareValues();
   names.classes = pack.classes; drawn.skeleton = pack.skeleton; drawn.points = pack.points;
   $("name").textContent = pack.name; $("name").title = pack.path;
   const shape = pack.shape ? `${pack.shape[1]} x ${pack.shape[0]}` : "different sizes";
@@ -56,7 +58,7 @@ async function begin() {
   await choose();
   current().focus?.();
   if (get("record") >= 0) await openRecord();
-  await setUpMarks();
+  await setUpMarks(gridCount);
   for (const tab of TABS) tab.prepare?.();
 }
 

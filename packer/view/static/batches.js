@@ -5,7 +5,7 @@ import { ask, complain, isBusy } from "./server.js";
 import { bind, declare, get, onchange, pack, set } from "./state.js";
 
 const OPTIONS = ["crop", "side", "flip", "samples", "seed", "epoch", "batch"];
-const IDLE_MS = 1000;
+const IDLE_MS = 1000, TICK_MS = 1000;
 const $ = (id) => document.getElementById(`batch-${id}`);
 
 class Batches {
@@ -42,8 +42,10 @@ class Batches {
   async show() {
     const wish = (this.wish += 1);
     $("count").textContent = "loading ...";
+    const waited = this.shown ? () => {} : waiting($("grid"));
     let facts, error;
     try { facts = await this.facts(); } catch (caught) { error = caught; }
+    waited();
     if (wish !== this.wish) return;
     for (const name of OPTIONS) this.mark(name, error?.where === name ? error.message.replace(`${name}: `, "") : "");
     const all = this.batches.toLocaleString("en");
@@ -57,6 +59,7 @@ class Batches {
     $("count").textContent = facts.batches === 1 ? "1 batch per epoch" : `${facts.batches.toLocaleString("en")} batches per epoch`;
     $("code").replaceChildren(copyable(facts.code, "code of this batch"));
     $("grid").replaceChildren(...facts.samples.map(pair));
+    this.shown = true;
   }
 
   // Mark a field as wrong, with the message below it; "": as right.
@@ -68,6 +71,14 @@ class Batches {
       field.setAttribute("aria-invalid", "true"); field.setAttribute("aria-describedby", `batch-${name}-wrong`);
     } else { field.removeAttribute("aria-invalid"); field.removeAttribute("aria-describedby"); }
   }
+}
+
+// Say in an element what the first batch waits for, and how long already; returns a function that ends it.
+function waiting(inside) {
+  const since = performance.now(), seconds = element("span", { "aria-hidden": "true" });
+  const tick = setInterval(() => { seconds.textContent = ` ${Math.round((performance.now() - since) / 1000)} s`; }, TICK_MS);
+  inside.replaceChildren(element("div", { class: "nothing waiting", role: "status" }, element("p", {}, "Loading PyTorch and the first batch. PyTorch takes some seconds, once.", seconds), element("progress", { "aria-label": "loading the first batch" })));
+  return () => { clearInterval(tick); inside.replaceChildren(); };
 }
 
 function pair(sample) {

@@ -1,47 +1,36 @@
 // Statistics of the whole pack: totals, classes, boxes, sizes, classes that are together, the mean shape of the landmarks.
+import { brush } from "./brush.js";
+import { card, colorOfPack, counted, link, many, MOST_COMPARED, packLegend, plural, share, short, textAt, titled } from "./cards.js";
 import { colorOf, dot, element, nameOf, svg } from "./draw.js";
 import { showRecords } from "./filters.js";
+import { histogramCard, rangeOf, textOf } from "./histogram.js";
+import { pile } from "./masonry.js";
 import { ask, complain } from "./server.js";
 import { pack, set } from "./state.js";
 
-const WIDTH = 360, HEIGHT = 180, LEFT = 8, BASE = 150, TOP = 16;
-const short = (n) => (Math.abs(n) >= 100 ? Math.round(n).toLocaleString("en") : String(Number(Number(n).toPrecision(3))));
-const many = (n) => n.toLocaleString("en");
-const plural = (count, one, several = `${one}s`) => (count === 1 ? one : several);
-const counted = (count, one, several) => `${many(count)} ${plural(count, one, several)}`;
-const share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "");
-const titled = (node, text) => { node.append(Object.assign(svg("title"), { textContent: text })); return node; };
+const IMAGES = ["image", "images"], BOXES = ["box", "boxes"];
+const median = (histogram, unit = "") => `median ${short(histogram.median)} ${unit}`.trim();
 
 function charts(facts) {
   const cards = [totals(facts), ...facts.classes.map(classes)];
-  const add = (title, histogram, unit) => { if (histogram?.counts.length) cards.push(card(title, bars(histogram, unit, title), `median ${short(histogram.median)} ${unit}`.trim())); };
+  const images = (name, range) => showRecords({ [name]: range, crops: false });
+  const perImage = (title, histogram, name, one, note) => inWords(title, histogram, one) ?? histogramCard(title, histogram, { of: IMAGES, unit: histogram.median === 1 ? one : plural(2, ...one), note, choose: (range) => images(name, range) });
   if (facts.boxes) {
-    cards.push(inWords("Boxes per image", facts.boxes_per_image, "box") ?? card("Boxes per image", bars(facts.boxes_per_image, "", "boxes per image"), `median ${short(facts.boxes_per_image.median)}; ${counted(facts.without_boxes, "image")} without a box`));
+    const boxes = facts.boxes_per_image;
+    cards.push(perImage("Boxes per image", boxes, "boxes", BOXES, `${median(boxes)}; ${counted(facts.without_boxes, "image")} without a box`));
     if (facts.box_density) cards.push(sizes(facts));
     cards.push(centers(facts));
-    add("Box width / height", facts.box_aspects, "");
+    if (facts.box_aspects?.counts.length) cards.push(histogramCard("Box width / height", facts.box_aspects, { of: BOXES, note: median(facts.box_aspects), choose: (range) => showRecords({ box_aspect: range, crops: true }) }));
   }
   if (facts.together) cards.push(together(facts.together));
-  cards.push(...imageSizes(facts.image_sizes, facts.images));
-  for (const one of facts.values) add(one.name, one, "");
-  for (const one of facts.figures) add(one.title[0].toUpperCase() + one.title.slice(1), one, "");
-  if (facts.landmarks) cards.push(inWords("Landmarks per image", facts.landmarks, "landmark") ?? card("Landmarks per image", bars(facts.landmarks, "", "landmarks per image")));
+  cards.push(...imageSizes(facts.image_sizes, facts.images, images));
+  facts.values.forEach((one, number) => { if (one.counts.length) cards.push(histogramCard(one.name, one, { of: IMAGES, note: median(one), choose: (range) => images(number ? `value${number}` : "value", range) })); });
+  for (const one of facts.figures) if (one.counts.length) cards.push(histogramCard(one.title[0].toUpperCase() + one.title.slice(1), one, { of: IMAGES, note: median(one), choose: (range) => images(one.name, range) }));
+  if (facts.landmarks) cards.push(perImage("Landmarks per image", facts.landmarks, "points", ["landmark", "landmarks"], median(facts.landmarks)));
   if (facts.mean_shape) cards.push(shape(facts.mean_shape));
   if (Object.keys(pack.masks).length) cards.push(read(facts, "masks", "Classes of masks", "How many pixels and images each class has, and how much of an image it covers. All masks are read.", "Count pixels", maskClasses));
   cards.push(read(facts, "pixels", "Mean and std of the channels", "The exact mean and std of the channels, to normalize images in training. All images are read.", "Compute mean and std", results));
   return cards;
-}
-
-function card(title, content, note = "", kind = "") {
-  const made = element("div", { class: `card ${kind}`.trim() }, element("h2", {}, title), content);
-  if (note) made.append(element("div", { class: "note" }, note));
-  return made;
-}
-
-function link(text, go, attributes = {}) {
-  const made = element("button", { type: "button", ...attributes }, text);
-  made.addEventListener("click", go);
-  return made;
 }
 
 function totals(facts) {
@@ -64,131 +53,153 @@ function totals(facts) {
 
 function classes({ of, rows, more, without, empty }) {
   const most = Math.max(1, ...rows.map((row) => row.count)), all = rows.reduce((sum, row) => sum + row.count, 0);
-  const long = rows.length > 40;
+  const long = rows.length > 40, compared = pack.packs.length > 1 && pack.packs.length <= MOST_COMPARED;
+  const show = (row) => showRecords(of === "tags" ? { set: [`tag:${row.id}`] } : { class: [row.id] });
   const list = element("div", { class: long ? "classes long" : "classes" });
-  for (const row of rows) {
+  for (const row of compared ? [] : rows) {
     const fill = element("div", { class: "fill" });
     fill.style.width = `${(100 * row.count) / most}%`; fill.style.background = of === "tags" ? "var(--accent)" : colorOf(row.id);
     const inImages = of === "boxes" ? `, in ${counted(row.images, "image")}` : "";
     const line = element("button", { class: "class-row", type: "button", title: `${row.name}: ${many(row.count)} ${of} (${share(row.count, all)})${inImages}; show them` },
       element("span", {}, row.name), element("span", { class: "track" }, fill), element("span", {}, many(row.count)));
     if (of === "boxes" && !long) line.append(element("span", {}, many(row.images)));
-    line.addEventListener("click", () => showRecords(of === "tags" ? { set: [`tag:${row.id}`] } : { class: [row.id] }));
+    line.addEventListener("click", () => show(row));
     list.append(line);
   }
+  if (compared) list.append(...comparedRows(rows, of, show));
   const present = rows.map((row) => row.count).filter(Boolean);
   const notes = [present.length > 1 && !more ? `class imbalance ${short(present[0] / present.at(-1))} : 1` : "", more ? `and ${many(more)} more` : "", empty ? `${many(empty)} without any` : "", without ? `${of === "boxes" ? counted(without, "box has", "boxes have") : counted(without, "image has", "images have")} none` : ""];
+  if (compared) return card(of === "tags" ? "Tags, share of images" : `Classes, share of ${of}`, [packLegend(pack.packs), list], notes.filter(Boolean).join("; "), long ? "wide" : "");
   const head = of === "boxes" && !long ? [element("div", { class: "class-head" }, element("span", {}, "boxes"), element("span", {}, "images"))] : [];
   return card(of === "tags" ? "Tags, images" : `Classes, ${of}`, element("div", { class: head.length ? "two" : "" }, ...head, list), notes.filter(Boolean).join("; "), long ? "wide" : "");
 }
 
+// Of each class a bar for each pack: which share of its objects has it.
+function comparedRows(rows, of, show) {
+  const wholes = pack.packs.map((_, n) => (of === "tags" ? pack.packs[n].records : rows.reduce((sum, row) => sum + row.parts[n], 0)) || 1);
+  const shares = rows.map((row) => row.parts.map((count, n) => count / wholes[n])), most = Math.max(...shares.flat(), 1e-9);
+  return rows.map((row, at) => {
+    const texts = shares[at].map((part) => `${(100 * part).toFixed(1)} %`), track = element("span", { class: "track" });
+    const says = pack.packs.map(({ name }, n) => `${name} ${texts[n]}, ${many(row.parts[n])}`).join("; ");
+    shares[at].forEach((part, n) => {
+      const fill = element("div", { class: "fill" });
+      fill.style.width = `${(100 * part) / most}%`; fill.style.background = colorOfPack(n);
+      track.append(fill);
+    });
+    const made = link("", () => show(row), { class: "class-row of-packs", title: `${row.name}: ${says}; show them` });
+    made.append(element("span", {}, row.name), track, element("span", {}, ...texts.map((text) => element("div", {}, text))));
+    return made;
+  });
+}
+
 // A sentence, if all have the same number.
-function inWords(title, { edges, counts }, one) {
+function inWords(title, { edges, counts }, [one, several]) {
   const filled = counts.map((count, n) => (count ? n : -1)).filter((n) => n >= 0);
   if (filled.length !== 1 || edges[filled[0] + 1] - edges[filled[0]] !== 1) return null;
   const number = edges[filled[0]];
-  return card(title, element("p", { class: "words" }, `Every image has ${number || "no"} ${number === 1 ? one : one === "box" ? "boxes" : `${one}s`}.`));
+  return card(title, element("p", { class: "words" }, `Every image has ${number || "no"} ${number === 1 ? one : several}.`));
 }
 
 function axes(chart, label) { chart.setAttribute("aria-label", label); return chart; }
 
-function bars({ edges, counts, whole }, unit, name) {
-  const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
-  const most = Math.max(...counts), each = (WIDTH - 2 * LEFT) / counts.length;
-  counts.forEach((count, n) => {
-    const high = most ? ((BASE - TOP) * count) / most : 0;
-    const bar = svg("rect", { class: "bar-of", x: LEFT + n * each + 0.5, y: BASE - high, width: Math.max(0.5, each - 1), height: high, rx: Math.min(2, high) });
-    chart.append(titled(bar, `${rangeText(edges, n, whole)} ${unit}: ${many(count)}`.replace(" :", ":")));
-  });
-  chart.append(svg("line", { class: "axis", x1: LEFT, x2: WIDTH - LEFT, y1: BASE + 0.5, y2: BASE + 0.5 }));
-  const label = (x, y, text, anchor) => chart.append(Object.assign(svg("text", { x, y, "text-anchor": anchor }), { textContent: text }));
-  const steps = new Set([0, 0.25, 0.5, 0.75, 1].map((part) => Math.round(part * (counts.length - (whole ? 1 : 0)))));
-  for (const n of steps) {
-    const ends = !whole && (n === 0 ? "start" : n === counts.length && "end");
-    label(LEFT + (n + (whole ? 0.5 : 0)) * each, BASE + 16, whole ? rangeText(edges, n, true) : short(edges[n]), ends || "middle");
-  }
-  label(LEFT, TOP - 4, most.toLocaleString("en"), "start");
-  if (unit) label(WIDTH - LEFT, TOP - 4, unit, "end");
-  return axes(chart, `histogram of ${name}`);
-}
-
-function rangeText(edges, n, whole) {
-  const last = whole ? edges[n + 1] - 1 : edges[n + 1];
-  return whole && last === edges[n] ? short(edges[n]) : `${short(edges[n])}${whole ? "–" : " to "}${short(last)}`;
-}
-
-// Cells of a density: darker is more, on a scale of square roots.
-function cells(chart, counts, place, says) {
+// A density in a frame, from which cells are chosen. `says` and `choose` get the corners of the chosen cells, with rows as in `counts`.
+function heat(chart, counts, frame, { upward = false, ...options }) {
+  const n = counts.length, wide = frame.width / n, high = frame.height / n, rowAt = (row) => (upward ? n - 1 - row : row);
   const most = Math.max(1, ...counts.flat());
+  chart.append(svg("rect", { class: "frame", ...frame }));
   counts.forEach((row, y) => row.forEach((count, x) => {
-    if (count) chart.append(titled(svg("rect", { class: "bar-of", ...place(x, y), "fill-opacity": (0.08 + 0.92 * Math.sqrt(count / most)).toFixed(3) }), says(x, y, count)));
+    if (count) chart.append(svg("rect", { class: "bar-of", x: frame.x + x * wide, y: frame.y + rowAt(y) * high, width: wide + 0.3, height: high + 0.3, "fill-opacity": (0.08 + 0.92 * Math.sqrt(count / most)).toFixed(3) }));
   }));
+  const corners = ([left, top], [right, bottom]) => [[left, right], [rowAt(top), rowAt(bottom)].sort((a, b) => a - b)];
+  const inside = ([x1, x2], [y1, y2]) => counts.slice(y1, y2 + 1).reduce((all, row) => all + row.slice(x1, x2 + 1).reduce((a, b) => a + b, 0), 0);
+  const says = (from, to) => { const at = corners(from, to); return `${options.says(...at)}: ${counted(inside(...at), ...BOXES)}`; };
+  const choose = (from, to) => { const at = corners(from, to); if (inside(...at)) options.choose(...at); };
+  return brush(chart, { frame, size: [n, n], says, choose, line: options.line });
 }
 
-function centers({ centers: { counts, aspect }, boxes }) {
-  const high = 240, wide = Math.min(420, Math.max(120, high * aspect)), n = counts.length;
-  const chart = svg("svg", { viewBox: `-2 -2 ${wide + 4} ${high + 4}`, role: "img", class: "heat" });
-  chart.append(svg("rect", { class: "frame", x: 0, y: 0, width: wide, height: high }));
-  const percent = (k) => Math.round((100 * (k + 0.5)) / n);
-  cells(chart, counts, (x, y) => ({ x: (x * wide) / n, y: (y * high) / n, width: wide / n + 0.3, height: high / n + 0.3 }), (x, y, count) => `${percent(x)} % from the left, ${percent(y)} % from the top: ${counted(count, "box", "boxes")}`);
-  return card("Centers of boxes", axes(chart, "where in the image the centers of boxes are"), `${counted(boxes, "box", "boxes")}; the frame is the image`);
+// A range of the outermost cells has no end there: they hold what is beyond, too.
+const openRange = (edges, from, to) => `${from ? edges[from] : ""}..${to < edges.length - 2 ? `<${edges[to + 1]}` : ""}`;
+
+function centers({ centers: { x, y, counts, aspect }, boxes }) {
+  const height = 240, width = Math.min(420, Math.max(120, height * aspect)), left = 34, frame = { x: left, y: 4, width, height };
+  const chart = svg("svg", { viewBox: `0 0 ${left + width + 16} ${height + 40}`, class: "heat", "aria-label": "where in the image the centers of boxes are" });
+  const most = Math.max(...counts.flat()), line = element("div", { class: "note" }, `${counted(boxes, ...BOXES)}; the frame is the image; the darkest cell has ${many(most)}`);
+  heat(chart, counts, frame, {
+    line,
+    says: ([x1, x2], [y1, y2]) => `${textOf(x, x1, x2)} % from the left, ${textOf(y, y1, y2)} % from the top`,
+    choose: ([x1, x2], [y1, y2]) => showRecords({ box_x: openRange(x, x1, x2), box_y: openRange(y, y1, y2), crops: true }),
+  });
+  for (const percent of [0, 50, 100]) chart.append(textAt(left + (width * percent) / 100, height + 18, percent), textAt(left - 5, 8 + (height * percent) / 100, percent, "end"));
+  chart.append(textAt(left + width / 2, height + 34, "center, % of the width and height"));
+  return card("Centers of boxes", chart, line);
 }
 
 function sizes({ box_density: { x, y, counts }, box_sizes: [small, medium, large], boxes_without_area: empty, boxes }) {
-  const side = 250, from = 36, n = counts.length;
-  const chart = svg("svg", { viewBox: `0 0 ${from + side + 12} ${side + 40}`, role: "img", class: "heat" });
-  chart.append(svg("rect", { class: "frame", x: from, y: 6, width: side, height: side }));
-  cells(chart, counts, (i, j) => ({ x: from + (i * side) / n, y: 6 + side - ((j + 1) * side) / n, width: side / n + 0.3, height: side / n + 0.3 }), (i, j, count) => `${short(x[i])} to ${short(x[i + 1])} px wide, ${short(y[j])} to ${short(y[j + 1])} px high: ${counted(count, "box", "boxes")}`);
+  const side = 250, left = 46, frame = { x: left, y: 6, width: side, height: side }, n = counts.length;
+  const chart = svg("svg", { viewBox: `0 0 ${left + side + 16} ${side + 40}`, class: "heat", "aria-label": "width and height of boxes" });
+  const line = element("div", { class: "note" }, `COCO's sizes are the dashed lines; the darkest cell has ${many(Math.max(...counts.flat()))}`);
+  heat(chart, counts, frame, {
+    line, upward: true,
+    says: ([x1, x2], [y1, y2]) => `${textOf(x, x1, x2)} px wide, ${textOf(y, y1, y2)} px high`,
+    choose: ([x1, x2], [y1, y2]) => showRecords({ box_width: rangeOf(x, x1, x2), box_height: rangeOf(y, y1, y2), crops: true }),
+  });
   const at = (value, edges) => (Math.log(value / edges[0]) / Math.log(edges[n] / edges[0])) * side;
-  const label = (left, top, text, anchor) => chart.append(Object.assign(svg("text", { x: left, y: top, "text-anchor": anchor }), { textContent: text }));
-  for (const tick of [1, 3, 10, 30, 100, 300, 1000, 3000, 10000]) {
-    if (tick >= x[0] && tick <= x[n]) label(from + at(tick, x), side + 20, tick, "middle");
-    if (tick >= y[0] && tick <= y[n]) label(from - 4, 10 + side - at(tick, y), tick, "end");
+  for (const tick of [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]) {
+    if (tick >= x[0] && tick <= x[n]) chart.append(textAt(left + at(tick, x), side + 20, many(tick)));
+    if (tick >= y[0] && tick <= y[n]) chart.append(textAt(left - 5, 10 + side - at(tick, y), many(tick), "end"));
   }
-  label(from + side / 2, side + 36, "width x height, px", "middle");
+  chart.append(textAt(left + side / 2, side + 36, "width and height, px"));
   for (const area of [32 ** 2, 96 ** 2]) { // lines of equal area
-    const left = Math.max(x[0], area / y[n]), right = Math.min(x[n], area / y[0]);
-    if (left >= right) continue;
-    chart.append(svg("line", { class: "limit", x1: from + at(left, x), y1: 6 + side - at(area / left, y), x2: from + at(right, x), y2: 6 + side - at(area / right, y) }));
+    const from = Math.max(x[0], area / y[n]), to = Math.min(x[n], area / y[0]);
+    if (from < to) chart.append(svg("line", { class: "limit", x1: left + at(from, x), y1: 6 + side - at(area / from, y), x2: left + at(to, x), y2: 6 + side - at(area / to, y) }));
   }
-  const parts = [["small, below 32 x 32 px", small], ["medium", medium], ["large, 96 x 96 px and more", large]].map(([name, count]) => `${many(count)} ${name} (${share(count, boxes)})`);
-  return card("Width and height of boxes", axes(chart, "width and height of boxes"), `${parts.join("; ")}: COCO's sizes, the dashed lines.${empty ? ` ${counted(empty, "box", "boxes")} without area ${plural(empty, "is", "are")} not shown.` : ""}`);
+  return card("Width and height of boxes", [chart, ofSizes([["small, below 32 x 32 px", small, "..<1024"], ["medium", medium, "1024..<9216"], ["large, 96 x 96 px and more", large, "9216.."]], boxes)], line).appendChild(element("div", { class: "note" }, empty ? `${counted(empty, ...BOXES)} without area ${plural(empty, "is", "are")} not shown.` : "")).parentElement;
 }
 
-function imageSizes({ distinct, common, size, aspect }, images) {
+function ofSizes(rows, boxes) {
+  return element("div", { class: "sizes" }, ...rows.map(([name, count, area]) => link(`${many(count)} ${name} (${share(count, boxes)})`, () => showRecords({ box_area: area, crops: true }), { class: "plain-link", ...(count ? {} : { disabled: "" }) })));
+}
+
+function imageSizes({ distinct, common, size, aspect }, images, show) {
   if (distinct === 1) return [card("Image sizes", element("p", { class: "words" }, `All images are ${common[0][0]} x ${common[0][1]} pixels.`))];
   const body = element("tbody");
-  for (const [width, height, count] of common) body.append(element("tr", {}, element("td", {}, `${width} x ${height}`), element("td", {}, many(count)), element("td", {}, share(count, images))));
+  for (const [width, height, count] of common) body.append(element("tr", {}, element("td", {}, link(`${width} x ${height}`, () => showRecords({ width: `${width}..${width}`, height: `${height}..${height}`, crops: false }), { class: "plain-link", title: "show them" })), element("td", {}, many(count)), element("td", {}, share(count, images))));
   const head = element("thead", {}, element("tr", {}, ...["size, px", "images", "share"].map((text) => element("th", { scope: "col" }, text))));
   const cards = [card(size ? "Most common image sizes" : "Image sizes", element("table", { class: "plain" }, head, body), distinct > common.length ? `${many(distinct)} different sizes` : "")];
-  if (size) cards.push(card("Image size: square root of its area", bars(size, "px", "image sizes"), `median ${short(size.median)} px`), card("Image width / height", bars(aspect, "", "width / height of images"), `median ${short(aspect.median)}`));
+  const add = (title, histogram, name, unit = "") => cards.push(histogramCard(title, histogram, { of: IMAGES, unit, note: median(histogram, unit), choose: (range) => show(name, range) }));
+  if (size) { add("Image size: square root of its area", size, "square", "px"); add("Image width / height", aspect, "aspect"); }
   return cards;
 }
 
-function together({ ids, counts, pairs }) {
-  const parts = [], cell = 22, left = 120, top = 96;
+function together({ ids, counts, pairs, classes }) {
   const both = (a, b) => showRecords({ class: [a, b], match: "all" });
-  const cut = (text) => (text.length > 16 ? `${text.slice(0, 15)}…` : text);
-  if (ids) {
-    const width = left + ids.length * cell + 60, chart = svg("svg", { viewBox: `0 0 ${width} ${top + ids.length * cell + 4}`, role: "img", class: "matrix" });
-    chart.style.width = `${width}px`;
-    ids.forEach((id, n) => {
-      chart.append(titled(Object.assign(svg("text", { x: left - 6, y: top + n * cell + 15, "text-anchor": "end" }), { textContent: cut(nameOf(id)) }), nameOf(id)));
-      chart.append(Object.assign(svg("text", { transform: `translate(${left + n * cell + 14} ${top - 6}) rotate(-50)` }), { textContent: cut(nameOf(id)) }));
-      counts[n].forEach((count, m) => {
-        const place = { x: left + m * cell, y: top + n * cell, width: cell - 1, height: cell - 1 };
-        chart.append(svg("rect", { class: "frame", ...place }));
-        if (n === m || !count) return;
-        const made = svg("rect", { class: "bar-of cell", ...place, "fill-opacity": (0.1 + (0.9 * count) / counts[n][n]).toFixed(3) });
-        made.addEventListener("click", () => both(id, ids[m]));
-        chart.append(titled(made, `${many(count)} of ${counted(counts[n][n], "image")} with ${nameOf(id)} also ${plural(count, "has", "have")} ${nameOf(ids[m])}`));
-      });
+  const list = element("div", { class: "pairs" }, ...pairs.map(([a, b, count]) => pair(a, b, count, pairs[0][2], both)));
+  const most = classes > ids.length ? `The ${ids.length} classes of most images, of ${many(classes)}. ` : "";
+  const line = element("div", { class: "note of-matrix" }, `${most}How many of the images with the class of the row also have the class of the column. A click shows them; with Shift, those without it.`);
+  return card("Classes in the same image", [line, element("div", { class: "matrix-and-pairs" }, element("div", { class: "across" }, matrix(ids, counts, line, both)), list)], "", ids.length > 8 ? "wide" : "");
+}
+
+function matrix(ids, counts, line, both) {
+  const cell = 22, most = 16, cut = (text) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+  const longest = Math.max(...ids.map((id) => cut(nameOf(id)).length)), left = 16 + longest * 6.5, top = 16 + longest * 5, side = ids.length * cell, width = left + side + 16 + longest * 4;
+  const chart = svg("svg", { viewBox: `0 0 ${width} ${top + side + 4}`, class: "matrix", "aria-label": "classes in the same image" });
+  chart.style.width = `${width}px`;
+  ids.forEach((id, n) => {
+    chart.append(titled(textAt(left - 6, top + n * cell + 15, cut(nameOf(id)), "end"), nameOf(id)));
+    chart.append(Object.assign(svg("text", { transform: `translate(${left + n * cell + 14} ${top - 6}) rotate(-50)` }), { textContent: cut(nameOf(id)) }));
+    counts[n].forEach((count, m) => {
+      const place = { x: left + m * cell, y: top + n * cell, width: cell - 1, height: cell - 1 };
+      chart.append(svg("rect", { class: "frame", ...place }));
+      if (n !== m && count) chart.append(svg("rect", { class: "bar-of", ...place, "fill-opacity": (0.1 + (0.9 * count) / counts[n][n]).toFixed(3) }));
     });
-    parts.push(element("div", { class: "across", tabindex: 0, role: "group", "aria-label": "matrix of classes" }, axes(chart, "classes in the same image")), element("p", { class: "note" }, "How many of the images with the class of the row also have the class of the column."));
-  }
-  const list = element("div", { class: "pairs" });
-  for (const [a, b, count] of pairs.slice(0, ids ? 12 : 24)) list.append(pair(a, b, count, pairs[0][2], both));
-  return card("Classes in the same image", element("div", {}, ...parts, list), "", ids?.length > 8 ? "wide" : "");
+  });
+  const says = ([m, n]) => (n === m ? `${counted(counts[n][n], "image")} with ${nameOf(ids[n])}` : `${many(counts[n][m])} of ${counted(counts[n][n], "image")} with ${nameOf(ids[n])} also ${plural(counts[n][m], "has", "have")} ${nameOf(ids[m])}`);
+  const choose = ([m, n], to, shifted) => {
+    if (n === m) showRecords({ class: [ids[n]] });
+    else if (shifted) showRecords({ class: [ids[n]], not: [ids[m]] });
+    else if (counts[n][m]) both(ids[n], ids[m]);
+  };
+  return brush(chart, { frame: { x: left, y: top, width: side, height: side }, size: [ids.length, ids.length], says, choose, line, single: true });
 }
 
 function pair(a, b, count, most, both) {
@@ -274,5 +285,9 @@ export const tab = {
   id: "statistics",
   name: "Statistics",
   once: true,
-  async show() { document.getElementById("charts").replaceChildren(...charts(await ask("charts"))); },
+  async show() {
+    const page = document.getElementById("charts");
+    page.replaceChildren(...charts(await ask("charts")));
+    pile(page);
+  },
 };

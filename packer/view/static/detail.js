@@ -3,12 +3,14 @@ import { dot, drawn, element, nameOf, picture } from "./draw.js";
 import { legend, ofBoxes, ofOverlay } from "./legend.js";
 import { ask } from "./server.js";
 import { Stage } from "./stage.js";
+import { Levels, windowsAsked } from "./windows.js";
 
 const $ = (id) => document.getElementById(id);
 
 export class Detail {
   constructor() {
     this.dialog = $("detail"); this.wish = 0; this.step = null; this.pinned = null; this.comparing = false; this.rows = []; this.legends = [];
+    this.levels = new Levels();
     this.stage = new Stage($("large"), { hovered: (n) => this.light(n, true), picked: (n) => this.pin(n === this.pinned ? null : n, true) });
     this.stage.compare.addEventListener("click", () => { this.comparing = !this.comparing; this.compare(); });
     $("close").addEventListener("click", () => this.close());
@@ -30,7 +32,7 @@ export class Detail {
     $("before").hidden = $("after").hidden = !step;
     if (!this.dialog.open) { $("large").replaceChildren(); $("fields").replaceChildren(); $("detail-key").textContent = ""; this.dialog.showModal(); this.dialog.focus(); }
     try {
-      const facts = await ask("record", { record });
+      const facts = await ask("record", { record, ...windowsAsked() });
       if (wish === this.wish && this.dialog.open) this.fill(facts, object);
     } catch (error) {
       if (wish !== this.wish) return;
@@ -40,7 +42,21 @@ export class Detail {
     }
   }
 
+  // Show the open record in another window.
+  async repaint() {
+    if (!this.isOpen || !this.facts) return;
+    const wish = (this.wish += 1);
+    try {
+      const facts = await ask("record", { record: this.facts.record, ...windowsAsked() });
+      if (wish !== this.wish || !facts.picture) return;
+      this.facts = facts;
+      this.levels.show(facts.levels);
+      this.stage.repaint(facts);
+    } catch (error) { this.stage.say(error.message); }
+  }
+
   fill(facts, object) {
+    this.levels.show(facts.levels);
     this.facts = facts; this.pinned = null; this.rows = []; this.legends = [];
     $("detail-key").textContent = facts.file || facts.key;
     const parts = [];
@@ -104,7 +120,7 @@ export class Detail {
   // Make a box stand out while the pointer or the focus is on it or its row; else the pinned one.
   light(n, scroll = false) {
     const chosen = n ?? this.pinned;
-    this.stage.choose(chosen);
+    this.stage.choose(chosen, this.pinned);
     this.rows.forEach((row, at) => { row.classList.toggle("lit", at === chosen); row.setAttribute("aria-pressed", at === this.pinned); });
     if (scroll && n !== null) this.rows[n]?.scrollIntoView({ block: "nearest" });
   }

@@ -1,4 +1,6 @@
 // Draws annotations over a picture, and makes elements. Text from data goes in as text, never as HTML.
+import { grown, twinsOf } from "./twins.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export function element(name, attributes = {}, ...children) {
@@ -41,18 +43,18 @@ const SIDES = { left: "#38bdf8", right: "#fb923c" };
 const sideOf = (n) => SIDES[drawn.points?.[n]?.split(" ")[0]] ?? "#fde047";
 
 // All lines of an object as one path: those of its box, its outline, its bones.
-function objects(facts) {
-  const all = [];
+function objects(facts, scale = 0) {
+  const all = [], twins = scale ? twinsOf(facts) : new Map();
   const count = Math.max(facts.boxes?.length ?? 0, facts.polygons?.length ?? 0, facts.keypoints?.length ?? 0);
   for (let n = 0; n < count; n += 1) {
     if (!isDrawn(facts, n)) continue;
-    const turned = facts.obb?.[n], box = facts.boxes?.[n];
+    const turned = facts.obb?.[n], [twin, first] = twins.get(n) ?? [], stored = facts.boxes?.[n], box = twin > 1 && !stored.includes(null) ? grown(stored, twin, scale) : stored;
     const outline = (turned ?? facts.polygons?.[n] ?? []).filter(known), points = facts.keypoints?.[n] ?? [];
     const seen = (at) => points[at] && known(points[at]) && points[at][2] !== 0;
     const whole = box && !box.includes(null);
     const bones = drawn.skeleton && points.length === drawn.points.length ? drawn.skeleton.filter(([a, b]) => seen(a) && seen(b)) : [];
     const [path, crowd] = facts.outlines?.[n] ?? [];
-    all.push({ n, box: whole ? box : null, upright: whole && !turned, outline, points, bones, path, crowd });
+    all.push({ n, box: whole ? box : null, upright: whole && !turned, twin, alike: facts.box_labels?.[n] === facts.box_labels?.[first], outline, points, bones, path, crowd });
   }
   return all;
 }
@@ -95,18 +97,20 @@ function crc32(bytes) {
   return ~sum;
 }
 
+const TWIN = "#fde047"; // of a second box of the same class
 // The lines and points of all objects, in pixels of the image, which is shown `scale` times as large. Lines have a dark
-// and a light casing, so that each color is seen on each picture. `chosen`: the number of an object that stands out.
-export function shapes(facts, { scale, chosen = null, width = 2 }) {
-  const group = svg("g", { class: "shapes" }), all = objects(facts);
+// and a light casing, so that each color is seen on each picture. `chosen`: the number of an object that stands out, while the
+// others stay legible; `kept`: of one that is no less than it was.
+export function shapes(facts, { scale, chosen = null, kept = null, width = 2 }) {
+  const group = svg("g", { class: "shapes" }), all = objects(facts, scale);
   for (const part of partsShown(facts, "overlay")) if (part.name === drawn.overlay) group.append(overlay(part, facts));
   const line = { fill: "none", "vector-effect": "non-scaling-stroke", "stroke-linejoin": "round" };
-  const cased = all.filter(({ n }) => n === chosen || (chosen === null && !isFaint(facts, n))).map(pathOf).join("");
+  const cased = all.filter(({ n }) => n === chosen || !isFaint(facts, n)).map(pathOf).join("");
   if (cased) for (const [color, more] of [["#fff", 3], ["#000", 1.6]]) group.append(svg("path", { class: "casing", d: cased, ...line, stroke: color, "stroke-width": width + more, "stroke-opacity": color === "#fff" ? 0.55 : 0.8 }));
-  for (const { n, box, upright, outline, points, bones, path, crowd } of all) {
-    const faint = n !== chosen && (chosen !== null || isFaint(facts, n)), color = colorOf(facts.box_labels?.[n]);
-    const one = svg("g", faint ? { class: "faint" } : {});
-    const own = { ...line, stroke: color, "stroke-width": faint ? 1 : n === chosen ? width + 1 : width, ...(facts.ignored?.[n] ? { "stroke-dasharray": "5 4" } : {}) };
+  for (const { n, box, upright, twin, alike, outline, points, bones, path, crowd } of all) {
+    const faint = n !== chosen && isFaint(facts, n), aside = chosen !== null && n !== chosen && n !== kept, color = twin > 1 && alike ? TWIN : colorOf(facts.box_labels?.[n]);
+    const one = svg("g", faint ? { class: "faint" } : aside ? { class: "aside" } : {});
+    const own = { ...line, stroke: color, "stroke-width": faint ? 1 : n === chosen ? width + 2 : width, ...(facts.ignored?.[n] ? { "stroke-dasharray": "5 4" } : twin > 1 ? { "stroke-dasharray": "7 6" } : {}) };
     const filled = { fill: color, "fill-opacity": n === chosen ? 0.3 : outline.length && !faint ? 0.2 : 0 };
     if (path) one.append(svg("path", { class: crowd ? "instance crowd" : "instance", d: path, ...own, fill: color }));
     if (outline.length) one.append(svg("polygon", { class: "outline", points: outline.join(" "), ...own, ...filled }));
@@ -150,14 +154,15 @@ const toRgb = (color) => color.replace(/hsl\(([\d.]+) ([\d.]+)% ([\d.]+)%\)/, "h
 
 // Names of boxes (and, with `numbers`, of points) as tags that do not cover each other: each has a few places; it takes the
 // first that is free, and is left out if none is. Coordinates are those of the screen: `at` = [x, y] of the image there,
-// `room` = [width, height] of what is seen. Returns the tags, and how many were left out.
-export function tags(facts, { scale, at = [0, 0], room, chosen = null, size = 12, most = 300, numbers = false }) {
+// `room` = [width, height] of what is seen; `every`: also of small objects. Boxes in the same place have numbers. Returns the tags, and how many were left out.
+export function tags(facts, { scale, at = [0, 0], room, chosen = null, size = 12, most = 300, numbers = false, every = false }) {
   const group = svg("g", { class: "tags" }), taken = [], high = size + 5;
   const [wide, tall] = room;
   const free = (x, y, w, h) => x >= 0 && y >= 0 && x + w <= wide && y + h <= tall && taken.every(([a, b, c, d]) => x >= a + c || a >= x + w || y >= b + d || b >= y + h);
   const onScreen = ([x, y]) => [x * scale + at[0], y * scale + at[1]];
   const named = new Set();
   let left = 0;
+  const twins = twinsOf(facts);
   const objectsSeen = objects(facts).filter(({ n, box }) => box && facts.box_labels && (n === chosen || !isFaint(facts, n))).map(({ n, box }) => {
     const [x1, y1] = onScreen(box), [x2, y2] = onScreen([box[2], box[3]]);
     // of a box that is partly in sight, the part in sight is named
@@ -165,10 +170,10 @@ export function tags(facts, { scale, at = [0, 0], room, chosen = null, size = 12
   }).filter(({ x1, y1, x2, y2 }) => x2 > x1 && y2 > y1);
   objectsSeen.sort((a, b) => (b.n === chosen) - (a.n === chosen) || (b.x2 - b.x1) * (b.y2 - b.y1) - (a.x2 - a.x1) * (a.y2 - a.y1));
   for (const { n, x1, y1, x2, y2 } of objectsSeen) {
-    const name = nameOf(facts.box_labels[n]), text = name.length > 28 ? `${name.slice(0, 27)}…` : name, w = widthOf(text, size) + 8;
+    const name = nameOf(facts.box_labels[n]), short = name.length > 28 ? `${name.slice(0, 27)}…` : name, text = twins.has(n) ? `${twins.get(n)[0]} ${short}` : short, w = widthOf(text, size) + 8;
     const places = [[x1 - 1, y1 - high], [x1, y1], [x1 - 1, y2], [x1, y2 - high], [x2 - w + 1, y1 - high], [x2 - w, y1], [x2 - w + 1, y2], [x2 - w, y2 - high], [x2, y1], [x1 - w, y1]];
     // in a tile, a tag must leave most of its object in sight, and many objects of a class need no more than one
-    const crowded = size < 12 && (group.childElementCount >= most || w * high > 0.5 * (x2 - x1) * (y2 - y1) || (objectsSeen.length > most && named.has(name)));
+    const crowded = size < 12 && !every && (group.childElementCount >= most || w * high > 0.5 * (x2 - x1) * (y2 - y1) || (objectsSeen.length > most && named.has(name)));
     named.add(name);
     const place = crowded ? null : places.find(([x, y]) => free(x, y, w, high));
     if (!place) { left += 1; continue; }
@@ -198,13 +203,13 @@ function numbersOf(facts, group, free, taken, onScreen) {
 }
 
 // The drawing over a small picture that is fitted into `room` = [width, height] pixels of the screen.
-export function marks(facts, { room = null } = {}) {
+export function marks(facts, { room = null, every = false } = {}) {
   const { width, height } = facts;
   const over = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "xMidYMid meet", "aria-hidden": "true" });
   const scale = room ? Math.min(room[0] / width, room[1] / height) : 160 / Math.max(width, height);
   over.append(shapes(facts, { scale, width: 1.6 }));
   if (room && facts.boxes?.length && facts.box === undefined) {
-    const [named] = tags(facts, { scale, room: [width * scale, height * scale], size: 10, most: 6 });
+    const [named] = tags(facts, { scale, room: [width * scale, height * scale], size: 10, most: 6, every });
     named.setAttribute("transform", `scale(${1 / scale})`);
     over.append(named);
   }

@@ -2,18 +2,19 @@
 import { caption, drawn, element, picture } from "./draw.js";
 import { isMarked } from "./marked.js";
 import { ask, complain } from "./server.js";
+import { badge } from "./tags.js";
 
 const BLOCK = 24;
 const BLOCKS_KEPT = 60;
 const GAP = 8;
-const CAPTION = 28;
+const CAPTION = 28, NAME = 18;
 // browsers cannot make elements much higher than this: beyond, the scroll bar is stretched
 const HIGHEST = 8_000_000;
 
 export class Grid {
-  constructor(scroller, canvas, { open, counted, marked }) {
-    Object.assign(this, { scroller, canvas, open, counted, marked });
-    this.query = {}; this.count = 0; this.size = 160; this.at = 0; this.wish = 0;
+  constructor(scroller, canvas, { open, counted, marked, refused }) {
+    Object.assign(this, { scroller, canvas, open, counted, marked, refused });
+    this.query = {}; this.warning = null; this.count = 0; this.size = 160; this.naming = ""; this.at = 0; this.wish = 0;
     this.tiles = new Map(); this.blocks = new Map(); this.asked = new Map();
     scroller.addEventListener("scroll", () => this.schedule());
     new ResizeObserver(() => { this.keep(() => this.measure()); }).observe(scroller);
@@ -36,11 +37,11 @@ export class Grid {
     try {
       const first = await ask("tiles", { ...query, start: 0, count: BLOCK, side: this.side() });
       if (wish !== this.wish) return;
-      complain(null);
+      complain(this.warning); this.warning = null;
       this.count = first.count; this.sets = first.sets;
       this.blocks.set(0, first.tiles);
     } catch (error) {
-      if (wish !== this.wish) return;
+      if (wish !== this.wish || this.refused(error)) return;
       this.count = 0; this.sets = {}; complain(error);
     }
     this.at = 0;
@@ -60,6 +61,14 @@ export class Grid {
 
   resize(size) { this.keep(() => { this.size = size; this.forget(); this.clear(); this.measure(); }); }
 
+  // The same records in another look.
+  repaint(query) { this.keep(() => { this.query = query; this.forget(); for (const tile of this.tiles.values()) tile.look = null; }); }
+
+  // `naming`: the fact that stands below the classes, such as the file; "" for none
+  name(naming) { this.keep(() => { this.naming = naming; this.clear(); this.measure(); }); }
+
+  below() { return CAPTION + (this.naming ? NAME : 0); }
+
   keep(change) {
     const place = this.columns ? Math.floor(this.top() / this.step) * this.columns : 0;
     change();
@@ -72,7 +81,7 @@ export class Grid {
     if (!room) return;
     this.columns = Math.max(1, Math.floor((room + GAP) / (this.size + GAP)));
     this.width = (room - GAP * (this.columns - 1)) / this.columns;
-    this.step = this.size + CAPTION + GAP;
+    this.step = this.size + this.below() + GAP;
     this.total = Math.ceil(this.count / this.columns) * this.step + GAP;
     this.canvas.style.height = `${Math.min(this.total, HIGHEST)}px`;
     for (const [place, tile] of this.tiles) this.lay(tile, place);
@@ -120,7 +129,7 @@ export class Grid {
   lay(tile, place) {
     const row = Math.floor(place / this.columns) * this.step, column = place % this.columns;
     tile.style.transform = `translate(${column * (this.width + GAP)}px, ${GAP + row - this.top() + this.scroller.scrollTop}px)`;
-    tile.style.width = `${this.width}px`; tile.style.height = `${this.size + CAPTION}px`;
+    tile.style.width = `${this.width}px`; tile.style.height = `${this.size + this.below()}px`;
   }
 
   fill(tile, place) {
@@ -129,9 +138,10 @@ export class Grid {
     if (!facts || (tile.facts === facts && tile.look === look)) return;
     tile.facts = facts; tile.look = look;
     tile.dataset.record = facts.record;
-    tile.title = `${facts.file ?? facts.key}  ${facts.width} x ${facts.height}`;
+    tile.title = `${facts.path ?? facts.key}  ${facts.width} x ${facts.height}`;
     tile.classList.toggle("marked", isMarked(facts.record));
-    tile.replaceChildren(picture(facts, { room: [this.width - 6, this.size] }), caption(facts));
+    tile.replaceChildren(picture(facts, { room: [this.width - 6, this.size] }), caption(facts), ...(this.naming ? [element("div", { class: "caption name" }, element("bdi", {}, String(facts[this.naming] ?? facts.key)))] : []));
+    badge(tile);
     tile.setAttribute("aria-label", facts.error ? `${facts.key}, damaged` : `${tile.title} ${tile.textContent}`);
     tile.setAttribute("aria-posinset", place + 1); tile.setAttribute("aria-setsize", this.count);
   }

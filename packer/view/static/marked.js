@@ -5,6 +5,7 @@ import { query, showRecords } from "./filters.js";
 import { ask, complain, post } from "./server.js";
 import { get, pack, set } from "./state.js";
 import { setCount } from "./tabs.js";
+import { loadTags, setUpTags, tagList } from "./tags.js";
 
 const $ = (id) => document.getElementById(id);
 const AT_ONCE = 60, MOST_SENT = 10_000, TOAST_MS = 8000;
@@ -80,7 +81,7 @@ export function markKey(event, record) {
 }
 
 // Say what was done, for a while; `of` are records whose reason can be given.
-function toast(text, of = []) {
+function toast(text, of = [], undoTags = null) {
   const parts = [element("span", {}, text)];
   const button = (name, work) => {
     const made = element("button", { type: "button" }, name);
@@ -88,7 +89,8 @@ function toast(text, of = []) {
     parts.push(made);
   };
   for (const reason of of.length ? reasons : []) button(reason, async () => { await giveReason(of, reason); toast(`Marked as ${reason}`); });
-  if (changes.length) button("Undo", undo);
+  if (undoTags) button("Undo", async () => { await undoTags(); toast("Undone"); });
+  else if (changes.length) button("Undo", undo);
   const made = $("toast");
   made.replaceChildren(...parts);
   ($("detail").open ? $("detail") : document.body).append(made); // outside of an open dialog it could not be clicked
@@ -149,7 +151,7 @@ async function list() {
   const panel = $("tab-marked"), rows = [];
   if (!marks.size) {
     const more = changes.length ? [button("Undo", undo)] : [];
-    panel.replaceChildren(element("div", { class: "nothing" }, element("p", {}, "No record is marked. Select one and press x, or click with Shift to mark all from the selected one."), ...more));
+    panel.replaceChildren(element("div", { class: "nothing" }, element("p", {}, "No record is marked. Select one and press x, or click with Shift to mark all from the selected one."), ...more), element("div", { class: "page" }, tagList()));
     return;
   }
   const wanted = Math.min(shown, marks.size);
@@ -158,7 +160,7 @@ async function list() {
     rows.push(...tiles.map(row));
   }
   const focus = document.activeElement?.getAttribute("aria-label");
-  const parts = [uses(), element("ul", { class: "marked-list" }, ...rows)];
+  const parts = [tagList(), element("h2", {}, "Marks"), uses(), element("ul", { class: "marked-list" }, ...rows)];
   if (marks.size > wanted) parts.push(button(`Show more (${(marks.size - wanted).toLocaleString("en")})`, () => { shown += AT_ONCE; list(); }));
   panel.replaceChildren(bar(), element("div", { class: "page" }, ...parts));
   if (focus) panel.querySelector(`[aria-label="${CSS.escape(focus)}"]`)?.focus();
@@ -167,11 +169,13 @@ async function list() {
 export const tab = {
   id: "marked",
   name: "Marked",
-  async show() { await loadMarks(); shown = AT_ONCE; await list(); },
+  async show() { await Promise.all([loadMarks(), loadTags()]); shown = AT_ONCE; await list(); },
   key: (event) => markKey(event, -1),
 };
 
-export function setUpMarks() {
+// `count`: returns the number of records in the grid
+export function setUpMarks(count) {
+  setUpTags({ toast: (text, undoTags) => toast(text, [], undoTags), count, changed: () => { if (get("tab") === "marked") list(); } });
   $("mark").addEventListener("click", () => toggleMark(get("record")));
   $("mark-reason").addEventListener("change", () => giveReason([get("record")], $("mark-reason").value));
   // another page may have marked others

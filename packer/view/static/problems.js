@@ -1,11 +1,14 @@
 // The tab of problems: a card for each kind, with examples; a click shows its records.
 import { element, picture } from "./draw.js";
 import { showRecords } from "./filters.js";
+import { pile } from "./masonry.js";
 import { ask } from "./server.js";
 import { pack, set } from "./state.js";
 import { setCount } from "./tabs.js";
+import { twinsOf } from "./twins.js";
 
 const LEVELS = { wrong: "wrong", check: "to check", note: "good to know" };
+const HIGH = 124; // of a picture, as in view.css
 const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
 
 function card(problem) {
@@ -28,15 +31,19 @@ function fill(examples, kind) {
     observer.disconnect();
     try {
       const found = await ask("problem", { kind });
-      examples.replaceChildren(...found.examples.map(example));
+      examples.replaceChildren(...found.examples.map((facts) => example(facts, examples.clientWidth / 3 - 14)));
     } catch (error) { examples.replaceChildren(element("p", { class: "note" }, error.message)); }
   }, { rootMargin: "300px" }).observe(examples);
 }
 
-function example(facts) {
-  const where = facts.pack ? `${facts.pack}: ${facts.path}` : facts.path;
-  const made = element("button", { type: "button", class: "example", title: `${where}\n${facts.detail}`, "aria-label": `record ${facts.key}: ${facts.detail || where}` }, picture(facts));
-  made.append(element("span", { class: "caption" }, facts.detail || where));
+// The end of a path says most of which file it is.
+const MOST_PATH = 44;
+const endOf = (path) => (path.length > MOST_PATH ? `…${path.slice(-MOST_PATH)}` : path);
+
+function example(facts, width) {
+  const where = facts.pack ? `${facts.pack}: ${facts.path}` : facts.path, room = facts.boxes && twinsOf(facts).size ? [width, HIGH] : null;
+  const made = element("button", { type: "button", class: "example", title: `${where}\n${facts.detail}`, "aria-label": `record ${facts.key}: ${facts.detail || where}` }, picture(facts, { room, every: true }));
+  made.append(element("span", { class: "caption" }, facts.detail || endOf(where)));
   made.addEventListener("click", () => set({ record: facts.record }));
   return made;
 }
@@ -58,5 +65,6 @@ export const tab = {
     const page = element("div", { class: "page" }, element("p", { class: "note", role: "status" }, "looking through all labels ..."));
     panel.replaceChildren(page);
     page.replaceChildren(...content(await ask("problems")));
+    pile(page.querySelector(".problems"));
   },
 };

@@ -1,6 +1,6 @@
 // The tab of records: the grid of all that match, and one record large.
 import { ask, complain } from "./server.js";
-import { counted, query, setUp } from "./filters.js";
+import { counted, leaveOut, query, setUp } from "./filters.js";
 import { Grid } from "./grid.js";
 import { Detail } from "./detail.js";
 import { legend, ofBoxes, ofOverlay, hideAtFirst, onhidden } from "./legend.js";
@@ -8,16 +8,28 @@ import { markForm, markKey, markRange } from "./marked.js";
 import { controls, followOverlays, overlayKey } from "./overlays.js";
 import { bind, declare, get, onchange, pack, set } from "./state.js";
 import { current } from "./tabs.js";
+import { tagForm, tagKey } from "./tags.js";
+import { onwindow, windowControls } from "./windows.js";
 
 const $ = (id) => document.getElementById(id);
-declare({ record: -1, object: -1, size: 160, labels: true });
+declare({ record: -1, object: -1, size: 160, labels: true, naming: "" });
 
 const MOST_CLASSES = 300;
+const NAMES = ["file", "path", "key"];
 // The side of a tile: an address may hold any number.
 const side = () => Math.max(80, Math.min(320, get("size")));
 
 const detail = new Detail();
-const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted, marked: markRange });
+const grid = new Grid($("scroller"), $("canvas"), { open: openAt, counted, marked: markRange, refused });
+
+// A filter or an order of the address that the server does not know: show the records without it, and say so.
+function refused(error) {
+  if (!(error.where in query())) return false;
+  const value = get(error.where);
+  grid.warning = new Error(`Left out of the address: ${error.where}=${value}, which ${error.message.replace(`${error.where}: `, "")}`);
+  leaveOut(error.where);
+  return true;
+}
 
 async function openAt(place, { replace = false } = {}) {
   try {
@@ -47,6 +59,7 @@ function showRecord() {
   const among = current() === tab;
   detail.show(record, among ? move : null, object);
   markForm(record);
+  tagForm(record);
   if (among) located = locate(record, object);
 }
 
@@ -75,6 +88,9 @@ export const tab = {
     setUp(() => grid.show(query()));
     bind($("size"), "size", { replace: true });
     bind($("labels"), "labels", { replace: true });
+    bind($("naming"), "naming", { replace: true });
+    const named = () => grid.name(NAMES.includes(get("naming")) ? get("naming") : "");
+    onchange(["naming"], named); named();
     const look = () => document.body.classList.toggle("no-marks", !get("labels"));
     onchange(["labels"], look); look();
     const rows = pack.fields.includes("boxes") ? ofBoxes(new Map(pack.classes.slice(0, MOST_CLASSES).map((_, id) => [id, null]))) : [];
@@ -89,7 +105,7 @@ export const tab = {
   },
   focus() { ($("scroller").hidden ? $("empty") : $("scroller")).focus(); }, // what is hidden takes no focus
   key(event) {
-    if (markKey(event, grid.record())) return true;
+    if (markKey(event, grid.record()) || tagKey(event, grid.record())) return true;
     if (event.target.closest("button, a, summary")) return false;
     if (KEYS[event.key]) grid.select(KEYS[event.key]());
     else if (event.key === "Enter" && grid.count) openAt(grid.at);
@@ -104,15 +120,19 @@ export function setUpOverlays() {
   const backgrounds = Object.entries(pack.masks).filter(([, { background }]) => background !== null);
   hideAtFirst(backgrounds.map(([name, { background }]) => `${name}:${background}`)); // they would hide the picture
   followOverlays(redraw);
+  onwindow(() => { grid.repaint(query()); detail.repaint(); });
+  $("legend").before(windowControls());
+  detail.stage.tools.append(windowControls(), detail.levels.root);
   $("legend").before(controls());
   detail.stage.tools.append(controls());
 }
 
+export const gridCount = () => grid.count;
 onchange(["record", "object"], showRecord);
 $("detail").addEventListener("close", () => set({ record: -1, object: -1 }));
 export const openRecord = showRecord;
 export const detailKey = (event) => {
   if (!detail.isOpen) return false;
   const handled = detail.key(event);
-  return handled === null && !event.target.matches("input, select, textarea") && (markKey(event, get("record")) || overlayKey(event)) ? true : handled;
+  return handled === null && !event.target.matches("input, select, textarea") && (markKey(event, get("record")) || tagKey(event, get("record")) || overlayKey(event)) ? true : handled;
 };

@@ -43,7 +43,15 @@ export class Stage {
     this.fit();
   }
 
-  choose(n) { if (n !== this.chosen) { this.chosen = n; this.schedule(); } }
+  // The same record in another look: what is zoomed stays so.
+  repaint(facts) {
+    this.facts = facts;
+    this.packed[0].src = facts.picture;
+    this.schedule();
+  }
+
+  // `kept`: an object that was chosen to stay, as another one is pointed at
+  choose(n, kept = null) { if (n !== this.chosen || kept !== this.kept) { this.chosen = n; this.kept = kept; this.schedule(); } }
 
   showOriginal(facts) {
     this.original = facts;
@@ -124,7 +132,7 @@ export class Stage {
   }
 
   place() {
-    const { facts, scale, x, y, chosen } = this, room = [this.view.clientWidth, this.view.clientHeight];
+    const { facts, scale, x, y, chosen, kept } = this, room = [this.view.clientWidth, this.view.clientHeight];
     this.layer.style.transform = `matrix(${scale}, 0, 0, ${scale}, ${x}, ${y})`;
     this.layer.classList.toggle("pixels", scale * devicePixelRatio >= 2.5);
     if (this.original) {
@@ -133,7 +141,7 @@ export class Stage {
       this.packed[0].style.clipPath = `inset(0 0 0 ${Math.max(0, Math.min(facts.width, at))}px)`;
       this.originalImage.style.clipPath = `inset(0 ${Math.max(0, Math.min(width, left + width - at))}px 0 0)`;
     }
-    const lines = shapes(facts, { scale, chosen, width: 2.2 });
+    const lines = shapes(facts, { scale, chosen, kept, width: 2.2 });
     lines.setAttribute("transform", `matrix(${scale} 0 0 ${scale} ${x} ${y})`);
     const [names, left] = tags(facts, { scale, at: [x, y], room, chosen, numbers: true });
     const besides = this.original ? [] : this.beside.map(({ name }, n) => {

@@ -35,8 +35,8 @@ export function set(changes, { replace = false } = {}) {
   moveTo(next);
 }
 
-export function reset(names, changes = {}) {
-  set({ ...Object.fromEntries(names.map((name) => [name, defaults.get(name)])), ...changes });
+export function reset(names, changes = {}, options = {}) {
+  set({ ...Object.fromEntries(names.map((name) => [name, defaults.get(name)])), ...changes }, options);
 }
 
 // Call `listener` after one or several of these values have changed, by `set` or by back and forward.

@@ -33,6 +33,7 @@ export function setUpTabs(all) {
     panel.setAttribute("aria-busy", true);
     setCount(tab.id, tab.count?.(pack));
   }
+  setUpArrows();
   $("tabs").addEventListener("keydown", (event) => {
     const at = tabs.indexOf(current()), last = tabs.length - 1;
     const to = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at ? at - 1 : last, Home: 0, End: last }[event.key];
@@ -41,6 +42,23 @@ export function setUpTabs(all) {
     set({ tab: tabs[to].id }, { replace: true });
     $(`tab-of-${tabs[to].id}`).focus();
   });
+}
+
+// Show by arrows at the ends of the row that it scrolls there, as on a phone.
+function setUpArrows() {
+  const row = $("tabs"), [back, on] = [["‹", -1], ["›", 1]].map(([text, by]) => {
+    const made = element("button", { type: "button", class: "scrolls", "aria-hidden": "true", tabindex: -1, hidden: "" }, text); // keys move through the tabs
+    made.addEventListener("click", () => row.scrollBy({ left: by * row.clientWidth * 0.6, behavior: "smooth" }));
+    return made;
+  });
+  const look = () => {
+    back.hidden = row.scrollLeft < 4;
+    on.hidden = row.scrollLeft + row.clientWidth > row.scrollWidth - 4;
+    row.classList.toggle("more-before", !back.hidden); row.classList.toggle("more-after", !on.hidden);
+  };
+  row.before(back); row.after(on);
+  row.addEventListener("scroll", look, { passive: true });
+  for (const one of [row, ...row.children]) new ResizeObserver(look).observe(one);
 }
 
 // Show the tab of the address.
