@@ -29,8 +29,10 @@ from packer.packing.input_table import Selection
 from packer.packing.publish import Output, Outputs, check_folder
 from packer.packing.resume import resume_or_restart
 from packer.repack.carry import NewFiles, carry
+from packer.repack.fingerprints import fingerprints_of
 from packer.repack.index_columns import recount
 from packer.repack.links import Linked, Source, Taken, link_shards
+from packer.repack.near_duplicates import NEARNESS, Nearness, near_groups
 from packer.samplers.order import derive, permutation
 from packer.sources.paths import as_text, quoted_value
 from packer.system import open_regular
@@ -83,7 +85,7 @@ def divide_records(
         pack: The pack.
         shares: Name and share of each part.
         stratify: Give each part its share of each class.
-        group: What records have in common that must be in one part: folder, source, or a field of extras.
+        group: What records have in common that must be in one part: folder, source, near, or a field of extras.
         seed: Seed of the random order.
 
     Raises:
@@ -157,6 +159,8 @@ def _numbers_of_values(values: list[bytes]) -> Int64:
 
 def _groups(pack: Pack, name: str) -> tuple[Int64, list[str]]:
     """Return the number of each record's group; a record without a value is a group of its own."""
+    if name.partition("=")[0] in NEARNESS:
+        return _near(pack, Nearness.of(option("group"), name))
     if name == "source":
         rows = np.ascontiguousarray(np.asarray(pack.column("source_xxh3"), np.uint8))
         known = rows.any(axis=1)
@@ -176,6 +180,15 @@ def _groups(pack: Pack, name: str) -> tuple[Int64, list[str]]:
     return np.asarray(groups, np.int64), [note] if unknown else []
 
 
+def _near(pack: Pack, near: Nearness) -> tuple[Int64, list[str]]:
+    """Return the number of each record's group of near duplicates, and what was found."""
+    found = near_groups(fingerprints_of(pack), near)
+    numbers = len(pack) + np.arange(len(pack))
+    numbers[found.groups.records] = found.groups.group_of
+    groups = plural(found.groups.groups, "group of near duplicates stays", "groups of near duplicates stay")
+    return numbers, [*found.notes, f"{groups} together: {plural(len(found.groups.records), 'record')}"]
+
+
 def _extras(pack: Pack, name: str) -> list[bytes | None]:
     """Return a field of each record's extras as JSON; None if it has none."""
     rows: Any = pack.column("extras")
@@ -192,7 +205,7 @@ def _extras(pack: Pack, name: str) -> list[bytes | None]:
     if name not in fields:
         has = f"the fields are {', '.join(map(printable, sorted(fields)))}" if fields else "it has none"
         problem = f"{printable(pack.path)} has no field {quoted_value(name)}: {has}"
-        raise UsageError(option("group"), problem, "pass folder, source or a field of extras")
+        raise UsageError(option("group"), problem, "pass folder, source, near or a field of extras")
     return found
 
 
@@ -231,8 +244,8 @@ class SplitOptions:
     stratify: bool = False
     """Give each part its share of the images of each class, or of each set of classes of boxes."""
     group: str | None = None
-    """Keep together the records with an equal value: folder (of the path), source (equal files), or a field of
-    extras."""
+    """Keep together the records with an equal value: folder (of the path), source (equal files), near (near
+    duplicates), or a field of extras."""
     seed: int = 0
     lists: bool = False
     """Write lists of paths for ``packer build --include`` instead of packs."""
