@@ -175,6 +175,12 @@ class NearFacts:
         self._tint = np.where(rows["colorfulness"] > GRAY, tint, np.nan)
         self._bits, self._most = near.bits, 2 * max(near.bits, BITS) + 3
 
+    def differing(self, one: Int64, others: Int64) -> NDArray[np.uint8]:
+        """Return in how many bits the hash of one differs from those of others, or of their mirrored images."""
+        firsts = range(0, len(self.hashes), max(1, len(self._strong)))
+        counts = [bit_count(self.hashes[one] ^ self.hashes[first + others]) for first in firsts]
+        return np.asarray(np.min(counts, axis=0), np.uint8)
+
     def near(self, one: Int64, others: Int64) -> NDArray[np.bool_]:
         """Return which of some records are near duplicates of one."""
         found = np.zeros(len(others), np.bool_)
@@ -216,7 +222,7 @@ def bit_count(numbers: Hashes) -> NDArray[np.uint8]:
     numbers = numbers - ((numbers >> np.uint64(1)) & np.uint64(0x5555555555555555))
     numbers = (numbers & np.uint64(0x3333333333333333)) + ((numbers >> np.uint64(2)) & np.uint64(0x3333333333333333))
     numbers = (numbers + (numbers >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return ((numbers * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.uint8)
+    return np.asarray((numbers * np.uint64(0x0101010101010101)) >> np.uint64(56), np.uint8)
 
 
 class _Table:

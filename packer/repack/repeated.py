@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.errors import UsageError, option, printable
+from packer.errors import UsageError, option, plural, printable
 from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.repack.fingerprints import fingerprints_of
@@ -20,7 +20,7 @@ def repeated(pack: Pack, what: str, progress: Progress) -> dict[int, str]:
 
     Args:
         pack: The pack.
-        what: equal, for equal source files, of which the first stays; or near, near=BITS or mirrored, as `surplus` says.
+        what: equal, for equal source files, of which the first stays; or what `Nearness.of` takes, as `surplus` says.
         progress: Receives the images that are read for fingerprints, what is compared, and notes.
 
     Raises:
@@ -39,6 +39,6 @@ def repeated(pack: Pack, what: str, progress: Progress) -> dict[int, str]:
     near = Nearness.of(option("keep-one"), what)
     pixels = np.asarray(pack.column("width"), np.int64) * np.asarray(pack.column("height"), np.int64)
     removed, notes = surplus(fingerprints_of(pack, progress), near, pixels, progress)
-    for note in notes:
+    for note in (*notes, f"{plural(len(removed), 'near duplicate is', 'near duplicates are')} left out"):
         progress.note(f"note: {note}")
     return {one: f"near duplicate of {printable(os.fsdecode(bytes(path[kept])))}" for one, kept in removed.items()}

@@ -222,7 +222,7 @@ def file_problems(columns: ProblemColumns) -> Iterator[DataProblem]:
     equal = equal_files(digests(columns.pack))
     if not equal.groups:
         return
-    kinds, places = _differences(columns, equal)
+    kinds, places = differences(columns, equal)
     conflicting = kinds | places
     pack_of = columns.pack_numbers(equal.records)
     first, last = (by.reduceat(pack_of, equal.starts[:-1]) for by in (np.minimum, np.maximum))
@@ -254,7 +254,7 @@ def _conflicts(
     examples = []
     for group in groups[:EXAMPLES].tolist():
         members = equal.listed(group)
-        texts = list(dict.fromkeys(_label_text(columns, record) for record in members))
+        texts = list(dict.fromkeys(label_text(columns, record) for record in members))
         others = members[1:]
         detail = " / ".join(texts[:4]) if len(texts) > 1 else f"{texts[0]}, in different places"
         paths = list_text([columns.example(record, "").path for record in others], 2)
@@ -267,7 +267,7 @@ def _conflicts(
     )  # fmt: skip
 
 
-def _label_text(columns: ProblemColumns, record: int) -> str:
+def label_text(columns: ProblemColumns, record: int) -> str:
     """Return the classes of a record: ``cat``, or ``2 car, 1 bus``."""
     annotation = columns.pack.annotation(record)
     parts = [] if annotation.label is None else [columns.class_name(annotation.label)]
@@ -331,7 +331,7 @@ def _duplicates(columns: ProblemColumns, equal: RecordGroups, chosen: NDArray[np
     )  # fmt: skip
 
 
-def _differences(columns: ProblemColumns, equal: RecordGroups) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def differences(columns: ProblemColumns, equal: RecordGroups) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the groups whose records differ in classes or values, and those that differ in places in the image.
 
     Records of a pack without a field say nothing about it. The objects of a record are compared in any order, by sums

@@ -1,0 +1,78 @@
+"""Problems of near duplicates, by the fingerprints beside a pack: other labels, several packs, repeated images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import plural
+from packer.images.fingerprint import FINGERPRINT
+from packer.repack.fingerprints import stored_fingerprints
+from packer.repack.index_columns import RecordGroups, groups_of
+from packer.repack.near_duplicates import Nearness, near_groups
+from packer.stats.columns import digests
+from packer.stats.problems.names import differences, label_text
+from packer.stats.problems.problem import CHECK, EXAMPLES, WRONG, DataProblem, ProblemColumns, list_text
+
+
+def near_problems(columns: ProblemColumns, notes: list[str]) -> Iterator[DataProblem]:
+    """Yield the problems of near duplicates, without those of equal files; add what could not be looked at to `notes`."""
+    parts = [stored_fingerprints(pack) for pack in columns.pack.packs]
+    sizes = [len(pack) for pack in columns.pack.packs]
+    pairs = zip(parts, sizes, strict=True)
+    rows = np.concatenate([np.zeros(size, FINGERPRINT) if part is None else part for part, size in pairs])
+    known = np.flatnonzero(rows["version"])
+    if unknown := len(rows) - len(known):
+        which = plural(unknown, "record has", "records have")
+        notes.append(f"near duplicates: {which} no fingerprint; packer attach PACK --fingerprints makes them")
+    found = near_groups(rows[known], Nearness())
+    notes += found.notes
+    groups = _of_other_files(columns, RecordGroups(known[found.groups.records], found.groups.starts))
+    if not groups.groups:
+        return
+    pack_of = columns.pack_numbers(groups.records)
+    first, last = (by.reduceat(pack_of, groups.starts[:-1]) for by in (np.minimum, np.maximum))
+    conflict, _ = differences(columns, groups)
+    heads = (
+        ("near-label-conflict", CHECK, "Near duplicates with different labels"),
+        ("near-leak", WRONG, "Near duplicates in more than one pack"),
+        ("near-duplicate", CHECK, "Near duplicates"),
+    )
+    texts = (
+        "images look the same, but have different classes or values. Often one of the labels is wrong.",
+        "images look the same, and are in several of the packs. If one is for training and another for validation, "
+        "results look better than they are: packer split --group near keeps them together.",
+        "images look the same: resized, encoded again, slightly cropped, or frames of a video. packer convert "
+        "--keep-one near keeps one of each.",
+    )
+    for head, text, chosen in zip(heads, texts, (conflict, first != last, ~conflict & (first == last)), strict=True):
+        if chosen.any():
+            yield _problem(columns, groups, chosen, head, text)
+
+
+def _of_other_files(columns: ProblemColumns, groups: RecordGroups) -> RecordGroups:
+    """Return the groups that have records of different files."""
+    files = digests(columns.pack)[groups.records]
+    others = (files != files[groups.starts[:-1]][groups.group_of]).any(axis=1)
+    mixed = np.zeros(groups.groups, np.bool_)
+    mixed[groups.group_of[others]] = True
+    inside = mixed[groups.group_of]
+    return groups_of(groups.records[inside], np.diff(groups.group_of[inside]) != 0)
+
+
+def _problem(
+    columns: ProblemColumns, groups: RecordGroups, chosen: NDArray[np.bool_], head: tuple[str, str, str], text: str
+) -> DataProblem:
+    examples = []
+    for group in np.flatnonzero(chosen)[:EXAMPLES].tolist():
+        members = groups.listed(group)
+        others = [columns.example(record, "") for record in members[1:]]
+        near = list_text([f"{one.pack}: {one.path}" if one.pack else one.path for one in others[:10]], 3)
+        labels = list_text(list(dict.fromkeys(label_text(columns, record) for record in members[:10])), 4)
+        detail = f"{labels} (near {near})" if head[0] == "near-label-conflict" else f"near {near}"
+        examples.append(columns.example(members[0], detail))
+    count = int(chosen.sum())
+    records = groups.records[chosen[groups.group_of]]
+    return DataProblem(*head, f"{plural(count, 'group')} of {text}", count, records, tuple(examples))
