@@ -211,8 +211,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         progress: Receives the records that were written, and notes.
         given: Options of `BuildOptions`: format (by default by the extension of `out`, else that of the pack), encode,
             quality, resize, fit, pad_value, interpolation, include, exclude, overwrite, workers, decode_timeout; map,
-            drop_class, only_class, single_class, and missing_labels for records that these leave without objects. And
-            keep_one: of equal files (``equal``) or near duplicates (``near``, ``near=BITS``, ``mirrored``), one stays.
+            drop_class, only_class, single_class, and missing_labels for records that these leave without objects;
+            keep_one: of equal files (equal) or near duplicates (near, near=BITS, mirrored), one stays.
 
     Returns:
         What was written.
@@ -232,25 +232,20 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     _check_links(old, folder, output.path)
     indexes = Indexes(IndexFiles(folder, old.shards, old))
     listings, selections = lists_of(folder, old)
-    selected = select(options, old, indexes, repeated(open_pack(folder), keep_one, progress) if keep_one else None)
-    selections.update(selected.files)
+    without = repeated(open_pack(folder), keep_one, progress) if keep_one else {}
+    selections.update((selected := select(options, old, indexes, without)).files)
     before = len(listings["skipped"])
     for row in selected.skipped:
         listings["skipped"].add(row)
     classes = _new_classes(options, old, indexes, selected, listings["skipped"])
-    left_out = len(listings["skipped"]) - before
     try:
         workers = options.workers or usable_cores()
         preloaded = PRELOADED if remake is None else f"{PRELOADED} {DECODING}"
         with output, Pool(workers, options.decode_timeout, preloaded) as pool:
             asked = {**options_that_shape_bytes(options), "command": "convert", "keep_one": keep_one}
             asked["source"] = f"{asked['source']} (digest {old.digest[:12]})"
-            notes = (
-                *resume_or_restart(output, asked, options.overwrite),
-                *selected.notes,
-                *not_carried([folder], (FINGERPRINTS,)),
-            )
-            for note in notes:
+            resumed = resume_or_restart(output, asked, options.overwrite)
+            for note in (*resumed, *selected.notes, *not_carried([folder], (FINGERPRINTS,))):
                 progress.note(f"note: {printable(note)}")
             pool.start(min(workers, usable_cores(), len(old.shards)))  # workers load their libraries meanwhile
             plan = CopyPlan(old if classes is None else classes.in_manifest(old), indexes, options, remake)
@@ -278,7 +273,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         raise
     return ConvertReport(
         output.path, manifest.container, manifest.encoding, manifest.records, len(manifest.shards), size,
-        left_out, tuple(rejected), time.monotonic() - started, () if classes is None else classes.changes,
+        len(listings["skipped"]) - before, tuple(rejected), time.monotonic() - started,
+        () if classes is None else classes.changes,
     )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def near_groups(rows: NDArray[np.void], near: Nearness, progress: Progress | Non
         sets.join(*facts.alike(np.flatnonzero(near_by), np.flatnonzero(near_by) + apart))
 
     def work(mask: np.uint64) -> int:
-        table = _Table(facts, mask, MOST_PAIRS // len(masks), sets)
+        table = _SortedHashes(facts, mask, MOST_PAIRS // len(masks), sets)
         table.join(near.bits)
         return table.left_out
 
@@ -225,7 +225,7 @@ def bit_count(numbers: Hashes) -> NDArray[np.uint8]:
     return np.asarray((numbers * np.uint64(0x0101010101010101)) >> np.uint64(56), np.uint8)
 
 
-class _Table:
+class _SortedHashes:
     """All hashes, sorted by a part of them, and those with an equal part by the set that they are in."""
 
     def __init__(self, facts: NearFacts, mask: np.uint64, most_pairs: int, sets: _Sets) -> None:

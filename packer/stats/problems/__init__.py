@@ -13,8 +13,8 @@ from packer.format.pack import Pack
 from packer.model.annotation import Progress
 from packer.repack.repeated import repeated
 from packer.stats.columns import digests
+from packer.stats.problems.look_alike import near_problems
 from packer.stats.problems.names import class_problems, file_problems, image_problems
-from packer.stats.problems.near import near_problems
 from packer.stats.problems.problem import CHECK, NOTE, WRONG, DataProblem, Example, ProblemColumns
 from packer.stats.problems.regions import READ, missing_parts, part_problems
 from packer.stats.problems.shapes import box_problems, landmark_problems
@@ -23,10 +23,11 @@ from packer.system.registry import choose
 __all__ = ["CHECK", "NOTE", "WRONG", "DataProblem", "Example", "Problems", "find_problems", "records_with"]
 
 ORDER = (
-    "label-conflict", "leak", "near-leak", "near-label-conflict", "class-ids", "class-names", "mask-ids", "box-area", "two-classes", "double-box",
-    "box-without-mask", "mask-without-box", "no-part", "empty-mask", "flat-map", "landmark-shape", "landmark-count",
-    "landmark-outside", "small-box", "large-box", "aspect-box", "tiny-box", "class-in-one-pack", "duplicate", "near-duplicate",
-    "image-size", "mask-islands", "no-object", "rare-class", "empty-class", "border-box",
+    "label-conflict", "leak", "near-leak", "near-label-conflict", "class-ids", "class-names", "mask-ids", "box-area",
+    "two-classes", "double-box", "box-without-mask", "mask-without-box", "no-part", "empty-mask", "flat-map",
+    "landmark-shape", "landmark-count", "landmark-outside", "small-box", "large-box", "aspect-box", "tiny-box",
+    "class-in-one-pack", "duplicate", "near-duplicate", "image-size", "mask-islands", "no-object", "rare-class",
+    "empty-class", "border-box",
 )  # fmt: skip
 """All kinds, the most serious first."""
 MOST_REMOTE = 100
@@ -57,8 +58,8 @@ def find_problems(pack: Pack, most_parts: int | None = None, progress: Progress 
     columns = ProblemColumns(pack)
     looks = (file_problems, class_problems, box_problems, landmark_problems, image_problems, missing_parts)
     found = [problem for look in looks for problem in look(columns)]
-    records, notes = np.arange(len(pack)), list[str]()
-    found += near_problems(columns, notes)
+    records, notes, unlike = np.arange(len(pack)), [], list[str]()
+    found += near_problems(columns, unlike)
     kinds = [f"{kind}s" for kind in READ if kind in pack.manifest.parts.values()]
     is_remote = any(part.reader.remote is not None for part in pack.packs)
     most = min(len(pack) if most_parts is None else most_parts, MOST_REMOTE if is_remote else len(pack))
@@ -70,7 +71,7 @@ def find_problems(pack: Pack, most_parts: int | None = None, progress: Progress 
     found += part_problems(columns, records, progress or Progress())
     if unknown := int((~digests(pack).any(axis=1)).sum()):
         notes.append(f"equal images: {plural(unknown, 'record has', 'records have')} no digest of the source file")
-    return Problems(tuple(sorted(found, key=lambda problem: ORDER.index(problem.kind))), tuple(notes))
+    return Problems(tuple(sorted(found, key=lambda problem: ORDER.index(problem.kind))), (*notes, *unlike))
 
 
 def records_with(pack: Pack, kinds: Sequence[str], progress: Progress | None = None) -> NDArray[np.int64]:
@@ -93,7 +94,7 @@ def records_with(pack: Pack, kinds: Sequence[str], progress: Progress | None = N
             _, first = np.unique(digests(pack)[records], axis=0, return_index=True)
             records = np.delete(records, first)
         if problem.kind == "near-duplicate":
-            removed = repeated(pack, "near", progress or Progress())
+            removed = repeated(pack, "near", Progress())
             records = records[np.isin(records, [*removed])]
         found.append(records)
     if not len(records := np.unique(np.concatenate(found))):

@@ -18,7 +18,7 @@ from packer.stats.problems.problem import CHECK, EXAMPLES, WRONG, DataProblem, P
 
 
 def near_problems(columns: ProblemColumns, notes: list[str]) -> Iterator[DataProblem]:
-    """Yield the problems of near duplicates, without those of equal files; add what could not be looked at to `notes`."""
+    """Yield the problems of near duplicates, without those of equal files; add what was not looked at to `notes`."""
     parts = [stored_fingerprints(pack) for pack in columns.pack.packs]
     sizes = [len(pack) for pack in columns.pack.packs]
     pairs = zip(parts, sizes, strict=True)
