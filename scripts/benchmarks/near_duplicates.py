@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def watermarked(image: np.ndarray) -> np.ndarray:
     height, width = image.shape[:2]
     place, thick = (width // 8, int(0.55 * height)), max(1, width // 60)
     over = cv2.putText(image.copy(), "EXAMPLE", place, cv2.FONT_HERSHEY_DUPLEX, width / 170, (255, 255, 255), thick)
-    return cv2.addWeighted(image, 0.6, over, 0.4, 0)
+    return np.asarray(cv2.addWeighted(image, 0.6, over, 0.4, 0))
 
 
 CHANGES: dict[str, Change] = {
@@ -109,7 +110,7 @@ CHANGES: dict[str, Change] = {
     "crop of 5 %, top and left only": cropped(0.05, both=False),
     "a quarter of the size": resized(0.25),
     "twice the size": resized(2),
-    **{f"JPEG quality {quality}": (lambda image, quality=quality: encoded(image, quality)) for quality in (90, 70, 30)},
+    **{f"JPEG quality {quality}": partial(encoded, quality=quality) for quality in (90, 70, 30)},
     "20 % darker": lambda image: cv2.convertScaleAbs(image, alpha=0.8),
     "20 % brighter": lambda image: cv2.convertScaleAbs(image, alpha=1.2),
     "contrast 20 % less": contrasted(0.8),
@@ -127,24 +128,27 @@ GOAL = 5
 
 
 def hashes_of_peers() -> Iterator[tuple[str, int, Callable[[np.ndarray], int]]]:
-    """Yield name, bits that it recommends, and hash (of BGR pixels) of the peers that are installed."""
+    """Yield name, usual bits, and hash (of BGR pixels) of the peers that are installed."""
     for name, method, bits in (("imagehash", "phash", 8), ("imagehash", "dhash", 8)):
         try:
             hashing, pillow = importlib.import_module(name), importlib.import_module("PIL.Image")
         except ImportError:
             continue
-        function = getattr(hashing, method)
-        yield (
-            f"{name} {method}",
-            bits,
-            lambda image, f=function, p=pillow: int(str(f(p.fromarray(image[:, :, ::-1]))), 16),
-        )
+        yield f"{name} {method}", bits, partial(_imagehash, getattr(hashing, method), pillow)
     for method in ("PHash", "DHash"):
         try:
             hasher = getattr(importlib.import_module("imagededup.methods"), method)()
         except ImportError:
             continue
-        yield f"imagededup {method}", 10, lambda image, h=hasher: int(h.encode_image(image_array=image[:, :, ::-1]), 16)
+        yield f"imagededup {method}", 10, partial(_imagededup, hasher)
+
+
+def _imagehash(function: Any, pillow: Any, image: np.ndarray) -> int:
+    return int(str(function(pillow.fromarray(image[:, :, ::-1]))), 16)
+
+
+def _imagededup(hasher: Any, image: np.ndarray) -> int:
+    return int(hasher.encode_image(image_array=np.ascontiguousarray(image[:, :, ::-1])), 16)
 
 
 def found_pairs(hashes: np.ndarray, bits: int, facts: NearFacts | None) -> np.ndarray:
