@@ -67,6 +67,9 @@ BENCHMARKS = {
         "check", "--images 16 --seconds 0.1 --format lmdb --encode jpeg",
         "--rounds 3 --seconds 0.7 --format lmdb --format webdataset",
     ),
+    "near_duplicates": Benchmark(
+        "near_duplicates", "--most 10 --records 1000", "--rounds 3", page="peers/near-duplicates.md"
+    ),
     "ultralytics": Benchmark("ultralytics", "--images 200", page=""),
     "mosaic": Benchmark("mosaic", "--photos 8 --images 64", page=""),
     "trainers": Benchmark(

@@ -20,12 +20,14 @@ from packer.errors import UsageError, plural, printable
 if TYPE_CHECKING:
     from packer.format.pack import Pack
     from packer.stats import BoxStats, ClassCounts, InstanceClass, MaskStats, PackStats, PartStats, SizeStats, Spread
+    from packer.stats.near import NearDuplicates
     from packer.stats.problems import Problems
 
 
 SHOWN_CLASSES = 30
 SHOWN_GROUPS = 10
 SHOWN_EXAMPLES = 3
+SHOWN_MEMBERS = 6
 MOST_RECORDS = 1000
 TEXT_WIDTH = 96
 
@@ -37,6 +39,12 @@ TEXT_WIDTH = 96
     "--pixels/--no-pixels",
     default=True,
     help="Read all images for the mean and std of the channels, all masks, and some maps and texts.",
+)
+@click.option(
+    "--duplicates",
+    metavar="near[=BITS]|mirrored",
+    help="List near duplicates, instead: images whose fingerprints differ in few of 64 bits (8), for mirrored also "
+    "left to right.",
 )
 @click.option("--problems", is_flag=True, help="List what is probably wrong with images and labels, instead.")
 @click.option("--plot", type=LocalPath(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
@@ -54,16 +62,25 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
     or that disagree with boxes, and maps without content, which reads all of them (of a URL: 100). Blurred, dark,
     bright and blank images are told by their fingerprints. With --against, it looks at both packs together.
 
+    --duplicates near lists groups of images that were resized, encoded again, slightly cropped or made brighter, by the
+    fingerprints beside the pack; images without one are read. With --against, it lists those of both packs first.
+
     \b
     Examples:
       packer stats imgs.lmdb
       packer stats train.lmdb --against val.lmdb --no-pixels
       packer stats train.lmdb --against val.lmdb --problems
+      packer stats train.lmdb --against val.lmdb --duplicates near
     """
     from packer.format.pack import open_pack
     from packer.stats import pack_stats
 
-    problems = given.pop("problems")
+    problems, near = given.pop("problems"), given.pop("duplicates")
+    if near is not None:
+        if problems or plot is not None:
+            raise UsageError("--duplicates", "excludes --problems and --plot", "leave them out")
+        _near_duplicates([pack] if against is None else [pack, against], near, as_json, given)
+        return
     if problems:
         if plot is not None:
             raise UsageError("--plot", "has no effect with --problems", "leave one of them out")
@@ -89,6 +106,44 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
         echo(as_typed(line, [pack, against or ""]))
     if plot is not None:
         echo(f"plot: {printable(plot)}")
+
+
+def _near_duplicates(typed: Sequence[str], near: str, as_json: bool, given: dict[str, Any]) -> None:
+    """Print the near duplicates of one or two packs."""
+    from packer.format.pack import open_pack
+    from packer.repack.near_duplicates import Nearness
+    from packer.stats.near import near_duplicates
+
+    wanted = Nearness.of("--duplicates", near)
+    packs = [open_pack(name, **given) for name in typed]
+    with ProgressBar(hidden=as_json) as progress:
+        found = near_duplicates(packs, wanted, progress)
+    if as_json:
+        facts = {"near_duplicates": found.paths(), "near_leaks": found.paths(leaks=True)}
+        echo(json.dumps({"packs": [pack.path for pack in packs], **asdict(found), **facts}))
+        return
+    for line in near_lines(found, len(packs) > 1):
+        echo(as_typed(line, typed))
+
+
+def near_lines(found: NearDuplicates, several: bool) -> Iterator[str]:
+    """Return the lines of a list of near duplicates; `several` is whether their packs are named."""
+    within = f"within {plural(found.bits, 'bit')}" + (", mirrored or not" if found.mirrored else "")
+    groups = plural(found.groups, "group of near duplicates", "groups of near duplicates") if found.groups else "none"
+    yield f"near duplicates {groups} {within}: {plural(found.records, 'record')}"
+    if several:
+        yield f"in both         {plural(found.leaks, 'group has', 'groups have')} records of both packs"
+    for group in found.listed[:SHOWN_GROUPS]:
+        yield ""
+        for one in group[:SHOWN_MEMBERS]:
+            where = f"{printable(one.pack)}: {printable(one.path)}" if several else printable(one.path)
+            yield f"  {one.differ:2} bits  {one.key}  {where}"
+        if len(group) > SHOWN_MEMBERS:
+            yield f"           ... and {len(group) - SHOWN_MEMBERS:,} more"
+    if found.groups > SHOWN_GROUPS:
+        yield f"... and {plural(found.groups - SHOWN_GROUPS, 'more group')} (--json lists {len(found.listed):,})"
+    for note in found.notes:
+        yield f"note: {note}"
 
 
 def _problems(packs: Sequence[Pack], typed: Sequence[str], pixels: bool, as_json: bool) -> None:

@@ -355,6 +355,12 @@ SHOWN_REJECTED = 20
 @build_option("interpolation", help="Filter of --resize.  [default: area]")
 @build_option("include", help="Take only the records in FILE: one path, name, glob or key per line.")
 @build_option("exclude", help="Leave out the records in FILE, in the same form.")
+@click.option(
+    "--keep-one",
+    metavar="near[=BITS]|mirrored|equal",
+    help="Of near duplicates, or of equal files, keep one: the largest image, then the first. skipped.tsv lists the "
+    "others.",
+)
 @class_options
 @build_option("overwrite")
 @build_option("scratch", help="With a URL as OUT: folder for unfinished shards.  [default: that for temporary files]")

@@ -99,8 +99,8 @@ def _facts(report: MergeReport) -> dict[str, Any]:
 @click.option(
     "--group",
     metavar="COLUMN",
-    help="Keep records with an equal value in one part: folder (of the path), source (equal files), or a field of "
-    "extras.",
+    help="Keep records with an equal value in one part: folder (of the path), source (equal files), near (near "
+    "duplicates; near=BITS and mirrored as for packer stats), or a field of extras.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random order.")
 @build_option("out", metavar="DIR", help="Folder for the parts.  [default: that of PACK]")

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from packer.images.opencv import cv2
 from packer.model.annotation import Image
 
+STRONG = 40
+"""Of so many of the lowest frequencies, a fingerprint says which half is the stronger one."""
 FINGERPRINT = np.dtype(
     [
         ("hash", "<u8"), ("sharpness", "<f4"), ("focus", "<f2"), ("brightness", "<f2"), ("dark", "<f2"),
         ("bright", "<f2"), ("contrast", "<f2"), ("entropy", "<f2"), ("saturated", "<f2"), ("colorfulness", "<f2"),
-        ("red", "<f2"), ("green", "<f2"), ("blue", "<f2"), ("version", "u1"), ("reserved", "u1", (5,)),
+        ("red", "<f2"), ("green", "<f2"), ("blue", "<f2"), ("version", "u1"), ("strong", "u1", (STRONG // 8,)),
     ]
 )  # fmt: skip
 """What a row is; docs/formats.md says what each figure means."""
@@ -49,12 +51,13 @@ def fingerprint_of(image: Image) -> bytes:
     counts = cv2.calcHist([gray], [0], None, [256], [0, 256]).ravel().astype(np.float64)
     mean, std = cv2.meanStdDev(gray)
     colors = [cv2.mean(plane)[0] for plane in planes] if color else [mean[0, 0]] * 3
+    signs, strong = hash_of(gray)
     row = (
-        hash_of(gray), *_sharpness(gray), mean[0, 0], *counts.cumsum().searchsorted(np.multiply(QUANTILES, gray.size)),
+        signs, *_sharpness(gray), mean[0, 0], *counts.cumsum().searchsorted(np.multiply(QUANTILES, gray.size)),
         std[0, 0], np.log2(gray.size) - counts @ np.log2(np.maximum(counts, 1)) / gray.size,
         cv2.countNonZero(cv2.compare(highest, SATURATED, cv2.CMP_GE)) / gray.size,
         cv2.mean(cv2.subtract(highest, cv2.min(cv2.min(planes[0], planes[1]), planes[2])))[0] if color else 0,
-        *colors, VERSION, (0,) * 5,
+        *colors, VERSION, strong,
     )  # fmt: skip
     return np.array(row, FINGERPRINT).tobytes()
 
@@ -80,23 +83,40 @@ def _difference(gray: NDArray[np.uint8], down: int, across: int) -> float:
     return float(cv2.norm(one, other, cv2.NORM_L2SQR)) / one.size
 
 
-def hash_of(gray: NDArray[np.uint8]) -> int:
-    """Return the perceptual hash: the signs of the 64 lowest frequencies but the mean, by the cosine transform.
+def hash_of(gray: NDArray[np.uint8]) -> tuple[int, NDArray[np.uint8]]:
+    """Return the perceptual hash, and which frequencies are strong, one bit each, the lowest frequency first.
+
+    The hash has the signs of the 64 lowest frequencies but the mean, by a cosine transform in which the border counts
+    less than the middle: what is cropped off, or written there, changes fewer of them.
 
     Args:
         gray: uint8 (height, width), no side longer than `SIDE`.
     """
     height, width = gray.shape
     rows = _cosines(height) @ gray.astype(np.float32)
-    found = rows.astype(np.float64) @ _cosines(width).T.astype(np.float64)
-    signs = found.ravel()[_places()] > 0
-    return int(np.packbits(signs, bitorder="little").view("<u8")[0])
+    found = (rows.astype(np.float64) @ _cosines(width).T.astype(np.float64)).ravel()[_places()]
+    power = np.abs(found[:STRONG])
+    strong = power > np.partition(power, STRONG // 2 - 1)[STRONG // 2 - 1]
+    row = np.packbits(np.concatenate([found > 0, strong]), bitorder="little")
+    return int(row[:8].view("<u8")[0]), row[8:]
+
+
+def mirrored_bits() -> int:
+    """Return the bits of a hash that change when an image is mirrored: the frequencies that are odd across."""
+    return int(np.packbits(_places() % COSINES % 2 == 1, bitorder="little").view("<u8")[0])
 
 
 @lru_cache(256)
 def _cosines(length: int) -> NDArray[np.float32]:
-    angles = np.pi * np.arange(COSINES)[:, None] * (np.arange(length) + 0.5) / length
-    return np.round(SCALE * np.cos(angles)).astype(np.float32)
+    """Return what pixels count for each frequency, whole numbers: all but the first row add up to 0."""
+    places = (np.arange(length) + 0.5) / length
+    window = np.sqrt(np.sin(np.pi * places))
+    rows = np.cos(np.pi * np.arange(COSINES)[:, None] * places) * window
+    rows[1:] -= window * (rows[1:].sum(axis=1, keepdims=True) / window.sum())
+    rows = np.round(np.round(SCALE * rows, 6))  # a half is rounded alike by any library's cosine
+    middle = slice((length - 1) // 2, length // 2 + 1)
+    rows[1:, middle] -= rows[1:].sum(axis=1, keepdims=True) / (middle.stop - middle.start)
+    return rows.astype(np.float32)
 
 
 @lru_cache(1)

@@ -52,6 +52,7 @@ from packer.repack.copy_shard import CopyJob, Remake, copy_shard, keys_may_stay,
 from packer.repack.fingerprints import stored_fingerprints
 from packer.repack.index_columns import recount, select_rows
 from packer.repack.pack_classes import PackClasses, class_map_of, recorded_classes
+from packer.repack.repeated import repeated
 from packer.repack.selected import Rows, Selected, select
 from packer.system import usable_cores
 from packer.system.pool import Pool
@@ -210,7 +211,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         progress: Receives the records that were written, and notes.
         given: Options of `BuildOptions`: format (by default by the extension of `out`, else that of the pack), encode,
             quality, resize, fit, pad_value, interpolation, include, exclude, overwrite, workers, decode_timeout; map,
-            drop_class, only_class, single_class, and missing_labels for records that these leave without objects.
+            drop_class, only_class, single_class, and missing_labels for records that these leave without objects;
+            keep_one: of equal files (equal) or near duplicates (near, near=BITS, mirrored), one stays.
 
     Returns:
         What was written.
@@ -221,7 +223,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         StorageError: The new pack does not fit on the disk, or a file cannot be read or written.
     """
     started, progress = time.monotonic(), progress or Progress()
-    folder = os.fsdecode(pack)
+    folder, keep_one = os.fsdecode(pack), given.pop("keep_one", None)
     old = read_manifest(folder)
     options = _options(folder, old, os.fsdecode(out), given)
     remake = _remake(options, old, given)
@@ -230,25 +232,20 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     _check_links(old, folder, output.path)
     indexes = Indexes(IndexFiles(folder, old.shards, old))
     listings, selections = lists_of(folder, old)
-    selected = select(options, old, indexes)
-    selections.update(selected.files)
+    without = repeated(open_pack(folder), keep_one, progress) if keep_one else {}
+    selections.update((selected := select(options, old, indexes, without)).files)
     before = len(listings["skipped"])
     for row in selected.skipped:
         listings["skipped"].add(row)
     classes = _new_classes(options, old, indexes, selected, listings["skipped"])
-    left_out = len(listings["skipped"]) - before
     try:
         workers = options.workers or usable_cores()
         preloaded = PRELOADED if remake is None else f"{PRELOADED} {DECODING}"
         with output, Pool(workers, options.decode_timeout, preloaded) as pool:
-            asked = {**options_that_shape_bytes(options), "command": "convert"}
+            asked = {**options_that_shape_bytes(options), "command": "convert", "keep_one": keep_one}
             asked["source"] = f"{asked['source']} (digest {old.digest[:12]})"
-            notes = (
-                *resume_or_restart(output, asked, options.overwrite),
-                *selected.notes,
-                *not_carried([folder], (FINGERPRINTS,)),
-            )
-            for note in notes:
+            resumed = resume_or_restart(output, asked, options.overwrite)
+            for note in (*resumed, *selected.notes, *not_carried([folder], (FINGERPRINTS,))):
                 progress.note(f"note: {printable(note)}")
             pool.start(min(workers, usable_cores(), len(old.shards)))  # workers load their libraries meanwhile
             plan = CopyPlan(old if classes is None else classes.in_manifest(old), indexes, options, remake)
@@ -263,7 +260,7 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             rejected = [row for result in results for row in result.rejected]
             for one in rejected:
                 listings["rejected"].add(one)
-            made = _manifest(old, options, remake, selected)
+            made = _manifest(old, options, remake, selected, keep_one)
             if classes is not None:
                 notes = (*made.notes, *changes_notes(classes.changes))
                 made = replace(classes.in_manifest(made), options=recorded_classes(options, made.options), notes=notes)
@@ -276,7 +273,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
         raise
     return ConvertReport(
         output.path, manifest.container, manifest.encoding, manifest.records, len(manifest.shards), size,
-        left_out, tuple(rejected), time.monotonic() - started, () if classes is None else classes.changes,
+        len(listings["skipped"]) - before, tuple(rejected), time.monotonic() - started,
+        () if classes is None else classes.changes,
     )  # fmt: skip
 
 
@@ -347,9 +345,12 @@ def _write_shards(jobs: list[CopyJob], pool: Pool, output: Output, progress: Pro
     return [results[number] for number in sorted(results)]
 
 
-def _manifest(old: Manifest, options: BuildOptions, remake: Remake | None, selected: Selected) -> Manifest:
+def _manifest(
+    old: Manifest, options: BuildOptions, remake: Remake | None, selected: Selected, keep_one: str | None
+) -> Manifest:
     """Return the manifest of the new pack, without what is counted."""
     recorded = {**old.options, **{name: selection_file(name) for name in selected.files}}
+    recorded |= {"repack": {"keep_one": keep_one}} if keep_one else {}
     if remake is not None:
         recorded["encode"] = options.encode
         if options.encode == "jpeg":

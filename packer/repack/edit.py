@@ -288,7 +288,7 @@ class _Edit:
         """Leave out the records that ``--delete`` names, or those of these numbers."""
         if wrong := [number for number in numbers if not 0 <= number < self._manifest.records]:
             raise UsageError(option("delete"), f"names the record {wrong[0]}, of {self._manifest.records}")
-        selected = select(self._options, self._manifest, self._source.indexes, numbers)
+        selected = select(self._options, self._manifest, self._source.indexes, dict.fromkeys(numbers, "excluded"))
         if not selected.skipped:
             file = self._options.exclude or option("delete")
             raise UsageError(file, "names no record", "write paths, names, globs or keys of the pack, one per line")

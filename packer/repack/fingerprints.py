@@ -8,7 +8,7 @@ from contextlib import closing
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, UsageError, printable
+from packer.errors import AnyPath, UsageError, plural, printable, size_text
 from packer.format.beside import read_beside
 from packer.format.new_sidecar import write_fingerprints
 from packer.format.pack import Pack
@@ -40,6 +40,10 @@ def fingerprints_of(pack: Pack, progress: Progress | None = None) -> NDArray[np.
     found = known_fingerprints(pack)
     unknown = np.flatnonzero(found["version"] == 0)
     if len(unknown):
+        progress = progress or Progress()
+        images, size = plural(len(unknown), "image"), size_text(int(np.asarray(pack.column("size"))[unknown].sum()))
+        step = f"packer attach {printable(pack.path)} --fingerprints makes them once"
+        progress.note(f"note: {images} ({size}) must be read for fingerprints; {step}")
         found[unknown] = fingerprints_of_images(pack, unknown, progress)
     return found
 

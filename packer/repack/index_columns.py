@@ -154,8 +154,8 @@ def items_of(offsets: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.int64
 
 
 @dataclass(frozen=True)
-class EqualFiles:
-    """Groups of records whose source files have the same bytes, in the order of their first records."""
+class RecordGroups:
+    """Groups of records that are alike, such as those of equal source files, in the order of their first records."""
 
     records: NDArray[np.int64]
     """The records of all groups, one group after another, ascending in each."""
@@ -177,7 +177,7 @@ class EqualFiles:
         return list(self.records[self.starts[group] : self.starts[group + 1]].tolist())
 
 
-def equal_files(digests: NDArray[np.uint64]) -> EqualFiles:
+def equal_files(digests: NDArray[np.uint64]) -> RecordGroups:
     """Return the groups of equal digests, (n, 2); zeros are equal to nothing."""
     half = digests[:, 0]
     ordered = np.sort(half)  # several times as fast as an order of the whole digests
@@ -186,12 +186,22 @@ def equal_files(digests: NDArray[np.uint64]) -> EqualFiles:
     if len(again):
         some = np.flatnonzero((again[np.searchsorted(again[:-1], half)] == half) & digests.any(axis=1))
     some = some[np.lexsort((some, digests[some, 1], digests[some, 0]))]
-    begins = np.append(True, (digests[some[1:]] != digests[some[:-1]]).any(axis=1))[: len(some)]
+    return groups_of(some, (digests[some[1:]] != digests[some[:-1]]).any(axis=1))
+
+
+def groups_of(some: NDArray[np.int64], differ: NDArray[np.bool_]) -> RecordGroups:
+    """Return the groups of two records or more among records that are sorted by group, ascending in each.
+
+    Args:
+        some: The records.
+        differ: Whether each but the first is of another group than the one before.
+    """
+    begins = np.append(True, differ)[: len(some)]
     bounds = np.append(np.flatnonzero(begins), len(some))
     lengths = np.diff(bounds)
     groups = np.flatnonzero(lengths > 1)
     groups = groups[np.argsort(some[bounds[groups]], kind="stable")]
-    return EqualFiles(some[items_of(bounds, groups)], np.insert(np.cumsum(lengths[groups]), 0, 0))
+    return RecordGroups(some[items_of(bounds, groups)], np.insert(np.cumsum(lengths[groups]), 0, 0))
 
 
 def count_ignored(pack: Pack) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -30,20 +30,22 @@ class Selected:
     notes: list[str] = field(default_factory=list)
 
 
-def select(options: BuildOptions, manifest: Manifest, indexes: Indexes, without: Collection[int] = ()) -> Selected:
+def select(
+    options: BuildOptions, manifest: Manifest, indexes: Indexes, without: Mapping[int, str] | None = None
+) -> Selected:
     """Return the records that the options leave.
 
     Args:
         options: Those of a build.
         manifest: The pack.
         indexes: Its indexes.
-        without: Numbers of records to leave out besides.
+        without: Numbers of records to leave out besides, and why.
 
     Raises:
         UsageError: A line of ``--include`` names no record, or no record is left.
     """
     selected = Selected([None] * len(manifest.shards))
-    if options.include is None and options.exclude is None and not len(without):
+    if options.include is None and options.exclude is None and not without:
         return selected
     parts = [indexes[number].column("path").to_pylist() for number in range(len(manifest.shards))]
     paths = [path for part in parts for path in part]
@@ -61,18 +63,18 @@ def select(options: BuildOptions, manifest: Manifest, indexes: Indexes, without:
             selected.notes.append(found.note)
         reasons.update((path, "excluded") for path in found.images)
         selected.files["exclude"] = _with_earlier(found, options.source, manifest, paths)
-    numbers = {*without}
+    without = without or {}
     firsts = accumulate(map(len, parts), initial=0)
     rows = [
-        tuple(row for row, path in enumerate(part) if path not in reasons and first + row not in numbers)
+        tuple(row for row, path in enumerate(part) if path not in reasons and first + row not in without)
         for part, first in zip(parts, firsts, strict=False)
     ]
     if not any(rows):
         raise UsageError(options.include or options.exclude or "", "leaves no record", "name other images")
     selected.rows = [None if len(kept) == len(part) else kept for kept, part in zip(rows, parts, strict=True)]
     selected.skipped = [Skipped(os.fsdecode(path), reasons[path]) for path in paths if path in reasons]
-    more = [paths[number] for number in sorted(numbers) if paths[number] not in reasons]
-    selected.skipped += [Skipped(os.fsdecode(path), "excluded") for path in more]
+    more = [number for number in sorted(without) if paths[number] not in reasons]
+    selected.skipped += [Skipped(os.fsdecode(paths[number]), without[number]) for number in more]
     return selected
 
 

@@ -29,8 +29,10 @@ from packer.packing.input_table import Selection
 from packer.packing.publish import Output, Outputs, check_folder
 from packer.packing.resume import resume_or_restart
 from packer.repack.carry import NewFiles, carry
+from packer.repack.fingerprints import fingerprints_of
 from packer.repack.index_columns import recount
 from packer.repack.links import Linked, Source, Taken, link_shards
+from packer.repack.near_duplicates import NEARNESS, Nearness, near_groups
 from packer.samplers.order import derive, permutation
 from packer.sources.paths import as_text, quoted_value
 from packer.system import open_regular
@@ -75,7 +77,7 @@ def _share_text(share: Fraction) -> str:
 
 
 def divide_records(
-    pack: Pack, shares: Shares, stratify: bool, group: str | None, seed: int
+    pack: Pack, shares: Shares, stratify: bool, group: str | None, seed: int, progress: Progress | None = None
 ) -> tuple[NDArray[Any], list[str]]:
     """Return the number of the part of each record, and notes.
 
@@ -83,8 +85,9 @@ def divide_records(
         pack: The pack.
         shares: Name and share of each part.
         stratify: Give each part its share of each class.
-        group: What records have in common that must be in one part: folder, source, or a field of extras.
+        group: What records have in common that must be in one part: folder, source, near, or a field of extras.
         seed: Seed of the random order.
+        progress: With near, receives the images that are read for fingerprints, and what is compared.
 
     Raises:
         UsageError: The pack has no such field, or no classes.
@@ -97,7 +100,7 @@ def divide_records(
         parts = np.empty(len(pack), np.int64)
         parts[order] = interleaved(sizes_of(len(pack), list(shares.values())))
         return parts, []
-    groups, notes = _groups(pack, group)
+    groups, notes = _groups(pack, group, progress)
     _, firsts, groups, weights = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     order = np.lexsort((ranks[firsts], -weights, strata[firsts]))  # large groups first: small ones even out the rest
     of_group = np.empty(len(firsts), np.int64)
@@ -155,8 +158,10 @@ def _numbers_of_values(values: list[bytes]) -> Int64:
     return np.array([numbers[value] for value in values], np.int64)
 
 
-def _groups(pack: Pack, name: str) -> tuple[Int64, list[str]]:
+def _groups(pack: Pack, name: str, progress: Progress | None) -> tuple[Int64, list[str]]:
     """Return the number of each record's group; a record without a value is a group of its own."""
+    if name.partition("=")[0] in NEARNESS:
+        return _near(pack, Nearness.of(option("group"), name), progress)
     if name == "source":
         rows = np.ascontiguousarray(np.asarray(pack.column("source_xxh3"), np.uint8))
         known = rows.any(axis=1)
@@ -176,6 +181,15 @@ def _groups(pack: Pack, name: str) -> tuple[Int64, list[str]]:
     return np.asarray(groups, np.int64), [note] if unknown else []
 
 
+def _near(pack: Pack, near: Nearness, progress: Progress | None) -> tuple[Int64, list[str]]:
+    """Return the number of each record's group of near duplicates, and what was found."""
+    found = near_groups(fingerprints_of(pack, progress), near, progress)
+    numbers = len(pack) + np.arange(len(pack))
+    numbers[found.groups.records] = found.groups.group_of
+    groups = plural(found.groups.groups, "group of near duplicates stays", "groups of near duplicates stay")
+    return numbers, [*found.notes, f"{groups} together: {plural(len(found.groups.records), 'record')}"]
+
+
 def _extras(pack: Pack, name: str) -> list[bytes | None]:
     """Return a field of each record's extras as JSON; None if it has none."""
     rows: Any = pack.column("extras")
@@ -192,7 +206,7 @@ def _extras(pack: Pack, name: str) -> list[bytes | None]:
     if name not in fields:
         has = f"the fields are {', '.join(map(printable, sorted(fields)))}" if fields else "it has none"
         problem = f"{printable(pack.path)} has no field {quoted_value(name)}: {has}"
-        raise UsageError(option("group"), problem, "pass folder, source or a field of extras")
+        raise UsageError(option("group"), problem, "pass folder, source, near or a field of extras")
     return found
 
 
@@ -231,8 +245,8 @@ class SplitOptions:
     stratify: bool = False
     """Give each part its share of the images of each class, or of each set of classes of boxes."""
     group: str | None = None
-    """Keep together the records with an equal value: folder (of the path), source (equal files), or a field of
-    extras."""
+    """Keep together the records with an equal value: folder (of the path), source (equal files), near (near
+    duplicates), or a field of extras."""
     seed: int = 0
     lists: bool = False
     """Write lists of paths for ``packer build --include`` instead of packs."""
@@ -268,7 +282,7 @@ def split(
     shares = parse_parts(asked.parts)
     source = Source(pack)
     opened = open_pack(source.path)
-    numbers, notes = divide_records(opened, shares, asked.stratify, asked.group, asked.seed)
+    numbers, notes = divide_records(opened, shares, asked.stratify, asked.group, asked.seed, progress)
     counts = np.bincount(numbers, minlength=len(shares)).tolist()
     for name, count in zip(shares, counts, strict=True):
         if not count:

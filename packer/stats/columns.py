@@ -294,7 +294,7 @@ def duplicates(pack: Pack) -> Duplicates:
     """Return groups of records with equal source files, according to their XXH3-128 (1 in 10^38 to be wrong)."""
     equal = equal_files(digests(pack))
     listed = tuple(
-        tuple(_place(pack, i) for i in equal.listed(group)) for group in range(min(equal.groups, MOST_GROUPS))
+        tuple(record_file(pack, i) for i in equal.listed(group)) for group in range(min(equal.groups, MOST_GROUPS))
     )
     return Duplicates(equal.groups, len(equal.records) - equal.groups, listed)
 
@@ -308,7 +308,7 @@ def leaks(pack: Pack, other: Pack) -> Leaks:
     for group in both[:MOST_GROUPS].tolist():
         records = equal.listed(group)
         here, there = (tuple(i for i in records if i < ours), tuple(i - ours for i in records if i >= ours))
-        listed.append((tuple(_place(pack, i) for i in here), tuple(_place(other, i) for i in there)))
+        listed.append((tuple(record_file(pack, i) for i in here), tuple(record_file(other, i) for i in there)))
     return Leaks(other.path, int(mine[both].sum()), tuple(listed))
 
 
@@ -318,6 +318,7 @@ def digests(pack: Pack) -> NDArray[np.uint64]:
     return rows.reshape(-1, 16).view(np.uint64)
 
 
-def _place(pack: Pack, record: int) -> RecordFile:
+def record_file(pack: Pack, record: int) -> RecordFile:
+    """Return the key and the path of a record."""
     path: Any = pack.column("path")
     return RecordFile(record, pack.key(record), os.fsdecode(bytes(path[record])))

@@ -126,7 +126,7 @@ def test_memory_is_that_of_the_process() -> None:
 
 
 def test_every_benchmark_has_its_place_in_the_docs() -> None:
-    for page in ("benchmarks.md", "peers/trainers.md", "peers/odd-images.md"):
+    for page in ("benchmarks.md", "peers/trainers.md", "peers/odd-images.md", "peers/near-duplicates.md"):
         marked = re.findall(r"<!-- ((?:bench|native)_\w+) -->", (ROOT / "docs" / page).read_text("utf-8"))
         in_the_page = [name for name, one in bench_script.BENCHMARKS.items() if one.page == page]
         assert sorted(marked) == sorted(map(bench_script.marker, in_the_page))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from pathlib import Path
@@ -34,26 +35,44 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
+def weights(frequency: int, length: int) -> list[float]:
+    """What the pixels of a side count for a frequency."""
+    angles = [math.pi * (i + 0.5) / length for i in range(length)]
+    window = [math.sqrt(math.sin(angle)) for angle in angles]
+    row = [w * math.cos(frequency * angle) for w, angle in zip(window, angles, strict=True)]
+    if frequency:
+        row = [one - w * sum(row) / sum(window) for one, w in zip(row, window, strict=True)]
+    row = [float(round(round(127 * one, 6))) for one in row]
+    if frequency:
+        middle = [length // 2] if length % 2 else [length // 2 - 1, length // 2]
+        rest = sum(row) / len(middle)
+        for i in middle:
+            row[i] -= rest
+    return row
+
+
 def slow_fingerprint(image: NDArray[np.uint8]) -> dict[str, Any]:
     """What a row says, computed from its definition (docs/formats.md)."""
     step = -(-max(image.shape[:2]) // SIDE)
     rows, columns = (np.arange(min(step, length) // 2, length, step) for length in image.shape[:2])
     small = image[rows][:, columns].astype(np.int64)
     gray = (small @ [9798, 19235, 3735] + (1 << 14)) >> 15 if small.shape[2] == 3 else small[:, :, 0]
-    cos = [np.round(127 * np.cos(np.pi * np.arange(9)[:, None] * (np.arange(n) + 0.5) / n)) for n in gray.shape]
-    found = cos[0] @ gray @ cos[1].T
+    down, across = (np.array([weights(v, n) for v in range(9)]) for n in gray.shape)
+    found = down @ gray @ across.T
     order = sorted(((v, u) for v in range(9) for u in range(9)), key=lambda p: (max(p), sum(p), p[1]))[1:65]
+    limit = sorted(abs(found[of]) for of in order[:40])[19]
     values = np.sort(gray.ravel())
     shares = np.bincount(gray.ravel(), minlength=256) / gray.size
     bordered = np.pad(gray, 1, "reflect")
-    up, down, left, right = bordered[:-2, 1:-1], bordered[2:, 1:-1], bordered[1:-1, :-2], bordered[1:-1, 2:]
+    above, below, left, right = bordered[:-2, 1:-1], bordered[2:, 1:-1], bordered[1:-1, :-2], bordered[1:-1, 2:]
     near, far = (
         sum(float((one**2).mean()) for one in (gray[n:] - gray[:-n], gray[:, n:] - gray[:, :-n]) if one.size)
         for n in (1, 2)
     )
     return {
         "hash": sum(1 << bit for bit, (v, u) in enumerate(order) if found[v, u] > 0),
-        "sharpness": (up + down + left + right - 4 * gray).var(),
+        "strong": sum(1 << bit for bit, of in enumerate(order[:40]) if abs(found[of]) > limit),
+        "sharpness": (above + below + left + right - 4 * gray).var(),
         "focus": max(0.0, 4 * near - far) / max(1.0, far),
         "brightness": gray.mean(),
         "contrast": gray.std(),
@@ -74,6 +93,7 @@ def test_a_row_is_what_its_definition_says(name: str, channels: int) -> None:
     row = np.frombuffer(fingerprint_of(np.ascontiguousarray(image)), FINGERPRINT)[0]
     wanted = slow_fingerprint(image)
     assert int(row["hash"]) == wanted.pop("hash")
+    assert int.from_bytes(row["strong"].tobytes(), "little") == wanted.pop("strong")
     for field, value in wanted.items():
         assert float(row[field]) == pytest.approx(value, rel=1e-3, abs=1e-3), field
 

@@ -116,7 +116,8 @@ def test_without_fingerprints(tmp_path: Path, clean: list[Pixels], monkeypatch: 
     images = [one // 10 if n == 7 else one for n, one in enumerate(clean)]
     pack = pack_of(tmp_path, images, no_fingerprints=True)
     assert odd(pack)["dark"].records.tolist() == [7]
-    note = "odd images: 40 records have no fingerprint; packer attach PACK --fingerprints makes them"
+    step = "packer attach PACK --fingerprints makes them"
+    note = f"odd images and near duplicates: 40 records have no fingerprint; {step}"
     assert note in good("stats", pack, "--problems", "--no-pixels").out
     monkeypatch.setattr(odd_images, "MOST_PIXELS", 40 * 96 * 72 - 1)
     assert not odd(pack) and find_problems(open_pack(pack)).notes == (note,)
@@ -138,7 +139,7 @@ def test_a_damaged_image_does_not_hide_the_other_problems(tmp_path: Path, clean:
     shard.write_bytes(data)
     found = find_problems(open_pack(pack))
     assert "duplicate" in {one.kind for one in found.found}
-    assert len(found.notes) == 1 and found.notes[0].startswith("odd images: not looked for: ")
+    assert len(found.notes) == 1 and found.notes[0].startswith("odd images and near duplicates: not looked for: ")
 
 
 def test_they_are_deleted_when_asked_for(tmp_path: Path, clean: list[Pixels]) -> None:

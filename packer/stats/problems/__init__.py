@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from packer.errors import UsageError, option, plural
 from packer.format.pack import Pack
 from packer.model.annotation import Progress
+from packer.repack.repeated import repeated
 from packer.stats.columns import digests
+from packer.stats.problems.look_alike import near_problems
 from packer.stats.problems.names import class_problems, file_problems, image_problems
 from packer.stats.problems.odd_images import figures_of, odd_problems
 from packer.stats.problems.problem import CHECK, NOTE, WRONG, DataProblem, Example, ProblemColumns
@@ -22,11 +24,12 @@ from packer.system.registry import choose
 __all__ = ["CHECK", "NOTE", "WRONG", "DataProblem", "Example", "Problems", "find_problems", "records_with"]
 
 ORDER = (
-    "label-conflict", "leak", "class-ids", "class-names", "mask-ids", "box-area", "two-classes", "double-box",
-    "box-without-mask", "mask-without-box", "no-part", "empty-mask", "flat-map", "blank", "landmark-shape",
-    "landmark-count", "landmark-outside", "small-box", "large-box", "aspect-box", "tiny-box", "class-in-one-pack",
-    "duplicate", "dark", "bright", "overexposed", "blurred", "low-information", "image-size", "mask-islands",
-    "no-object", "gray-among-colors", "color-among-grays", "rare-class", "empty-class", "border-box",
+    "label-conflict", "leak", "near-leak", "near-label-conflict", "class-ids", "class-names", "mask-ids", "box-area",
+    "two-classes", "double-box", "box-without-mask", "mask-without-box", "no-part", "empty-mask", "flat-map", "blank",
+    "landmark-shape", "landmark-count", "landmark-outside", "small-box", "large-box", "aspect-box", "tiny-box",
+    "class-in-one-pack", "duplicate", "near-duplicate", "dark", "bright", "overexposed", "blurred", "low-information",
+    "image-size", "mask-islands", "no-object", "gray-among-colors", "color-among-grays", "rare-class", "empty-class",
+    "border-box",
 )  # fmt: skip
 """All kinds, the most serious first."""
 MOST_REMOTE = 100
@@ -59,7 +62,7 @@ def find_problems(pack: Pack, most_parts: int | None = None, progress: Progress 
     columns = ProblemColumns(pack)
     looks = (file_problems, class_problems, box_problems, landmark_problems, image_problems, missing_parts)
     found = [problem for look in looks for problem in look(columns)]
-    records, notes = np.arange(len(pack)), []
+    records, notes = np.arange(len(pack)), list[str]()
     kinds = [f"{kind}s" for kind in READ if kind in pack.manifest.parts.values()]
     is_remote = any(part.reader.remote is not None for part in pack.packs)
     most = min(len(pack) if most_parts is None else most_parts, MOST_REMOTE if is_remote else len(pack))
@@ -70,14 +73,14 @@ def find_problems(pack: Pack, most_parts: int | None = None, progress: Progress 
         notes.append(f"{' and '.join(kinds)}: {many} looked at; {step}")
     found += part_problems(columns, records, progress or Progress())
     rows, missing = figures_of(columns, not is_remote and most_parts != 0, progress or Progress())
-    found += odd_problems(columns, rows)
+    found += [*odd_problems(columns, rows), *near_problems(columns, rows, notes)]
     if unknown := int((~digests(pack).any(axis=1)).sum()):
         notes.append(f"equal images: {plural(unknown, 'record has', 'records have')} no digest of the source file")
     return Problems(tuple(sorted(found, key=lambda problem: ORDER.index(problem.kind))), (*notes, *missing))
 
 
 def records_with(pack: Pack, kinds: Sequence[str], progress: Progress | None = None) -> NDArray[np.int64]:
-    """Return the records of a pack that have one of these problems; of a ``duplicate``, all but the first.
+    """Return the records of a pack that have one of these problems; of a duplicate, all but one.
 
     Args:
         pack: The pack.
@@ -95,6 +98,9 @@ def records_with(pack: Pack, kinds: Sequence[str], progress: Progress | None = N
         if problem.kind == "duplicate":
             _, first = np.unique(digests(pack)[records], axis=0, return_index=True)
             records = np.delete(records, first)
+        if problem.kind == "near-duplicate":
+            removed = repeated(pack, "near", Progress())
+            records = records[np.isin(records, [*removed])]
         found.append(records)
     if not len(records := np.unique(np.concatenate(found))):
         raise UsageError(option("problems"), f"finds no record with {', '.join(sorted(wanted))}", "leave it out")

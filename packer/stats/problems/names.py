@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.errors import plural, printable
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import LISTS, Field
-from packer.repack.index_columns import EqualFiles, equal_files, items_of
+from packer.repack.index_columns import RecordGroups, equal_files, items_of
 from packer.stats.columns import digests, other_ids, value_columns
 from packer.stats.problems.problem import (
     CHECK,
@@ -222,7 +222,7 @@ def file_problems(columns: ProblemColumns) -> Iterator[DataProblem]:
     equal = equal_files(digests(columns.pack))
     if not equal.groups:
         return
-    kinds, places = _differences(columns, equal)
+    kinds, places = differences(columns, equal)
     conflicting = kinds | places
     pack_of = columns.pack_numbers(equal.records)
     first, last = (by.reduceat(pack_of, equal.starts[:-1]) for by in (np.minimum, np.maximum))
@@ -238,12 +238,12 @@ def file_problems(columns: ProblemColumns) -> Iterator[DataProblem]:
         yield _duplicates(columns, equal, repeated & ~conflicting, int((same & ~conflicting[equal.group_of[1:]]).sum()))
 
 
-def _of_groups(equal: EqualFiles, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _of_groups(equal: RecordGroups, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
     return equal.records[chosen[equal.group_of]]
 
 
 def _conflicts(
-    columns: ProblemColumns, equal: EqualFiles, kinds: NDArray[np.bool_], places: NDArray[np.bool_]
+    columns: ProblemColumns, equal: RecordGroups, kinds: NDArray[np.bool_], places: NDArray[np.bool_]
 ) -> DataProblem:
     groups = np.concatenate([np.flatnonzero(kinds), np.flatnonzero(places & ~kinds)])
     has_values, has_classes = "value" in columns.fields, bool({"label", "tags", "box_labels"} & columns.fields)
@@ -254,7 +254,7 @@ def _conflicts(
     examples = []
     for group in groups[:EXAMPLES].tolist():
         members = equal.listed(group)
-        texts = list(dict.fromkeys(_label_text(columns, record) for record in members))
+        texts = list(dict.fromkeys(label_text(columns, record) for record in members))
         others = members[1:]
         detail = " / ".join(texts[:4]) if len(texts) > 1 else f"{texts[0]}, in different places"
         paths = list_text([columns.example(record, "").path for record in others], 2)
@@ -267,7 +267,7 @@ def _conflicts(
     )  # fmt: skip
 
 
-def _label_text(columns: ProblemColumns, record: int) -> str:
+def label_text(columns: ProblemColumns, record: int) -> str:
     """Return the classes of a record: ``cat``, or ``2 car, 1 bus``."""
     annotation = columns.pack.annotation(record)
     parts = [] if annotation.label is None else [columns.class_name(annotation.label)]
@@ -285,7 +285,7 @@ def _label_text(columns: ProblemColumns, record: int) -> str:
 
 
 def _leaks(
-    columns: ProblemColumns, equal: EqualFiles, leaked: NDArray[np.bool_], pack_of: NDArray[np.int64]
+    columns: ProblemColumns, equal: RecordGroups, leaked: NDArray[np.bool_], pack_of: NDArray[np.int64]
 ) -> DataProblem:
     packs, names = columns.pack.packs, columns.pack_names
     inside = leaked[equal.group_of]
@@ -315,7 +315,7 @@ def _share(count: int, of: int) -> str:
     return f"{count / of:.1%}" if count * 1000 >= of else "below 0.1%"
 
 
-def _duplicates(columns: ProblemColumns, equal: EqualFiles, chosen: NDArray[np.bool_], surplus: int) -> DataProblem:
+def _duplicates(columns: ProblemColumns, equal: RecordGroups, chosen: NDArray[np.bool_], surplus: int) -> DataProblem:
     examples: list[Example] = []
     for group in np.flatnonzero(chosen)[:EXAMPLES].tolist():
         members = equal.listed(group)
@@ -331,7 +331,7 @@ def _duplicates(columns: ProblemColumns, equal: EqualFiles, chosen: NDArray[np.b
     )  # fmt: skip
 
 
-def _differences(columns: ProblemColumns, equal: EqualFiles) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def differences(columns: ProblemColumns, equal: RecordGroups) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the groups whose records differ in classes or values, and those that differ in places in the image.
 
     Records of a pack without a field say nothing about it. The objects of a record are compared in any order, by sums
@@ -368,7 +368,7 @@ def _differences(columns: ProblemColumns, equal: EqualFiles) -> tuple[NDArray[np
 
 
 def _in_other_places(
-    columns: ProblemColumns, equal: EqualFiles, field: Field, weights: NDArray[np.float64]
+    columns: ProblemColumns, equal: RecordGroups, field: Field, weights: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Return the groups whose records differ in where a field's boxes or points are."""
     records, firsts, groups = _having(columns, equal, field.name)
@@ -397,7 +397,7 @@ def _turns(owners: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _having(
-    columns: ProblemColumns, equal: EqualFiles, field: str
+    columns: ProblemColumns, equal: RecordGroups, field: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the records of packs with a field, the place of the first of each one's group, and its group."""
     has = np.array([field in pack.manifest.fields for pack in columns.pack.packs])

@@ -107,11 +107,12 @@ def figures_of(columns: ProblemColumns, read: bool, progress: Progress) -> tuple
         try:
             rows[unknown] = fingerprints_of_images(columns.pack, unknown, progress)
         except DamagedPack as error:  # what the index says is worth a look all the same
-            return rows, (f"odd images: not looked for: {error}",)
+            return rows, (f"odd images and near duplicates: not looked for: {error}",)
         return rows, ()
     missing = plural(len(unknown), "record has", "records have")
     where = "" if read or columns.pack.packs[0].reader.remote is None else ", after packer pull"
-    return rows, (f"odd images: {missing} no fingerprint; packer attach PACK --fingerprints makes them{where}",)
+    step = f"packer attach PACK --fingerprints makes them{where}"
+    return rows, (f"odd images and near duplicates: {missing} no fingerprint; {step}",)
 
 
 def odd_problems(columns: ProblemColumns, rows: Figures) -> Iterator[DataProblem]:

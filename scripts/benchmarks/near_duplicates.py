@@ -1,0 +1,240 @@
+"""How many near duplicates of real photos are found, and how many pairs of other photos are taken for some.
+
+For each change of a photo, its recall: the share of pairs (photo, changed photo) that are found; and precision: that
+share of all pairs found among the photos and their changed copies. --photos takes a folder of photos that show
+different things, such as github.com/EliSchwartz/imagenet-sample-images; by default the photos of shared/data. The
+hashes of imagehash and imagededup (pHash, dHash, at usual bits) are compared on the same images, where they are
+installed. And the time to find all pairs within 6 and 8 bits of 1,000,000 fingerprints.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from benchmarks.common import Table, figures, in_new_process
+from packer.images.fingerprint import FINGERPRINT, fingerprint_of
+from packer.repack.near_duplicates import BITS, NearFacts, Nearness, bit_count
+
+Change = Callable[[np.ndarray], np.ndarray]
+SHOWN = 0, 2, 4, 6, 8, 10, 12, 14, 16
+SUFFIXES = (".jpg", ".jpeg")
+SEARCH = """
+import sys, time, resource
+import numpy as np
+from packer.images.fingerprint import FINGERPRINT
+from packer.repack.near_duplicates import Nearness, near_groups
+random = np.random.default_rng(0)
+rows = np.zeros(int(sys.argv[1]), FINGERPRINT)
+rows["brightness"], rows["contrast"] = 100, 50
+weights = random.normal(0, 0.4, (6, 64))
+for start in range(0, len(rows), 10_000):  # signs that go together, as those of photos do
+    some = rows[start : start + 10_000]
+    signs = random.normal(0, 1, (len(some), 6)) @ weights + random.normal(0, 1, (len(some), 64)) > 0
+    some["hash"] = np.packbits(signs, axis=1).view("<u8")[:, 0]
+begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+near_groups(rows, Nearness(int(sys.argv[2])))
+print(time.perf_counter() - begun, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 1024)
+"""
+
+
+def encoded(image: np.ndarray, quality: int) -> np.ndarray:
+    """Encode as JPEG, and decode."""
+    data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
+    return np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR))
+
+
+def resized(factor: float) -> Change:
+    """Resize both sides."""
+    filter_of = cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC
+    return lambda image: cv2.resize(image, None, fx=factor, fy=factor, interpolation=filter_of)
+
+
+def cropped(share: float, both: bool = True) -> Change:
+    """Cut this share of its length off each end of each side, or off the top and the left only."""
+
+    def change(image: np.ndarray) -> np.ndarray:
+        height, width = image.shape[:2]
+        down, across = round(share * height), round(share * width)
+        return image[down : height - down * both, across : width - across * both]
+
+    return change
+
+
+def contrasted(factor: float) -> Change:
+    """Multiply differences to the middle gray."""
+    return lambda image: cv2.convertScaleAbs(image, alpha=factor, beta=128 * (1 - factor))
+
+
+def rotated(degrees: float) -> Change:
+    """Rotate about the center; the border is repeated."""
+
+    def change(image: np.ndarray) -> np.ndarray:
+        height, width = image.shape[:2]
+        matrix = cv2.getRotationMatrix2D((width / 2, height / 2), degrees, 1)
+        return np.asarray(cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REPLICATE))
+
+    return change
+
+
+def captioned(image: np.ndarray) -> np.ndarray:
+    """Write black on a white bar, a twelfth of the height, at the bottom."""
+    image, height = image.copy(), image.shape[0]
+    cv2.rectangle(image, (0, height - max(8, height // 12)), (image.shape[1], height), (255, 255, 255), -1)
+    cv2.putText(image, "photo: example", (4, height - 4), cv2.FONT_HERSHEY_SIMPLEX, height / 360, (0, 0, 0))
+    return image
+
+
+def watermarked(image: np.ndarray) -> np.ndarray:
+    """Write across the whole image, 40 % opaque."""
+    height, width = image.shape[:2]
+    place, thick = (width // 8, int(0.55 * height)), max(1, width // 60)
+    over = cv2.putText(image.copy(), "EXAMPLE", place, cv2.FONT_HERSHEY_DUPLEX, width / 170, (255, 255, 255), thick)
+    return np.asarray(cv2.addWeighted(image, 0.6, over, 0.4, 0))
+
+
+CHANGES: dict[str, Change] = {
+    "half the size": resized(0.5),
+    "JPEG quality 50": lambda image: encoded(image, 50),
+    "10 % darker": lambda image: cv2.convertScaleAbs(image, alpha=0.9),
+    "10 % brighter": lambda image: cv2.convertScaleAbs(image, alpha=1.1),
+    "crop of 5 % (2.5 % off each end)": cropped(0.025),
+    "crop of 10 % (5 % off each end)": cropped(0.05),
+    "crop of 5 %, top and left only": cropped(0.05, both=False),
+    "a quarter of the size": resized(0.25),
+    "twice the size": resized(2),
+    **{f"JPEG quality {quality}": partial(encoded, quality=quality) for quality in (90, 70, 30)},
+    "20 % darker": lambda image: cv2.convertScaleAbs(image, alpha=0.8),
+    "20 % brighter": lambda image: cv2.convertScaleAbs(image, alpha=1.2),
+    "contrast 20 % less": contrasted(0.8),
+    "contrast 20 % more": contrasted(1.2),
+    "gray": lambda image: cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR),
+    "caption": captioned,
+    "watermark": watermarked,
+    "rotated by 1 degree": rotated(1),
+    "rotated by 2 degrees": rotated(2),
+    "rotated by 5 degrees": rotated(5),
+    "mirrored": lambda image: image[:, ::-1],
+}
+GOAL = 5
+"""So many of the changes have a goal, of recall and precision: 0.95."""
+
+
+def hashes_of_peers() -> Iterator[tuple[str, int, Callable[[np.ndarray], int]]]:
+    """Yield name, usual bits, and hash (of BGR pixels) of the peers that are installed."""
+    for name, method, bits in (("imagehash", "phash", 8), ("imagehash", "dhash", 8)):
+        try:
+            hashing, pillow = importlib.import_module(name), importlib.import_module("PIL.Image")
+        except ImportError:
+            continue
+        yield f"{name} {method}", bits, partial(_imagehash, getattr(hashing, method), pillow)
+    for method in ("PHash", "DHash"):
+        try:
+            hasher = getattr(importlib.import_module("imagededup.methods"), method)()
+        except ImportError:
+            continue
+        yield f"imagededup {method}", 10, partial(_imagededup, hasher)
+
+
+def _imagehash(function: Any, pillow: Any, image: np.ndarray) -> int:
+    return int(str(function(pillow.fromarray(image[:, :, ::-1]))), 16)
+
+
+def _imagededup(hasher: Any, image: np.ndarray) -> int:
+    return int(hasher.encode_image(image_array=np.ascontiguousarray(image[:, :, ::-1])), 16)
+
+
+def found_pairs(hashes: np.ndarray, bits: int, facts: NearFacts | None) -> np.ndarray:
+    """Return pairs of hashes that differ in no more bits, and, with `facts`, are near duplicates: (pairs, 2)."""
+    pairs = []
+    for one in range(len(hashes) - 1):
+        others = one + 1 + np.flatnonzero(bit_count(hashes[one + 1 :] ^ hashes[one]) <= bits)
+        pair = np.full(len(others), one), others
+        pairs.append(np.stack(pair if facts is None else facts.alike(*pair), axis=1))
+    return np.concatenate(pairs)
+
+
+def options(parser: Any) -> None:
+    parser.add_argument("--photos", type=Path, help="folder of different photos [those of --data]")
+    parser.add_argument("--most", type=int, default=1000, help="photos [%(default)s]")
+    parser.add_argument("--records", type=int, default=1_000_000, help="fingerprints to search")
+
+
+def run(given: Any) -> int:
+    folder = given.photos or given.data / "photos"
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)[: given.most]
+    peers = list(hashes_of_peers())
+    rows: dict[str, list[bytes]] = {name: [] for name in ("", *CHANGES)}
+    others: dict[str, dict[str, list[int]]] = {peer: {name: [] for name in rows} for peer, _, _ in peers}
+    for file in files:
+        photo: Any = cv2.imread(str(file))
+        for name, made in rows.items():
+            image = (
+                photo if not name else encoded(CHANGES[name](photo), 95) if "JPEG" not in name else CHANGES[name](photo)
+            )
+            made.append(fingerprint_of(np.ascontiguousarray(image[:, :, ::-1])))
+            for peer, _, hash_of in peers:
+                others[peer][name].append(hash_of(image))
+    print(f"{len(files):,} photos.\n")
+    fingerprints = {name: np.frombuffer(b"".join(some), FINGERPRINT) for name, some in rows.items()}
+    goal = curves(fingerprints)
+    print()
+    against_peers(fingerprints, {peer: (bits, others[peer]) for peer, bits, _ in peers})
+    print()
+    table = Table.of_figures(f"all near duplicates of {given.records:,} fingerprints")
+    for bits, most in ((6, 20), (8, None)):
+        seconds, memory = figures(in_new_process(SEARCH, given.records, bits) for _ in range(given.rounds))
+        table.figure(f"within {bits} bits, seconds", seconds, most)
+        table.figure(f"within {bits} bits, memory at its peak, MB", memory, 1000 if most else None, digits=0)
+    return goal
+
+
+def curves(fingerprints: dict[str, np.ndarray]) -> int:
+    """Print recall by bits, and precision; return 1 if a goal is missed."""
+    table, missed = Table("change", *(f"{bits} bits" for bits in SHOWN)), 0
+    count = len(fingerprints[""])
+    for number, name in enumerate(CHANGES):
+        recalls = []
+        for bits in SHOWN:
+            near = Nearness(bits, mirrored=name == "mirrored")
+            facts = NearFacts(np.concatenate([fingerprints[""], fingerprints[name]]), near)
+            recalls.append(np.mean([facts.near(np.array([i]), np.array([count + i]))[0] for i in range(count)]))
+        missed |= number < GOAL and recalls[SHOWN.index(BITS)] < 0.95
+        table.row(name, *(f"{recall:.3f}" for recall in recalls))
+    everything = np.concatenate([fingerprints[name] for name in ("", *[*CHANGES][:GOAL])])
+    cells, false = [], []
+    for bits in SHOWN:
+        facts = NearFacts(everything, Nearness(bits))
+        pairs = found_pairs(facts.hashes, bits, facts) % count
+        right = int((pairs[:, 0] == pairs[:, 1]).sum())
+        cells.append(right / max(1, len(pairs)))
+        false.append(len(pairs) - right)
+    table.row(f"precision, photos and the first {GOAL}", *(f"{cell:.4f}" for cell in cells))
+    table.row("pairs of other photos among them", *(f"{number:,}" for number in false))
+    return int(missed or cells[SHOWN.index(BITS)] < 0.95)
+
+
+def against_peers(fingerprints: dict[str, np.ndarray], peers: dict[str, tuple[int, dict[str, list[int]]]]) -> None:
+    """Print recall and precision of packer and others, at the bits that each recommends."""
+    names = [*CHANGES][: GOAL + 2]
+    table = Table("hash", "bits", *names, "wrong pairs", "seconds for all pairs")
+    hashed = {
+        peer: (bits, {n: np.array(h, np.uint64) for n, h in some.items()}) for peer, (bits, some) in peers.items()
+    }
+    hashed = {"packer": (BITS, {name: some["hash"] for name, some in fingerprints.items()})} | hashed
+    for peer, (bits, hashes) in hashed.items():
+        some = ["", *names[:GOAL]]
+        facts = NearFacts(np.concatenate([fingerprints[n] for n in some]), Nearness(bits)) if peer == "packer" else None
+        begun = time.perf_counter()
+        pairs = found_pairs(np.concatenate([hashes[name] for name in some]), bits, facts) % len(hashes[""])
+        seconds = time.perf_counter() - begun
+        recalls = [(bit_count(hashes[""] ^ hashes[name]) <= bits).mean() for name in names]
+        wrong = int((pairs[:, 0] != pairs[:, 1]).sum())
+        table.row(peer, str(bits), *(f"{recall:.3f}" for recall in recalls), f"{wrong:,}", f"{seconds:.1f}")
