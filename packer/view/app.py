@@ -102,11 +102,12 @@ class App:
             "rejected": lambda given: rejected_facts(pack),
             "tiles": self._tiles,
             "record": self._record,
-            "tile": lambda given: self._tile(self._number_of(given), self._side_of(given)),
+            "tile": lambda given: self._tile(self._number_of(given), self._side_of(given), windows_of(given)),
             "map": maps.facts,
             "neighborhoods": maps.look,
             "similar": lambda given: [
-                {"distance": far, **self._tile(record, self._side_of(given))} for record, far in maps.similar(given)
+                {"distance": far, **self._tile(record, self._side_of(given), windows_of(given))}
+                for record, far in maps.similar(given)
             ],
             "place": self._place,
             "original": lambda given: self._originals.facts(self._number_of(given)),
