@@ -62,6 +62,7 @@ BENCHMARKS = {
     "verify": Benchmark("verify", "--records 500", "--records 40000"),
     "stats": Benchmark("stats", "--images 20", "--images 1000"),
     "masks": Benchmark("masks", "--photos 12 --regions 50"),
+    "embeddings": Benchmark("embeddings", "--records 2000 --dimensions 32", page=""),
     "view": Benchmark("view", "--records 200 --scrolls 2", "--records 50000"),
     "check": Benchmark(
         "check", "--images 16 --seconds 0.1 --format lmdb --encode jpeg",

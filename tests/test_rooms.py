@@ -65,6 +65,7 @@ ONLY_IN = {
     "obstore": ("packer/stores/",),
     "fsspec": ("packer/stores/",),
     "pycocotools": ("packer/model/rle.py",),
+    "umap": ("packer/stats/projection.py",),
     "boto3": ("packer/stores/",),
     "socket": ("packer/packing/engines/",),
 }

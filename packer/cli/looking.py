@@ -47,6 +47,11 @@ TEXT_WIDTH = 96
     "left to right.",
 )
 @click.option("--problems", is_flag=True, help="List what is probably wrong with images and labels, instead.")
+@click.option(
+    "--embedding",
+    metavar="NAME",
+    help="With --problems: outliers, and labels that neighbors contradict, by this sidecar of vectors, too.",
+)
 @click.option("--plot", type=LocalPath(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
 @cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -60,7 +65,8 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
     --problems lists equal images with different labels, boxes drawn twice, boxes that are odd for their class,
     and more, from the index alone; and masks that are empty, that have ids of no class or islands of a few pixels,
     or that disagree with boxes, and maps without content, which reads all of them (of a URL: 100). Blurred, dark,
-    bright and blank images are told by their fingerprints. With --against, it looks at both packs together.
+    bright and blank images are told by their fingerprints. With --against, it looks at both packs together; with
+    --embedding, it compares each record with those of the nearest vectors.
 
     --duplicates near lists groups of images that were resized, encoded again, slightly cropped or made brighter, by the
     fingerprints beside the pack; images without one are read. With --against, it lists those of both packs first.
@@ -71,11 +77,14 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
       packer stats train.lmdb --against val.lmdb --no-pixels
       packer stats train.lmdb --against val.lmdb --problems
       packer stats train.lmdb --against val.lmdb --duplicates near
+      packer stats train.lmdb --problems --embedding clip
     """
     from packer.format.pack import open_pack
     from packer.stats import pack_stats
 
-    problems, near = given.pop("problems"), given.pop("duplicates")
+    problems, near, embedding = (given.pop(name) for name in ("problems", "duplicates", "embedding"))
+    if embedding is not None and not problems:
+        raise UsageError("--embedding", "has no effect without --problems", "add --problems")
     if near is not None:
         if problems or plot is not None:
             raise UsageError("--duplicates", "excludes --problems and --plot", "leave them out")
@@ -85,7 +94,7 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
         if plot is not None:
             raise UsageError("--plot", "has no effect with --problems", "leave one of them out")
         names = [pack] if against is None else [pack, against]
-        _problems([open_pack(name, **given) for name in names], names, pixels, as_json)
+        _problems([open_pack(name, **given) for name in names], names, pixels, as_json, embedding)
         return
     if plot is not None:
         from packer.stats.plots import figure_class
@@ -146,14 +155,14 @@ def near_lines(found: NearDuplicates, several: bool) -> Iterator[str]:
         yield f"note: {note}"
 
 
-def _problems(packs: Sequence[Pack], typed: Sequence[str], pixels: bool, as_json: bool) -> None:
+def _problems(packs: Sequence[Pack], typed: Sequence[str], pixels: bool, as_json: bool, embedding: str | None) -> None:
     """Print the problems of one or several packs, with their paths as they were typed."""
     from packer.format.pack import join_packs
     from packer.stats.problems import find_problems
 
     with ProgressBar(hidden=as_json) as progress:
         together = packs[0] if len(packs) == 1 else join_packs(packs)
-        found = find_problems(together, None if pixels else 0, progress)
+        found = find_problems(together, None if pixels else 0, progress, embedding)
     if as_json:
         listed = [
             {
@@ -173,7 +182,7 @@ def _problems(packs: Sequence[Pack], typed: Sequence[str], pixels: bool, as_json
         echo(line)
     if found.found:
         echo("")
-        echo(f"see them: packer view {shlex.join(typed)} (tab Problems)")
+        echo(f"see them: packer view {shlex.join(typed)} (tab {'Map' if embedding else 'Problems'})")
 
 
 def problem_lines(problems: Problems) -> Iterator[str]:

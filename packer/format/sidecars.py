@@ -147,6 +147,9 @@ class _SidecarFiles:
         """Return `size` bytes of each row of a file, (n, size), whose last `content` bytes are rows of `step` bytes."""
         begins = self.facts.files[number].bytes - content + rows * (step or size)
         with self._held(number, begins, np.full(len(rows), size)) as start:
+            if len(rows) > 1 and (np.diff(begins) == size).all():  # one copy is ten times as fast as one for each row
+                data = self._region.data[start + int(begins[0]) : start + int(begins[-1]) + size]
+                return np.array(np.frombuffer(data, np.uint8).reshape(-1, size))
             return self._region.gather(begins + start, size)
 
     @contextmanager

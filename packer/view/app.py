@@ -32,6 +32,7 @@ from packer.format.pack import Pack
 from packer.stats.html import html_page, read_static, stylesheet
 from packer.view.catalog import Catalog, Records, number, query_of
 from packer.view.charts import PixelStats, channel_facts, class_facts
+from packer.view.embedding_maps import EmbeddingMaps
 from packer.view.facts import ProblemSets, crop_facts, pack_facts, record_facts, rejected_facts, tag_set, tile_facts
 from packer.view.marks import Marks, wanted_marks
 from packer.view.pictures import LARGEST_SIDE, Originals, Pictures, problem_of
@@ -90,16 +91,24 @@ class App:
         self._marks = Marks(pack)
         self._tags = RecordTags(pack)
         pixels, masks = PixelStats(pack, channel_facts), PixelStats(pack, class_facts)
-        problems = ProblemSets(pack, self._pictures)
+        maps = EmbeddingMaps(pack, self._catalog)
+        problems = ProblemSets(pack, self._pictures, lambda: maps.problems)
         self._catalog.add_sets("marked", self._marks.set_of)
         self._catalog.add_sets("tagged", self._tags.set_of)
         self._catalog.add_sets("problem", problems.set_of)
         self._catalog.add_sets("tag", lambda name: tag_set(pack, number({"tag": name}, "tag", 0, 0, 1 << 40)))
         self._api: dict[str, Callable[[Mapping[str, str]], Any]] = {
-            "pack": lambda given: pack_facts(pack),
+            "pack": lambda given: {**pack_facts(pack), "embeddings": maps.listed},
             "rejected": lambda given: rejected_facts(pack),
             "tiles": self._tiles,
             "record": self._record,
+            "tile": lambda given: self._tile(self._number_of(given), self._side_of(given), windows_of(given)),
+            "map": maps.facts,
+            "neighborhoods": maps.look,
+            "similar": lambda given: [
+                {"distance": far, **self._tile(record, self._side_of(given), windows_of(given))}
+                for record, far in maps.similar(given)
+            ],
             "place": self._place,
             "original": lambda given: self._originals.facts(self._number_of(given)),
             "charts": lambda given: self._charts,
@@ -111,6 +120,7 @@ class App:
             "marks": lambda given: self._marks.facts(),
             "tags": lambda given: self._tags.facts(),
         }
+        self._bytes = {"places.bin": maps.places, "colors.bin": maps.colors}
 
     def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
         request = Request(environ)
@@ -136,6 +146,10 @@ class App:
             if answer is not None:
                 return _json(lambda: answer(request.args.to_dict()))
             return Response("nothing here\n", 404)
+        if (content := self._bytes.get(path)) is not None:
+            return _sent(
+                lambda: Response(content(request.args.to_dict()), 200, content_type="application/octet-stream")
+            )
         return self._file(path or "index.html")
 
     def _posted(self, request: Request, path: str) -> Response:
@@ -190,7 +204,7 @@ class App:
         """Return a range of the matching records, or of their boxes: {"count", "sets": titles, "tiles": [...]}."""
         start = number(given, "start", 0, 0, 1 << 62)
         count = number(given, "count", MOST_TILES, 0, MOST_TILES)
-        side = number(given, "side", 160, SMALLEST_SIDE, LARGEST_TILE)
+        side = self._side_of(given)
         found, rows = self._found(given)
         windows = windows_of(given)
         if rows is not None:
@@ -214,6 +228,10 @@ class App:
         except PackerError as error:
             return {"record": record, "box": box, "key": str(record), "width": 1, "height": 1, "error": str(error)}
         return {**facts, **problem_of(lambda: self._pictures.crop(record, region, side, windows.images))}
+
+    @staticmethod
+    def _side_of(given: Mapping[str, str]) -> int:
+        return number(given, "side", 160, SMALLEST_SIDE, LARGEST_TILE)
 
     def _number_of(self, given: Mapping[str, str]) -> int:
         return number(given, "record", 0, 0, len(self._pack) - 1)
@@ -276,12 +294,20 @@ class App:
 
 
 def _json(make: Callable[[], Any]) -> Response:
+    return _sent(lambda: _as_json(make(), 200))
+
+
+def _sent(make: Callable[[], Response]) -> Response:
+    """Return the response, or one that says what is wrong."""
     try:
-        facts, status = make(), 200
+        return make()
     except UsageError as error:
-        facts, status = {"error": str(error), "where": error.where}, 400
+        return _as_json({"error": str(error), "where": error.where}, 400)
     except PackerError as error:  # a damaged index: the page shows the error, and the server continues
-        facts, status = {"error": str(error)}, 422
+        return _as_json({"error": str(error)}, 422)
+
+
+def _as_json(facts: Any, status: int) -> Response:
     # "<" is escaped in case anything shows it as HTML
     text = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")
     return Response(text, status, content_type="application/json")

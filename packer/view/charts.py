@@ -202,11 +202,11 @@ def _mean_shape(catalog: Catalog) -> dict[str, Any] | None:
 
 
 class PixelStats(Progress):
-    """Statistics for which all pixels of a pack are read. Threads may share it.
+    """What takes long, because all of a pack is read: computed in the background. Threads may share it.
 
     Args:
         pack: The pack.
-        read: `channel_facts` or `class_facts`.
+        read: What computes it, such as `channel_facts`.
     """
 
     def __init__(self, pack: Pack, read: Callable[[Pack, Progress], dict[str, Any]]) -> None:
@@ -214,10 +214,11 @@ class PixelStats(Progress):
         self._lock = Lock()
         self._thread: Thread | None = None
         self._done, self._error = 0, ""
+        self._stage, self._total = "", len(pack)
         self._found: dict[str, Any] = {}
 
     def facts(self, start: bool) -> dict[str, Any]:
-        """Return how far it is (``done`` of ``images``), the ``error``, or what was found when all are read.
+        """Return how far it is (``done`` of ``images`` in its ``stage``), the ``error``, or what was found at the end.
 
         Args:
             start: Whether to begin, if it has not begun.
@@ -229,12 +230,12 @@ class PixelStats(Progress):
                 self._thread = Thread(target=self._work, daemon=True)
                 self._thread.start()
             begun = self._thread is not None
-        facts: dict[str, Any] = {"begun": begun, "done": self._done, "images": len(self._pack)}
+        facts: dict[str, Any] = {"begun": begun, "done": self._done, "images": self._total, "stage": self._stage}
         return {**facts, **self._found, **({"error": self._error} if self._error else {})}
 
     def stage(self, name: str, total: int | None = None, unit: str = "images") -> None:
         """Count from the first image again."""
-        self._done = 0
+        self._done, self._stage, self._total = 0, name, total or 0
 
     def advance(self, done: int, bad: int = 0) -> None:
         """Count images."""

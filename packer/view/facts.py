@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from threading import Lock
 from typing import Any
@@ -19,7 +19,7 @@ from packer.format.pack import Pack
 from packer.model.annotation import Annotation, PartSpec
 from packer.model.fields import BY_NAME, LISTS, OBJECTS, TEXTS, Field, only_boxes
 from packer.model.geometry import Geometry, move
-from packer.stats.problems import DataProblem, Example, Problems, find_problems
+from packer.stats.problems import ORDER, DataProblem, Example, Problems, find_problems
 from packer.view.catalog import RecordSet
 from packer.view.image_figures import figures_text, offered
 from packer.view.part_facts import (
@@ -274,6 +274,7 @@ def _array(value: Any) -> Any:
 
 SIDE = 240
 """Longer side of the picture of an example, pixels."""
+NEIGHBOR_SIDE = 80
 AROUND = 3.0
 """Side of the part of an image that an example of a box shows, in sides of the box."""
 LEAST_PX = 96
@@ -285,8 +286,9 @@ MOST_PARTS = 5000
 class ProblemSets:
     """The problems of a pack, found when first asked for. Threads may share it."""
 
-    def __init__(self, pack: Pack, pictures: Pictures) -> None:
-        self._pack, self._pictures = pack, pictures
+    def __init__(self, pack: Pack, pictures: Pictures, more: Callable[[], Sequence[DataProblem]] = tuple) -> None:
+        """Take what returns problems that were found elsewhere, too."""
+        self._pack, self._pictures, self._more = pack, pictures, more
         self._lock = Lock()
         self._problems: Problems | None = None
 
@@ -298,6 +300,10 @@ class ProblemSets:
                 self._problems = find_problems(self._pack, 0 if is_remote else MOST_PARTS)
         return self._problems
 
+    @property
+    def _found(self) -> list[DataProblem]:
+        return sorted([*self._more(), *self._all.found], key=lambda one: ORDER.index(one.kind.partition(".")[0]))
+
     def facts(self) -> dict[str, Any]:
         """Return all problems, without examples."""
         found = [
@@ -305,7 +311,7 @@ class ProblemSets:
                 "kind": one.kind, "level": one.level, "title": one.title, "text": one.text,
                 "records": one.count, "objects": one.objects,
             }
-            for one in self._all.found
+            for one in self._found
         ]  # fmt: skip
         return {"problems": found, "notes": list(self._all.notes)}
 
@@ -319,13 +325,14 @@ class ProblemSets:
         return RecordSet(problem.title, problem.records)
 
     def _of(self, kind: str) -> DataProblem:
-        for one in self._all.found:
+        for one in (*self._more(), *self._all.found):
             if one.kind == kind:
                 return one
         raise UsageError("set", f"problem:{printable(kind[:40])} is not a kind of problem that this pack has")
 
     def _example(self, example: Example) -> dict[str, Any]:
-        about = {"detail": example.detail, "path": example.path, "pack": example.pack}
+        about: dict[str, Any] = {"detail": example.detail, "path": example.path, "pack": example.pack}
+        about["neighbors"] = [self._neighbor(record) for record in example.neighbors]
         try:
             facts = tile_facts(self._pack, example.record)
             if example.place is not None:
@@ -344,6 +351,12 @@ class ProblemSets:
             return {**facts, **part_facts(self._pack, example.record, SIDE, region), **about}
         except PackerError as error:
             return {"record": example.record, "key": example.key, "error": str(error), **about}
+
+    def _neighbor(self, record: int) -> dict[str, Any]:
+        try:
+            return {**tile_facts(self._pack, record), **problem_of(lambda: self._pictures.uri(record, NEIGHBOR_SIDE))}
+        except PackerError as error:
+            return {"record": record, "key": self._pack.key(record), "error": str(error)}
 
 
 def _part(facts: dict[str, Any]) -> tuple[int, int, int, int] | None:

@@ -15,6 +15,7 @@ from packer.repack.repeated import repeated
 from packer.stats.columns import digests
 from packer.stats.problems.look_alike import near_problems
 from packer.stats.problems.names import class_problems, file_problems, image_problems
+from packer.stats.problems.neighborhood import OF_EMBEDDINGS, embedding_problems
 from packer.stats.problems.odd_images import figures_of, odd_problems
 from packer.stats.problems.problem import CHECK, NOTE, WRONG, DataProblem, Example, ProblemColumns
 from packer.stats.problems.regions import READ, missing_parts, part_problems
@@ -25,11 +26,11 @@ __all__ = ["CHECK", "NOTE", "WRONG", "DataProblem", "Example", "Problems", "find
 
 ORDER = (
     "label-conflict", "leak", "near-leak", "near-label-conflict", "class-ids", "class-names", "mask-ids", "box-area",
-    "two-classes", "double-box", "box-without-mask", "mask-without-box", "no-part", "empty-mask", "flat-map", "blank",
-    "landmark-shape", "landmark-count", "landmark-outside", "small-box", "large-box", "aspect-box", "tiny-box",
-    "class-in-one-pack", "duplicate", "near-duplicate", "dark", "bright", "overexposed", "blurred", "low-information",
-    "image-size", "mask-islands", "no-object", "gray-among-colors", "color-among-grays", "rare-class", "empty-class",
-    "border-box",
+    "two-classes", "double-box", "label-neighbors", "box-without-mask", "mask-without-box", "no-part", "empty-mask",
+    "flat-map", "blank", "outlier", "landmark-shape", "landmark-count", "landmark-outside", "small-box", "large-box",
+    "aspect-box", "tiny-box", "class-in-one-pack", "duplicate", "near-duplicate", "dark", "bright", "overexposed",
+    "blurred", "low-information", "image-size", "mask-islands", "no-object", "gray-among-colors", "color-among-grays",
+    "rare-class", "empty-class", "border-box",
 )  # fmt: skip
 """All kinds, the most serious first."""
 MOST_REMOTE = 100
@@ -45,7 +46,9 @@ class Problems:
     """What could not be checked, and why."""
 
 
-def find_problems(pack: Pack, most_parts: int | None = None, progress: Progress | None = None) -> Problems:
+def find_problems(
+    pack: Pack, most_parts: int | None = None, progress: Progress | None = None, embedding: str | None = None
+) -> Problems:
     """Look for problems in the index and the parts of a pack, or of several that are joined (`packer.join_packs`).
 
     Those that only pixels show are told by its fingerprints; a small pack without them is read.
@@ -55,8 +58,10 @@ def find_problems(pack: Pack, most_parts: int | None = None, progress: Progress 
         most_parts: Of more masks and maps, this number is read, spread evenly over the pack; a note says so. Of a pack
             at a URL, no more than `MOST_REMOTE`. With 0, no image is read, either.
         progress: Receives the number of those that were read.
+        embedding: The sidecar whose nearest vectors are looked at, too.
 
     Raises:
+        UsageError: If the pack has no such embedding.
         DamagedPack: If an index or a part is damaged.
     """
     columns = ProblemColumns(pack)
@@ -74,6 +79,9 @@ def find_problems(pack: Pack, most_parts: int | None = None, progress: Progress 
     found += part_problems(columns, records, progress or Progress())
     rows, missing = figures_of(columns, not is_remote and most_parts != 0, progress or Progress())
     found += [*odd_problems(columns, rows), *near_problems(columns, rows, notes)]
+    if embedding is not None:
+        its, its_notes = embedding_problems(columns, embedding, progress or Progress())
+        found, notes = found + its, notes + its_notes
     if unknown := int((~digests(pack).any(axis=1)).sum()):
         notes.append(f"equal images: {plural(unknown, 'record has', 'records have')} no digest of the source file")
     return Problems(tuple(sorted(found, key=lambda problem: ORDER.index(problem.kind))), (*notes, *missing))
@@ -91,7 +99,8 @@ def records_with(pack: Pack, kinds: Sequence[str], progress: Progress | None = N
         UsageError: There is no such problem, or no record has one.
         DamagedPack: If an index or a part is damaged.
     """
-    wanted = {choose(option("problems"), kind, ORDER) for kind in kinds}
+    known = [kind for kind in ORDER if kind not in OF_EMBEDDINGS]  # which somebody must look at
+    wanted = {choose(option("problems"), kind, known) for kind in kinds}
     found = [np.zeros(0, np.int64)]
     for problem in find_problems(pack, progress=progress).found:
         records = problem.records if problem.kind in wanted else found[0]

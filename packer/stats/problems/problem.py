@@ -37,6 +37,8 @@ class Example:
     """Or which part of the image."""
     pack: str = ""
     """The name of its pack, if there are several."""
+    neighbors: tuple[int, ...] = ()
+    """Records with which it was compared."""
 
 
 @dataclass(frozen=True, eq=False)

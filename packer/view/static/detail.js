@@ -2,6 +2,7 @@
 import { dot, drawn, element, nameOf, picture } from "./draw.js";
 import { legend, ofBoxes, ofOverlay } from "./legend.js";
 import { ask } from "./server.js";
+import { similarTo } from "./similar.js";
 import { Stage } from "./stage.js";
 import { Levels, windowsAsked } from "./windows.js";
 
@@ -70,7 +71,7 @@ export class Detail {
     for (const part of facts.parts ?? []) parts.push(...this.part(part));
     const extras = Object.entries(facts.extras);
     if (extras.length) parts.push(element("h3", {}, "extras"), table(extras));
-    parts.push(element("h3", {}, "stored"), table(facts.stored));
+    parts.push(...similarTo(facts.record), element("h3", {}, "stored"), table(facts.stored));
     const { original } = facts;
     if (!original.found) parts.push(element("p", { class: "note" }, `The original is not at ${original.path}. To compare, start packer view with --source FOLDER.`));
     $("fields").replaceChildren(...parts);

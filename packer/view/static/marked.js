@@ -61,15 +61,22 @@ export async function markRange(first, last) {
   toast(after.size ? `Marked ${records(after.size)}` : "All of them are marked already", [...after.keys()]);
 }
 
-function giveReason(of, reason) { return change(() => ({ set: Object.fromEntries(of.map((record) => [record, reason])) })); }
+// Mark all records that match.
+export async function markAll(query, count) {
+  const parts = [];
+  for (let first = 0; first < count; first += MOST_SENT) parts.push({ range: [first, Math.min(count, first + MOST_SENT) - 1], query });
+  const after = await change(() => parts);
+  toast(after.size ? `Marked ${records(after.size)}` : "All of them are marked already", [...after.keys()]);
+}
+
+const inParts = (all) => Array.from({ length: Math.ceil(all.length / MOST_SENT) }, (_, n) => ({ set: Object.fromEntries(all.slice(n * MOST_SENT, (n + 1) * MOST_SENT)) }));
+function giveReason(of, reason) { return change(() => inParts(of.map((record) => [record, reason]))); }
 
 export async function undo() {
   const before = changes.pop();
   if (!before) { toast("Nothing to undo"); return; }
-  const all = [...before], parts = [];
-  for (let at = 0; at < all.length; at += MOST_SENT) parts.push({ set: Object.fromEntries(all.slice(at, at + MOST_SENT)) });
-  await change(() => parts, { undoes: true });
-  toast(`Undone: ${records(all.length)}`);
+  await change(() => inParts([...before]), { undoes: true });
+  toast(`Undone: ${records(before.size)}`);
 }
 
 // Handle the keys of marks and return whether it was one; `record` may be -1.

@@ -1,12 +1,14 @@
 // The tab of problems: a card for each kind, with examples; a click shows its records.
 import { element, picture } from "./draw.js";
 import { showRecords } from "./filters.js";
+import { thumb } from "./map.js";
 import { pile } from "./masonry.js";
 import { ask } from "./server.js";
 import { pack, set } from "./state.js";
 import { setCount } from "./tabs.js";
 import { twinsOf } from "./twins.js";
 
+let shown = "";
 const LEVELS = { wrong: "wrong", check: "to check", note: "good to know" };
 const HIGH = 124; // of a picture, as in view.css
 const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
@@ -45,7 +47,8 @@ function example(facts, width) {
   const made = element("button", { type: "button", class: "example", title: `${where}\n${facts.detail}`, "aria-label": `record ${facts.key}: ${facts.detail || where}` }, picture(facts, { room, every: true }));
   made.append(element("span", { class: "caption" }, facts.detail || endOf(where)));
   made.addEventListener("click", () => set({ record: facts.record }));
-  return made;
+  if (!facts.neighbors.length) return made;
+  return element("div", {}, made, element("div", { class: "thumbs", role: "group", "aria-label": "its neighbors" }, ...facts.neighbors.map((tile) => thumb(tile))));
 }
 
 function content({ problems, notes }) {
@@ -60,11 +63,13 @@ function content({ problems, notes }) {
 export const tab = {
   id: "problems",
   name: "Problems",
-  once: true,
   async show(panel) {
-    const page = element("div", { class: "page" }, element("p", { class: "note", role: "status" }, "looking through all labels ..."));
-    panel.replaceChildren(page);
-    page.replaceChildren(...content(await ask("problems")));
+    const page = panel.querySelector(".page") ?? element("div", { class: "page" }, element("p", { class: "note", role: "status" }, "looking through all labels ..."));
+    if (!page.parentElement) panel.replaceChildren(page);
+    const found = await ask("problems"), said = JSON.stringify(found);
+    if (said === shown) return; // what an embedding shows may have been found since
+    page.replaceChildren(...content(found));
     pile(page.querySelector(".problems"));
+    shown = said;
   },
 };

@@ -10,6 +10,12 @@ export async function ask(what, given = {}, signal = undefined) {
   return answer(await reach(`api/${what}?${new URLSearchParams(given)}`, { signal }));
 }
 
+// What the server sends as it is.
+export async function bytes(path, given = {}) {
+  const said = await reach(`${path}?${new URLSearchParams(given)}`, {});
+  return said.ok ? said.arrayBuffer() : answer(said);
+}
+
 export async function post(what, body) {
   return answer(await reach(`api/${what}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }));
 }
