@@ -39,6 +39,21 @@ TEXT_WIDTH = 96
     help="Read all images for the mean and std of the channels, all masks, and some maps and texts.",
 )
 @click.option("--problems", is_flag=True, help="List what is probably wrong with images and labels, instead.")
+@click.option("--compare", metavar="NAME", help="Compare these predictions (packer attach) with the labels, instead.")
+@click.option(
+    "--iou",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Least overlap of boxes that are one object, for --compare.",
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0, 1),
+    default=0.25,
+    show_default=True,
+    help="Least score of predicted boxes, for --compare; AP counts all.",
+)
 @click.option("--plot", type=LocalPath(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
 @cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -54,16 +69,27 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
     or that disagree with boxes, and maps without content, which reads all of them (of a URL: 100). Blurred, dark,
     bright and blank images are told by their fingerprints. With --against, it looks at both packs together.
 
+    --compare says how good attached predictions are: AP of boxes (by faster-coco-eval or pycocotools), precision,
+    recall, what is missed, spurious or confused, accuracy of images, IoU of masks.
+
     \b
     Examples:
       packer stats imgs.lmdb
       packer stats train.lmdb --against val.lmdb --no-pixels
       packer stats train.lmdb --against val.lmdb --problems
+      packer stats val.lmdb --compare pred --confidence 0.4
     """
     from packer.format.pack import open_pack
     from packer.stats import pack_stats
 
-    problems = given.pop("problems")
+    problems, name = given.pop("problems"), given.pop("compare")
+    limits = {limit: given.pop(limit) for limit in ("iou", "confidence")}
+    if name is not None:
+        for what, other in (("--problems", problems), ("--plot", plot), ("--against", against)):
+            if other:
+                raise UsageError(what, "has no effect with --compare", "leave one of them out")
+        _compare(open_pack(pack, **given), name, limits, as_json)
+        return
     if problems:
         if plot is not None:
             raise UsageError("--plot", "has no effect with --problems", "leave one of them out")
@@ -89,6 +115,22 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
         echo(as_typed(line, [pack, against or ""]))
     if plot is not None:
         echo(f"plot: {printable(plot)}")
+
+
+def _compare(pack: Pack, name: str, limits: Mapping[str, Any], as_json: bool) -> None:
+    """Print how good predictions are."""
+    from packer.cli.comparing import compared_lines
+    from packer.stats.comparison import compare
+
+    with ProgressBar(hidden=as_json) as progress:
+        found = compare(pack, name, **limits, progress=progress)
+    if as_json:
+        echo(json.dumps(asdict(found)))
+        return
+    for line in compared_lines(found):
+        echo(line)
+    echo("")
+    echo(f"see them: packer view {shlex.quote(pack.path)} (tab Predictions)")
 
 
 def _problems(packs: Sequence[Pack], typed: Sequence[str], pixels: bool, as_json: bool) -> None:
