@@ -52,6 +52,21 @@ TEXT_WIDTH = 96
     metavar="NAME",
     help="With --problems: outliers, and labels that neighbors contradict, by this sidecar of vectors, too.",
 )
+@click.option("--compare", metavar="NAME", help="Compare these predictions (packer attach) with the labels, instead.")
+@click.option(
+    "--iou",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Least overlap of boxes that are one object, for --compare.",
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0, 1),
+    default=0.25,
+    show_default=True,
+    help="Least score of predicted boxes, for --compare; AP counts all.",
+)
 @click.option("--plot", type=LocalPath(), help="Plot to this file (.png, .svg, .pdf); needs matplotlib.")
 @cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -71,6 +86,9 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
     --duplicates near lists groups of images that were resized, encoded again, slightly cropped or made brighter, by the
     fingerprints beside the pack; images without one are read. With --against, it lists those of both packs first.
 
+    --compare says how good attached predictions are: AP of boxes (by faster-coco-eval or pycocotools), precision,
+    recall, what is missed, spurious or confused, accuracy of images, IoU of masks.
+
     \b
     Examples:
       packer stats imgs.lmdb
@@ -78,21 +96,25 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
       packer stats train.lmdb --against val.lmdb --problems
       packer stats train.lmdb --against val.lmdb --duplicates near
       packer stats train.lmdb --problems --embedding clip
+      packer stats val.lmdb --compare pred --confidence 0.4
     """
     from packer.format.pack import open_pack
     from packer.stats import pack_stats
 
-    problems, near, embedding = (given.pop(name) for name in ("problems", "duplicates", "embedding"))
+    problems, near, embedding, name = (given.pop(one) for one in ("problems", "duplicates", "embedding", "compare"))
+    limits = {limit: given.pop(limit) for limit in ("iou", "confidence")}
+    _check_one_of({"--problems": problems, "--duplicates": near, "--compare": name, "--plot": plot})
     if embedding is not None and not problems:
         raise UsageError("--embedding", "has no effect without --problems", "add --problems")
+    if name is not None:
+        if against is not None:
+            raise UsageError("--against", "has no effect with --compare", "leave one of them out")
+        _compare(open_pack(pack, **given), name, limits, as_json)
+        return
     if near is not None:
-        if problems or plot is not None:
-            raise UsageError("--duplicates", "excludes --problems and --plot", "leave them out")
         _near_duplicates([pack] if against is None else [pack, against], near, as_json, given)
         return
     if problems:
-        if plot is not None:
-            raise UsageError("--plot", "has no effect with --problems", "leave one of them out")
         names = [pack] if against is None else [pack, against]
         _problems([open_pack(name, **given) for name in names], names, pixels, as_json, embedding)
         return
@@ -115,6 +137,29 @@ def stats(pack: str, against: str | None, pixels: bool, plot: str | None, as_jso
         echo(as_typed(line, [pack, against or ""]))
     if plot is not None:
         echo(f"plot: {printable(plot)}")
+
+
+def _check_one_of(asked: Mapping[str, Any]) -> None:
+    """Raise UsageError if more than one of these options, which print something else instead, is given."""
+    given = [name for name, value in asked.items() if value]
+    if len(given) > 1:
+        raise UsageError(given[0], f"has no effect with {given[1]}", "leave one of them out")
+
+
+def _compare(pack: Pack, name: str, limits: Mapping[str, Any], as_json: bool) -> None:
+    """Print how good predictions are."""
+    from packer.cli.comparing import compared_lines
+    from packer.stats.comparison import compare
+
+    with ProgressBar(hidden=as_json) as progress:
+        found = compare(pack, name, **limits, progress=progress)
+    if as_json:
+        echo(json.dumps(asdict(found)))
+        return
+    for line in compared_lines(found):
+        echo(line)
+    echo("")
+    echo(f"see them: packer view {shlex.quote(pack.path)} (tab Predictions)")
 
 
 def _near_duplicates(typed: Sequence[str], near: str, as_json: bool, given: dict[str, Any]) -> None:

@@ -286,8 +286,8 @@ def made_lines(facts: dict[str, Any]) -> list[str]:
 @click.option("--fingerprints", is_flag=True, help="In place of WHERE: the fingerprints that packer build makes.")
 @click.option(
     "--kind",
-    type=OneOf(("array", "text", "json", "mask", "map", "image")),
-    help="What it is; pixels need it.  [default: numbers are an array, texts are text]",
+    type=OneOf(("array", "text", "json", "mask", "map", "image", "boxes", "labels")),
+    help="What it is; pixels and predictions (boxes, labels) need it.  [default: numbers are an array, texts are text]",
 )
 @click.option(
     "--column",
@@ -305,6 +305,18 @@ def made_lines(facts: dict[str, Any]) -> list[str]:
     show_default=True,
     help="What to do with rows and files of no record, such as those of the other packs of a split.",
 )
+@click.option(
+    "--classes",
+    metavar="FILE|0|1",
+    help="What class ids of predictions mean: names (a list, data.yaml, a COCO file, JSON), or the id of the pack's "
+    "first class.  [default: the COCO ids that the pack keeps; else the pack's classes, from 0]",
+)
+@click.option(
+    "--frame",
+    type=OneOf(("source", "packed", "relative")),
+    help="Where predicted boxes are: in pixels of the source image or of the packed one, or in shares of its sides.  "
+    "[default: relative in YOLO's files, else source]",
+)
 @telling()
 def attach(
     pack: str, where: str | None, name: str | None, fingerprints: bool, progress: ProgressBar, **given: Any
@@ -313,8 +325,9 @@ def attach(
 
     WHERE is a .npy file in the order of the records; a table (.npz, .parquet, .csv, .tsv, .jsonl) with a column of
     keys or paths; or a folder with a .npy, .txt or .json file or a picture for each image, of its name, or a pattern of
-    these with {dir}, {stem} and {name}. Each record must have one row. It is in files beside the shards; the pack stays
-    as it is, and no image is read but for --fingerprints.
+    these with {dir}, {stem} and {name}. Predictions are COCO results (.json), a folder of YOLO's .txt files, or a
+    table. Each record must have one row, and of boxes any number. It is in files beside the shards; the pack stays as
+    it is, and no image is read but for --fingerprints.
 
     \b
     Examples:
@@ -322,8 +335,10 @@ def attach(
       packer attach imgs.lmdb captions.csv --as caption --kind text
       packer attach imgs.lmdb ./captions --as caption
       packer attach imgs.lmdb ./depth --as depth --kind map
+      packer attach imgs.lmdb results.json --as pred --kind boxes
       packer attach imgs.lmdb --fingerprints
     """
+    from packer.repack.attach import COMPARED
     from packer.repack.attach import attach as attach_to_pack
     from packer.repack.fingerprints import attach_fingerprints
 
@@ -344,6 +359,7 @@ def attach(
         *(f"note: {note}" for note in report.notes),
         f"{path}: {report.text}; {plural(report.records, 'record')} {report.joined}, {time_text(report.seconds)}",
         use,
+        *([f"judge it: packer stats {path} --compare {report.name}"] if report.kind in COMPARED else []),
     ]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from packer.errors import printable, size_text
+from packer.errors import plural, printable, size_text
 from packer.format.beside import BesideList
 from packer.format.jpeg_index_list import JpegIndexList
 from packer.format.manifest import FileEntry, Manifest, check_pixels
@@ -31,9 +31,16 @@ ITEM_BYTES = {
 }  # fmt: skip
 """dtypes of arrays -> bytes of a value."""
 LINES = ("jsonl", "offsets.npy")
-KIND_FILES = {"array": ("npy",), "text": LINES, "json": LINES, **dict.fromkeys(OF_PIXELS, ("bin", LINES[1]))}
+ROWS, BYTES = ("npy",), ("bin", LINES[1])
+KIND_FILES = {
+    "array": ROWS, "text": LINES, "json": LINES, "boxes": BYTES, "labels": ROWS, **dict.fromkeys(OF_PIXELS, BYTES),
+}  # fmt: skip
 """Kind -> the endings of its files: rows of one size; or for each record a line of JSON, or the bytes that would be
 stored in the pack, and where each begins."""
+PREDICTED = ("boxes", "labels")
+"""The kinds that only sidecars have: what a model says of each record."""
+BOX_TYPE = [("box", "<f4", (4,)), ("score", "<f4"), ("label", "<i4")]
+"""A predicted box: x1, y1, x2, y2 in pixels of the packed image, its score, and its class in `SidecarFacts.classes`."""
 FINGERPRINTS = "fingerprint"
 """Name of the sidecar of rows of `packer.images.fingerprint.FINGERPRINT`, an array uint8."""
 FINGERPRINT_BYTES = 40
@@ -64,7 +71,7 @@ class SidecarFacts:
     encoding: str = ""
     """Of pixels: one of `packer.model.annotation.ENCODINGS`, or copy."""
     classes: tuple[str, ...] = ()
-    """This and the following are those of a `PartSpec`."""
+    """This and the following are those of a `PartSpec`; of predictions, the names of their classes."""
     ignore: int | None = None
     channels: int = 1
 
@@ -80,6 +87,11 @@ class SidecarFacts:
         return sum(file.bytes for file in self.files)
 
     @property
+    def has_rows(self) -> bool:
+        """Whether each record has an array of one shape."""
+        return KIND_FILES.get(self.kind) == ROWS
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of the array of a record."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
@@ -89,6 +101,8 @@ class SidecarFacts:
         """What a record has: ``array float16 (768,)``, ``lists of text``."""
         if self.kind == "array":
             return f"array {self.dtype} {self.shape}" if self.shape else f"array {self.dtype}"
+        if self.kind in PREDICTED:
+            return f"{self.kind} of {plural(len(self.classes), 'class')}" + " with probabilities" * (self.shape > (2,))
         if self.kind == "mask":
             return f"mask {MaskFacts(self.dtype, self.classes, self.ignore).text}"
         if self.kind in OF_PIXELS:
@@ -115,12 +129,14 @@ class SidecarFacts:
         found = [SIDECAR_FILE.fullmatch(file.name) for file in self.files]
         if tuple(one and f"{one[1]}.{one[2]}" for one in found) != file_names(self.name, self.kind):
             return f"has other files of {self.name} than packer writes"
-        if self.kind == "array" and (
+        if self.has_rows and (
             self.dtype not in ITEM_BYTES or min(self.shape, default=1) < 1
             or self.files[0].bytes < records * self.row_bytes
         ):  # fmt: skip
             return f"does not fit the file of {self.name}"
-        if self.kind != "array" and self.files[1].bytes < 8 * (records + 1):
+        if self.kind == "labels" and (self.dtype != "float32" or self.shape not in ((2,), (2 + len(self.classes),))):
+            return f"has {self.name} of another shape than predicted labels have"
+        if not self.has_rows and self.files[1].bytes < 8 * (records + 1):
             return f"does not fit the files of {self.name}"
         if not all(HEX.fullmatch(f.crc32c) and len(f.crc32c) == 8 * -(-f.bytes // CHECKED_BYTES) for f in self.files):
             return f"lacks checksums of {self.name}"

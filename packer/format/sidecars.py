@@ -17,7 +17,7 @@ from packer.format.beside import read_beside
 from packer.format.mmap import map_files
 from packer.format.pack_files import PackFiles
 from packer.format.pack_objects import beside_at
-from packer.format.sidecar_list import CHECKED_BYTES, SidecarFacts, SidecarFile, SidecarList
+from packer.format.sidecar_list import BOX_TYPE, CHECKED_BYTES, SidecarFacts, SidecarFile, SidecarList
 from packer.model.annotation import Int64, PartSpec
 from packer.stores import join_url
 
@@ -72,7 +72,10 @@ class Sidecar:
     def read(self, records: Int64, params: object = None) -> Any:
         """Return the values of `records`, int64 (n,): an array (n, ...), or a list of n texts or values.
 
-        Of masks, maps and images it is a list of (bytes, encoding), which `packer.images.parts.decode_part` takes.
+        Of masks, maps and images it is a list of (bytes, encoding), which `packer.images.parts.decode_part` takes. Of
+        predicted boxes it is a list of dicts: boxes float32 (k, 4), x1, y1, x2, y2 in pixels of the packed image,
+        scores float32 (k,), labels int64 (k,); predicted labels are rows of class, score and, if they are known,
+        the probability of each class, float32 (n, 2 or more).
 
         Args:
             records: Their numbers.
@@ -81,10 +84,24 @@ class Sidecar:
         Raises:
             DamagedPack: They do not match their checksum, which is verified when this process first reads them.
         """
+        found = self._read(records)
+        return list(map(_boxes_in, found)) if self.facts.kind == "boxes" else found
+
+    def boxes(self, records: Int64) -> tuple[NDArray[Any], Int64]:
+        """Return the predicted boxes of `records`, one record after another (`BOX_TYPE`), and how many each has.
+
+        Raises:
+            DamagedPack: As `read`.
+        """
+        rows = self._read(records)
+        counts = np.fromiter(map(len, rows), np.int64, len(rows)) // np.dtype(BOX_TYPE).itemsize
+        return np.frombuffer(b"".join(rows), BOX_TYPE), counts
+
+    def _read(self, records: Int64) -> Any:
         if len(self._parts) == 1:
             return self._parts[0][1].read(records)
         found = np.empty(len(records), object)
-        is_array = self.facts.kind == "array"
+        is_array = self.facts.has_rows
         if is_array:
             found = np.empty((len(records), *self.facts.shape), self.facts.dtype)
         for files, part in self._parts:
@@ -92,6 +109,11 @@ class Sidecar:
             values = part.read(records[mine] - files.first_record)
             found[mine] = values if is_array else np.fromiter(values, object, len(values))
         return found if is_array else found.tolist()
+
+
+def _boxes_in(row: bytes) -> dict[str, NDArray[Any]]:
+    found = np.frombuffer(row, BOX_TYPE)
+    return {"boxes": found["box"].copy(), "scores": found["score"].copy(), "labels": found["label"].astype(np.int64)}
 
 
 def _facts_of(files: PackFiles, name: str) -> SidecarList:
@@ -125,17 +147,22 @@ class _SidecarFiles:
 
     def read(self, rows: Int64) -> Any:
         """Return the values of some rows."""
-        if self.facts.kind == "array":
+        if self.facts.has_rows:
             found = self._gathered(0, rows, self.facts.row_bytes, self._records * self.facts.row_bytes)
             return found.view(self.facts.dtype).reshape(len(rows), *self.facts.shape)
         bounds = self._gathered(1, 8 * rows, 16, 8 * (self._records + 1), 1).view(np.int64)
         begins, ends = bounds[:, 0], bounds[:, 1]
         file = self.facts.files[0]
-        if ((begins < 0) | (begins >= ends) | (ends > file.bytes)).any():
+        sizes = ends - begins
+        each = np.dtype(BOX_TYPE).itemsize if self.facts.kind == "boxes" else 0  # a record may have no box
+        wrong = (sizes < 0) | (sizes % each > 0) if each else sizes <= 0
+        if (wrong | (begins < 0) | (ends > file.bytes)).any():
             raise self._damage(self.facts.files[1].name, "leads out of its lines")
-        with self._held(0, begins, ends - begins) as start:
+        with self._held(0, begins[sizes > 0], sizes[sizes > 0]) as start:
             data = self._region.data
             lines = [bytes(data[start + a : start + b]) for a, b in bounds.tolist()]
+        if self.facts.kind == "boxes":
+            return lines
         if self.facts.encoding:
             return [(line, self.facts.encoding) for line in lines]
         try:

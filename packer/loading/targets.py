@@ -126,7 +126,7 @@ class Targets(Sequence[Target]):
     @cached_property
     def vary(self) -> bool:
         """Whether targets have as many rows as the image has objects, or points, so that a batch cannot be stacked."""
-        if any(part.spec.kind == "json" for part in self.parts):
+        if any(part.spec.kind in ("json", "boxes") for part in self.parts):
             return True
         if not STACKABLE.issuperset(self._fields) or (self.parts and self._pack.manifest.shape is None):
             return True
@@ -178,8 +178,18 @@ class Targets(Sequence[Target]):
             masks = read_instances(self._pack, records, found, params)
             found.images[INSTANCES.target] = list(map(torch.from_numpy, masks))
         for part in self.parts:
-            found.images[part.name] = self.values_of(part, part.read(records, params))
+            found.images[part.name] = self._read_part(part, records, params)
         return found
+
+    def _read_part(self, part: Any, records: Int64, params: CropParams | None) -> Any:
+        """Return a part as targets have it; predicted boxes are moved and cut as those of labels are."""
+        if part.spec.kind != "boxes":
+            return self.values_of(part, part.read(records, params))
+        rows, counts = part.boxes(records)
+        columns = {"boxes": rows["box"], "labels": rows["label"].astype(np.int64), "scores": rows["score"]}
+        found = BatchAnnotations(records, {name: Column(value.copy(), counts) for name, value in columns.items()})
+        placed = (found if params is None else self._placed(found, params)).as_tensors().as_dicts()
+        return [{name: target[name] for name in columns} for target in placed]
 
     def annotations(self, records: Int64) -> BatchAnnotations:
         """Return the annotations of whole images, without parts and masks of objects, which are still run lengths."""

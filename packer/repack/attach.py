@@ -19,6 +19,7 @@ from packer.format.pack_paths import numbers_in
 from packer.format.sidecar_list import (
     FINGERPRINTS,
     ITEM_BYTES,
+    PREDICTED,
     SIDECAR_FILE,
     SidecarFacts,
     SidecarFile,
@@ -31,6 +32,7 @@ from packer.format.versions import check_newest, files_of_versions, newest_numbe
 from packer.images.parts import BY_KIND
 from packer.model.annotation import OF_PIXELS, Progress
 from packer.packing.publish_version import forget_list
+from packer.repack.attached_predictions import read_predictions
 from packer.repack.attached_rows import Attached, naming, read_attached
 from packer.repack.attached_tables import DTYPES, AttachRequest
 from packer.repack.index_jpegs import in_place
@@ -80,7 +82,7 @@ class DetachReport:
 def attach(  # noqa: PLR0913 - what the command takes
     pack: AnyPath, where: AnyPath, name: str, kind: str | None = None, column: str | None = None,
     progress: Progress | None = None, *, mask_values: str | None = None, ignore_id: int | None = None,
-    extra_rows: str = "fail",
+    extra_rows: str = "fail", classes: str | None = None, frame: str | None = None,
 ) -> AttachReport:  # fmt: skip
     """Attach something for each record to a pack, which stays as it is: ``packer.attach(pack, "clip.npy", "clip")``.
 
@@ -90,14 +92,21 @@ def attach(  # noqa: PLR0913 - what the command takes
         pack: The folder of the pack.
         where: A .npy file in the order of the records; a table (.npz, .parquet, .csv, .tsv, .jsonl) with a column of
             keys or paths; or a folder with a .npy, .txt or .json file or a picture for each image, of its name, or a
-            pattern of these with {dir}, {stem} and {name}.
+            pattern of these with {dir}, {stem} and {name}. Of predictions, COCO results (.json), a folder of YOLO's
+            .txt files, a table, or for labels a .npy file of probabilities.
         name: What to call it.
-        kind: array, text, json, or of pixels mask, map or image. None: numbers are an array, and texts are text.
+        kind: array, text, json, or of pixels mask, map or image; or of predictions boxes or labels. None: numbers are
+            an array, and texts are text.
         column: The column of a table. None: the only one, the one called `name`, or that of the captions.
         progress: Receives the stage attaching, in records.
         mask_values: What the pixels of masks mean, as for a build.
         ignore_id: The value of masks that is no class, or of maps where nothing is known.
         extra_rows: What to do with rows and files of no record: "fail", or "skip" to leave them out.
+        classes: What the class ids of predictions mean: a file of names (a list, data.yaml, the COCO file of the
+            labels, or JSON {id: name}), or "0" or "1", the id of the pack's first class. None: the COCO ids that the
+            pack keeps; in YOLO's files and tables, numbers of the pack's classes, from 0.
+        frame: Of which image predicted boxes are: "source" (the file, in pixels), "packed" (the packed image, in
+            pixels), or "relative" (0 to 1). None: relative in YOLO's files, else source.
 
     Returns:
         What was attached.
@@ -117,14 +126,17 @@ def attach(  # noqa: PLR0913 - what the command takes
     check_name(opened, name, taken)
     if kind is not None and kind not in KINDS:
         raise UsageError(option("kind"), f"must be {' or '.join(KINDS)}, got {kind!r}")
-    for given, value, kinds in (("mask-values", mask_values, ("mask",)), ("ignore-id", ignore_id, ("mask", "map"))):
+    for given, value, kinds in (
+        ("mask-values", mask_values, ("mask",)), ("ignore-id", ignore_id, ("mask", "map")),
+        ("classes", classes, PREDICTED), ("frame", frame, ("boxes",)),
+    ):  # fmt: skip
         if value is not None and kind not in kinds:
             raise UsageError(option(given), f"is for {option('kind')} {' or '.join(kinds)}", "leave it out")
     if extra_rows not in EXTRA_ROWS:
         raise UsageError(option("extra-rows"), f"must be {' or '.join(EXTRA_ROWS)}, got {extra_rows!r}")
-    asked = AttachRequest(os.fsdecode(where), name, kind, column, mask_values, ignore_id, extra_rows)
-    found = read_attached(asked, opened)
-    if found.recipe is None and not isinstance(found.values, list) and not _is_array(found):
+    asked = AttachRequest(os.fsdecode(where), name, kind, column, mask_values, ignore_id, extra_rows, classes, frame)
+    found = read_predictions(asked, opened) if kind in PREDICTED else read_attached(asked, opened)
+    if found.recipe is None and not found.classes and not isinstance(found.values, list) and not _is_array(found):
         raise BadInput(where, f"has values of {found.chunk(0, 1).dtype}", DTYPES)
     kind = kind or next(name for name, one in KINDS.items() if one.takes(found))
     if not KINDS[kind].takes(found):
@@ -135,7 +147,7 @@ def attach(  # noqa: PLR0913 - what the command takes
         progress.stage("attaching", len(opened), "records")
         names = file_names(name, kind, newest_number(opened.path, opened.manifest))
         dtype, shape, files = KINDS[kind].write(work, names, found, len(opened), progress)
-        facts = SidecarFacts(name, kind, dtype, shape, tuple(files), *_pixel_facts(found))
+        facts = SidecarFacts(name, kind, dtype, shape, tuple(files), *_spec_facts(found))
         publish_sidecars(opened, work, (*(taken.sidecars if taken else ()), facts))
     return AttachReport(
         opened.path, name, kind, dtype, shape, facts.text, len(opened), facts.bytes, found.joined, found.notes,
@@ -143,9 +155,9 @@ def attach(  # noqa: PLR0913 - what the command takes
     )  # fmt: skip
 
 
-def _pixel_facts(found: Attached) -> tuple[Any, ...]:
+def _spec_facts(found: Attached) -> tuple[Any, ...]:
     if (recipe := found.recipe) is None:
-        return ()
+        return "", found.classes
     return recipe.encode, recipe.spec.classes, recipe.spec.ignore, recipe.spec.channels
 
 
@@ -282,6 +294,11 @@ def _write_pixels(work: str, names: Sequence[str], found: Attached, records: int
     return found.recipe.spec.dtype, (), write_rows(work, names, records, found.chunk, CHUNK_PIXELS, progress)
 
 
+def _write_boxes(work: str, names: Sequence[str], found: Attached, records: int, progress: Progress) -> Written:
+    """Write a file with the boxes of each record, which may be none, and a .npy file with the place of the first."""
+    return "", (), write_rows(work, names, records, found.chunk, CHUNK_ROWS, progress)
+
+
 def write_rows(
     work: str, names: Sequence[str], records: int, rows: Callable[[int, int], list[bytes]], step: int,
     progress: Progress,
@@ -322,5 +339,9 @@ KINDS = {
     "text": SidecarKind("text", _is_text, _write_lines),
     "json": SidecarKind("JSON", lambda found: True, _write_lines),
     **dict.fromkeys(OF_PIXELS, _PIXELS),
+    "boxes": SidecarKind("predicted boxes", lambda found: bool(found.classes), _write_boxes),
+    "labels": SidecarKind("predicted classes", lambda found: bool(found.classes), write_array),
 }
 """Kinds by name; the first that takes the values is that of values for which none is given."""
+COMPARED = ("boxes", "labels", "mask")
+"""The kinds that `packer stats` compares with labels."""

@@ -65,6 +65,8 @@ class Attached:
     """How values of pixels were converted; they are bytes then, as they are stored."""
     column: str = ""
     """Of a table."""
+    classes: tuple[str, ...] = ()
+    """The names of those that are predicted."""
 
     def chunk(self, start: int, stop: int) -> Any:
         """Return the values of these records."""
@@ -152,7 +154,7 @@ def _read_folder(asked: AttachRequest, pack: Pack) -> Attached:
         raise BadInput(*next(iter(matches.refused.items())), "rename or move one of them")
     numbers = {path: row for row, path in enumerate(labels)}
     rows = np.array([numbers.get(matches.label_of.get(image, b""), NOT_FOUND) for image in images], np.int64)
-    notes = _check(asked, pack, np.flatnonzero(rows == NOT_FOUND), matches.unclaimed)
+    notes = check_rows(asked, pack, np.flatnonzero(rows == NOT_FOUND), matches.unclaimed)
     paths = [os.path.join(tree.root, label) for label in labels]
     if kind.of_pixels:
         found, used = _read_pixels(asked, pack, kind, tree, [paths[row] for row in rows.tolist()])
@@ -182,7 +184,7 @@ def _pattern_in(where: str) -> tuple[str, str]:
 
 def _kind_of(asked: AttachRequest, tree: Tree) -> tuple[PartKind, list[bytes]]:
     """Return the kind of the files in a folder, and these. Raise UsageError unless they are of one kind."""
-    kinds = [BY_KIND[name] for name in KIND_FILES if name == (asked.kind or name)]
+    kinds = [BY_KIND[name] for name in BY_KIND if name in KIND_FILES and name == (asked.kind or name)]
     if asked.kind is None:
         kinds = [kind for kind in kinds if not kind.of_pixels]  # a picture may be a mask, a map or an image
     there = [(kind, files) for kind in kinds if (files := of_kind(tree, kind))]
@@ -289,7 +291,7 @@ def _read_table(asked: AttachRequest, table: Table, pack: Pack) -> Attached:
     several = kind in (None, "text") and isinstance(values, list) and all(isinstance(one, str) for one in values)
     extra = [os.fsencode(texts[row] or "") for row in np.flatnonzero(records == NOT_FOUND).tolist()]
     twice = np.flatnonzero((counts > 1) & (not several))
-    notes = _check(asked, pack, np.flatnonzero(counts == 0), extra, twice)
+    notes = check_rows(asked, pack, np.flatnonzero(counts == 0), extra, twice)
     order = np.argsort(records, kind="stable")[len(extra) :]
     if (counts > 1).any():
         lists = np.split(order, np.cumsum(counts)[:-1])
@@ -324,7 +326,7 @@ class _Joined(NamedTuple):
 
 def _join(where: str, pack: Pack, keys: Sequence[tuple[str, Sequence[str | None]]]) -> _Joined:
     """Return the column that names the records most strictly. Raise BadInput if one as good disagrees with it."""
-    found = [_Joined(name, texts, *_records_of(pack, texts)) for name, texts in keys]
+    found = [_Joined(name, texts, *records_of(pack, texts)) for name, texts in keys]
     ranks = [one.rank(len(pack)) for one in found]
     best = found[ranks.index(max(ranks))]
     for other, rank in zip(found, ranks, strict=True):
@@ -336,14 +338,20 @@ def _join(where: str, pack: Pack, keys: Sequence[tuple[str, Sequence[str | None]
     return best
 
 
-def _records_of(pack: Pack, texts: Sequence[str | None]) -> tuple[Int64, str, int]:
-    """Return the record of each key or path, NOT_FOUND if it has none, how they were joined, and how loosely."""
+def records_of(pack: Pack, texts: Sequence[str | None], by_key: bool = True) -> tuple[Int64, str, int]:
+    """Return the record of each key or path, NOT_FOUND if it has none, how they were joined, and how loosely.
+
+    Args:
+        pack: The pack.
+        texts: The keys or paths; None names no record.
+        by_key: Whether they may be keys.
+    """
     numbers = {key: number for number, key in enumerate(pack.keys)}
-    by_key = np.array([numbers.get(text or "", NOT_FOUND) for text in texts], np.int64)
-    if (by_key != NOT_FOUND).all():
-        return by_key, "key", 0
+    of_keys = np.array([numbers.get(text or "", NOT_FOUND) for text in texts], np.int64)
+    if by_key and (of_keys != NOT_FOUND).all():
+        return of_keys, "key", 0
     order, finder = _finder_in(pack)
-    written, ways = [os.fsencode(text or "") for text in texts], [(by_key, "key", 0)]
+    written, ways = [os.fsencode(text or "") for text in texts], [(of_keys, "key", 0)] if by_key else []
     for manner in (None, (finder.manner(written) or (None,))[0]):
         found = finder.find_all(manner, written)
         records = np.array([*order, NOT_FOUND], np.int64)[np.where(found < 0, NOT_FOUND, found)]
@@ -372,7 +380,7 @@ def _check_no_null(where: str, table: Table, column: str, cells: Any) -> None:
         raise BadInput(where, problem, FIX)
 
 
-def _check(
+def check_rows(
     asked: AttachRequest, pack: Pack, missing: Int64, extra: Sequence[bytes], twice: Sequence[int] | Int64 = ()
 ) -> tuple[str, ...]:
     """Return notes. Raise BadInput unless each record has one row, and, if asked so, each row a record."""

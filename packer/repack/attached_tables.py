@@ -34,6 +34,8 @@ class AttachRequest:
     mask_values: str | None = None
     ignore_id: int | None = None
     extra_rows: str = "fail"
+    classes: str | None = None
+    frame: str | None = None
 
 
 @contextmanager

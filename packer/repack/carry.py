@@ -203,7 +203,7 @@ def _carry_sidecar(pack: _CarriedPack, found: dict[Source, SidecarFacts]) -> Sid
     with storage_errors(pack.new.folder):
         if pack.grows:
             return write_fingerprints(pack.new.folder, [values[records].tobytes(), pack.added], pack.new.version)
-        if facts.kind == "array":
+        if facts.has_rows:
             _, _, files = write_array(pack.new.folder, names, Attached(values, records, ""), len(records), Progress())
         else:
             files = write_rows(
@@ -218,7 +218,7 @@ class _Rows:
     def __init__(self, source: Source, facts: SidecarFacts) -> None:
         self._source, self._facts, records = source, facts, source.manifest.records
         files = [self._content(file) for file in facts.files]
-        if facts.kind == "array":
+        if facts.has_rows:
             rows = files[0][len(files[0]) - records * facts.row_bytes :]
             self._rows = rows.view(facts.dtype).reshape(records, *facts.shape)
         else:
@@ -238,7 +238,7 @@ class _Rows:
         return DamagedPack(where, problem, SidecarList.again(path, file.name)).with_location(path)
 
     def __getitem__(self, rows: Int64) -> Any:
-        if self._facts.kind == "array":
+        if self._facts.has_rows:
             return self._rows[rows]
         begins, ends = self._bounds[rows], self._bounds[rows + 1]
         if ((begins < 0) | (begins > ends) | (ends > len(self._data))).any():

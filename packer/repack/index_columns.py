@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -206,8 +206,14 @@ def groups_of(some: NDArray[np.int64], differ: NDArray[np.bool_]) -> RecordGroup
 
 def count_ignored(pack: Pack) -> int:
     """Return the number of ignored regions in a pack."""
+    return sum(int(flags.sum()) for _, flags in ignored_boxes(pack))
+
+
+def ignored_boxes(pack: Pack) -> Iterator[tuple[int, Any]]:
+    """Yield the number of each record that may have ignored regions, and which of its boxes these are, bool (k,)."""
     if not any(f"box_fields.{name}" in pack.manifest.fields for name in NOT_OBJECTS):
-        return 0
+        return
     rows: Any = pack.column("box_fields")
-    marked = (record for record, text in enumerate(rows) if MARKED.search(text))  # parsing all would take long
-    return sum(int(pack.annotation(record).ignored.sum()) for record in marked)
+    for record, text in enumerate(rows):
+        if MARKED.search(text):  # parsing all would take long
+            yield record, pack.annotation(record).ignored

@@ -23,7 +23,7 @@ EXTRAS = {
     "fast": ("dataset-packer-fast",), "remote": ("obstore", "fsspec"), "report": ("matplotlib",),
     "dali": ("nvidia-dali-cuda120",), "ray": ("ray",), "dask": ("distributed",), "datumaro": ("datumaro",),
     "rfdetr": ("rfdetr",), "ultralytics": ("ultralytics",), "timm": ("timm",), "libreyolo": ("libreyolo",),
-    "coco": ("pycocotools",),
+    "coco": ("pycocotools",), "eval": ("pycocotools",),
 }  # fmt: skip
 """Extra of the distribution -> its distributions."""
 

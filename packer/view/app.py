@@ -36,6 +36,7 @@ from packer.view.embedding_maps import EmbeddingMaps
 from packer.view.facts import ProblemSets, crop_facts, pack_facts, record_facts, rejected_facts, tag_set, tile_facts
 from packer.view.marks import Marks, wanted_marks
 from packer.view.pictures import LARGEST_SIDE, Originals, Pictures, problem_of
+from packer.view.predictions import PredictionSets
 from packer.view.record_tags import RecordTags, change_tags
 from packer.view.windows import Windows, level_facts, windows_of
 
@@ -93,6 +94,8 @@ class App:
         pixels, masks = PixelStats(pack, channel_facts), PixelStats(pack, class_facts)
         maps = EmbeddingMaps(pack, self._catalog)
         problems = ProblemSets(pack, self._pictures, lambda: maps.problems)
+        self._predictions = predictions = PredictionSets(pack)
+        self._catalog.add_sets("predictions", predictions.set_of)
         self._catalog.add_sets("marked", self._marks.set_of)
         self._catalog.add_sets("tagged", self._tags.set_of)
         self._catalog.add_sets("problem", problems.set_of)
@@ -116,6 +119,7 @@ class App:
             "pixels": lambda given: pixels.facts(given.get("start") == "1"),
             "masks": lambda given: masks.facts(given.get("start") == "1"),
             "problems": lambda given: problems.facts(),
+            "predictions": predictions.facts,
             "problem": lambda given: problems.examples(given.get("kind", "")),
             "marks": lambda given: self._marks.facts(),
             "tags": lambda given: self._tags.facts(),
@@ -212,7 +216,9 @@ class App:
             tiles = [self._crop(record, row, side, windows) for record, row in shown]
         else:
             tiles = [self._tile(i, side, windows) for i in found[start : start + count].tolist()]
-        return {"count": len(found), "sets": self._catalog.titles(query_of(given).sets), "tiles": tiles}
+        sets = query_of(given).sets
+        tiles = [self._predictions.marked(tile, sets) for tile in tiles]
+        return {"count": len(found), "sets": self._catalog.titles(sets), "tiles": tiles}
 
     def _tile(self, record: int, side: int, windows: Windows) -> dict[str, Any]:
         try:
@@ -242,7 +248,8 @@ class App:
         picture: dict[str, Any] = {**problem_of(lambda: self._pictures.uri(record, LARGEST_SIDE, windows.images))}
         if "picture" in picture and self._pack.reader.dtype_of(record) == "uint16":
             picture["levels"] = level_facts(self._pack.image(record), windows.images)
-        return {**record_facts(self._pack, record, windows.maps), "original": self._originals.where(record), **picture}
+        facts = self._predictions.marked(record_facts(self._pack, record, windows.maps), query_of(given).sets)
+        return {**facts, "original": self._originals.where(record), **picture}
 
     def _place(self, given: Mapping[str, str]) -> Any:
         """Return the record (and box) at a position among the matches, or the position of one; None if no match."""

@@ -34,6 +34,7 @@ from packer.view.part_facts import (
     target_parts,
 )
 from packer.view.pictures import LARGEST_SIDE, Pictures, data_uri, problem_of
+from packer.view.predicted import difference_specs, equal_id, named_predictions, predicted_facts
 from packer.view.windows import INNER, ValueWindow
 
 DRAWN = tuple(field for field in LISTS if field.moves or field.classes)
@@ -42,6 +43,8 @@ VALUE = BY_NAME["value"]
 MOST_POINTS = 400
 """Maximum number of points drawn of a polygon."""
 MOST_REJECTED = 2000
+MOST_NAMED = 100
+"""Classes in the legend of a difference; where none has a name, there are 256."""
 
 COCO_FLIPS = (0, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 12, 11, 14, 13, 16, 15)
 """flip_index of the 17 points of a person in COCO, by which they are recognized: a pack does not store a skeleton."""
@@ -58,7 +61,7 @@ _MARGIN = 0.1
 
 def pack_facts(pack: Pack) -> dict[str, Any]:
     """Return name, size, classes and fields of the pack, and the number of rejected inputs."""
-    manifest, specs = pack.manifest, specs_of(pack)
+    manifest, specs, differing = pack.manifest, specs_of(pack), list(difference_specs(pack).values())
     size = sum(shard.container.bytes + shard.index.bytes for shard in pack.reader.shards)
     names = [printable(os.path.basename(part.path.rstrip("/")) or part.path) for part in pack.packs]
     return {
@@ -72,11 +75,20 @@ def pack_facts(pack: Pack) -> dict[str, Any]:
         "shape": manifest.shape,
         "classes": [printable(name) for name in manifest.classes],
         "fields": list(manifest.fields),
-        "overlays": [spec.name for spec in specs if spec.kind in OVERLAYS],
+        "overlays": [spec.name for spec in (*specs, *differing) if spec.kind in OVERLAYS],
         "masks": {
             name: {"legend": legend_of(facts), "ignore": facts.ignore, "background": facts.background}
             for name, facts in of_parts(specs)["masks"].items()
+        }
+        | {
+            spec.name: {
+                "legend": [*enumerate(spec.classes)][-MOST_NAMED:],
+                "ignore": None,
+                "background": equal_id(spec),
+            }
+            for spec in differing
         },
+        "predictions": named_predictions(pack),
         "skeleton": COCO_BONES if manifest.flip_index == COCO_FLIPS else None,
         "points": COCO_POINTS if manifest.flip_index == COCO_FLIPS else None,
         "deep": manifest.dtype != "uint8",
@@ -121,6 +133,7 @@ def tile_facts(pack: Pack, record: int, side: int = TILE_SIDE, colors: ValueWind
         **drawn_facts(annotation),
         **outline_facts(pack, record, annotation, side),
         **part_facts(pack, record, side, colors=colors),
+        **predicted_facts(pack, record),
     }
 
 
@@ -153,6 +166,7 @@ def crop_facts(pack: Pack, record: int, box: int, colors: ValueWindow = INNER) -
         **drawn_facts(move(annotation, Geometry(1, 0, -left, 0, 1, -top, region[2], region[3]))),
         **outline_facts(pack, record, annotation, TILE_SIDE, region),
         **part_facts(pack, record, TILE_SIDE, region, colors),
+        **predicted_facts(pack, record, region),
     }
     return facts, region
 

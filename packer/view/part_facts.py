@@ -28,6 +28,7 @@ from packer.view.pictures import (
     overlay_uri,
     shrink,
 )
+from packer.view.predicted import differences
 from packer.view.windows import INNER, ValueWindow
 
 MOST_DRAWN = 300
@@ -57,7 +58,8 @@ def part_facts(
     specs = [spec for spec in specs_of(pack) if spec.kind in SHOWN]
     if side <= TILE_SIDE:
         specs = [spec for spec in specs if SHOWN[spec.kind].in_tiles]
-    return _parts(((spec, pack.part(record, spec.name)) for spec in specs), side, region, colors)
+    values = ((spec, pack.part(record, spec.name)) for spec in specs)
+    return _parts(chain(values, differences(pack, record)), side, region, colors)
 
 
 def _parts(

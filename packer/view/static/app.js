@@ -1,7 +1,7 @@
 // Tabs and keys. A tab is a module that exports `tab`:
 //   id, name     of the address, and of the button
 //   show(panel)  fill its panel (<section id="tab-ID">); called whenever the tab is shown, or with once: true until it succeeds
-//   there()      whether this pack has it (optional)
+//   there(pack)  whether this pack has it (optional)
 //   count(pack)  a number beside the name (optional); later changes by setCount of tabs.js
 //   key(event)   handle a key and return whether it did (optional)
 //   focus()      focus what the keys move (optional)
@@ -18,11 +18,12 @@ import { overlayKey } from "./overlays.js";
 import { setUpMarks, tab as marked } from "./marked.js";
 import { tab as batches } from "./batches.js";
 import { tab as map } from "./map.js";
+import { tab as predictions } from "./predictions.js";
 import { tab as problems } from "./problems.js";
 import { tab as statistics } from "./charts.js";
 import { tab as rejected } from "./rejected.js";
 
-const TABS = [records, batches, statistics, map, problems, marked, rejected];
+const TABS = [records, batches, statistics, map, problems, predictions, marked, rejected];
 const $ = (id) => document.getElementById(id);
 
 document.addEventListener("keydown", (event) => {
@@ -55,8 +56,7 @@ async function begin() {
   const shape = pack.shape ? `${pack.shape[1]} x ${pack.shape[0]}` : "different sizes";
   $("about").textContent = `${pack.container}, ${pack.encoding}, ${shape}, ${pack.size}`;
   setUpOverlays();
-  const tabs = TABS.filter((tab) => tab.there?.() ?? true);
-  setUpTabs(tabs);
+  setUpTabs(TABS.filter((tab) => tab.there?.(pack) ?? true));
   onchange(["tab"], () => choose());
   await choose();
   current().focus?.();

@@ -1,8 +1,10 @@
 // One record large, with all its fields and where it came from.
 import { dot, drawn, element, nameOf, picture } from "./draw.js";
 import { legend, ofBoxes, ofOverlay } from "./legend.js";
+import { predictedRows } from "./predicted.js";
 import { ask } from "./server.js";
 import { similarTo } from "./similar.js";
+import { get } from "./state.js";
 import { Stage } from "./stage.js";
 import { Levels, windowsAsked } from "./windows.js";
 
@@ -33,7 +35,7 @@ export class Detail {
     $("before").hidden = $("after").hidden = !step;
     if (!this.dialog.open) { $("large").replaceChildren(); $("fields").replaceChildren(); $("detail-key").textContent = ""; this.dialog.showModal(); this.dialog.focus(); }
     try {
-      const facts = await ask("record", { record, ...windowsAsked() });
+      const facts = await ask("record", { record, set: get("set"), ...windowsAsked() });
       if (wish === this.wish && this.dialog.open) this.fill(facts, object);
     } catch (error) {
       if (wish !== this.wish) return;
@@ -69,6 +71,7 @@ export class Detail {
     for (const [n, points] of (facts.keypoints ?? []).entries()) parts.push(...keypoints(points, facts.keypoints.length > 1 ? n + 1 : ""));
     if (facts.polygons?.some((p) => p.length)) parts.push(element("h3", {}, "outlines"), table(facts.polygons.map((p, n) => [n + 1, `${p.length} points`])));
     for (const part of facts.parts ?? []) parts.push(...this.part(part));
+    if (facts.predictions) parts.push(element("h3", {}, "predictions"), table(predictedRows(facts)));
     const extras = Object.entries(facts.extras);
     if (extras.length) parts.push(element("h3", {}, "extras"), table(extras));
     parts.push(...similarTo(facts.record), element("h3", {}, "stored"), table(facts.stored));

@@ -1,4 +1,5 @@
 // Draws annotations over a picture, and makes elements. Text from data goes in as text, never as HTML.
+import { predictedBoxes, predictedLabels, predictedShapes } from "./predicted.js";
 import { grown, twinsOf } from "./twins.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -34,9 +35,11 @@ export function dot(id, ignored = false) {
 
 // What is drawn: not the classes that are switched off (ids of boxes; PART:ID of overlays), and of overlays only one; classes
 // that no filter asks for are faint.
-export const drawn = { hidden: new Set(), overlay: "", focus: new Set(), skeleton: null, points: null };
+export const drawn = { hidden: new Set(), overlay: "", focus: new Set(), skeleton: null, points: null, predicted: new Set(), confidence: 0 };
 export const isDrawn = (facts, n) => !drawn.hidden.has(facts.box_labels?.[n] ?? -1);
-export const isFaint = (facts, n) => drawn.focus.size > 0 && !drawn.focus.has(facts.box_labels?.[n]);
+export const isFaint = (facts, n) => (drawn.focus.size > 0 && !drawn.focus.has(facts.box_labels?.[n])) || isFine(facts.kinds?.[n]);
+// What is known to be right, where errors are shown.
+export const isFine = (kind) => kind === "correct" || kind === "left out";
 
 const known = (point) => point[0] !== null && point[1] !== null;
 const SIDES = { left: "#38bdf8", right: "#fb923c" };
@@ -119,6 +122,7 @@ export function shapes(facts, { scale, chosen = null, kept = null, width = 2 }) 
     points.forEach((point, at) => { if (point[2] !== 0) one.append(...dotAt(point, at, scale, sideOf(at), width, drawn.points?.[at])); });
     group.append(one);
   }
+  group.append(...predictedShapes(facts, width));
   (facts.landmarks ?? []).forEach((point, at) => group.append(...dotAt(point, at, scale, "#ff2f6d", width)));
   return group;
 }
@@ -163,14 +167,17 @@ export function tags(facts, { scale, at = [0, 0], room, chosen = null, size = 12
   const named = new Set();
   let left = 0;
   const twins = twinsOf(facts);
-  const objectsSeen = objects(facts).filter(({ n, box }) => box && facts.box_labels && (n === chosen || !isFaint(facts, n))).map(({ n, box }) => {
+  const labelled = objects(facts).filter(({ n, box }) => box && facts.box_labels && (n === chosen || !isFaint(facts, n)));
+  const ofLabels = labelled.map(({ n, box }) => ({ n, box, id: facts.box_labels[n], name: (facts.kinds?.[n] ? `${facts.kinds[n]}: ` : "") + nameOf(facts.box_labels[n]) }));
+  const predicted = predictedBoxes(facts).filter(({ fine }) => !fine).map(({ box, id, text }) => ({ n: -1, box, id, name: text }));
+  const objectsSeen = [...ofLabels, ...predicted].map(({ box, ...one }) => {
     const [x1, y1] = onScreen(box), [x2, y2] = onScreen([box[2], box[3]]);
     // of a box that is partly in sight, the part in sight is named
-    return { n, x1: Math.max(0, x1), y1: Math.max(0, y1), x2: Math.min(wide, x2), y2: Math.min(tall, y2) };
+    return { ...one, x1: Math.max(0, x1), y1: Math.max(0, y1), x2: Math.min(wide, x2), y2: Math.min(tall, y2) };
   }).filter(({ x1, y1, x2, y2 }) => x2 > x1 && y2 > y1);
   objectsSeen.sort((a, b) => (b.n === chosen) - (a.n === chosen) || (b.x2 - b.x1) * (b.y2 - b.y1) - (a.x2 - a.x1) * (a.y2 - a.y1));
-  for (const { n, x1, y1, x2, y2 } of objectsSeen) {
-    const name = nameOf(facts.box_labels[n]), short = name.length > 28 ? `${name.slice(0, 27)}…` : name, text = twins.has(n) ? `${twins.get(n)[0]} ${short}` : short, w = widthOf(text, size) + 8;
+  for (const { n, id, name, x1, y1, x2, y2 } of objectsSeen) {
+    const short = name.length > 28 ? `${name.slice(0, 27)}…` : name, text = twins.has(n) ? `${twins.get(n)[0]} ${short}` : short, w = widthOf(text, size) + 8;
     const places = [[x1 - 1, y1 - high], [x1, y1], [x1 - 1, y2], [x1, y2 - high], [x2 - w + 1, y1 - high], [x2 - w, y1], [x2 - w + 1, y2], [x2 - w, y2 - high], [x2, y1], [x1 - w, y1]];
     // in a tile, a tag must leave most of its object in sight, and many objects of a class need no more than one
     const crowded = size < 12 && !every && (group.childElementCount >= most || w * high > 0.5 * (x2 - x1) * (y2 - y1) || (objectsSeen.length > most && named.has(name)));
@@ -178,7 +185,7 @@ export function tags(facts, { scale, at = [0, 0], room, chosen = null, size = 12
     const place = crowded ? null : places.find(([x, y]) => free(x, y, w, high));
     if (!place) { left += 1; continue; }
     taken.push([place[0], place[1], w, high]);
-    const color = colorOf(facts.box_labels[n]);
+    const color = colorOf(id);
     const tag = svg("g", { class: "tag", "data-n": n }, svg("rect", { x: place[0], y: place[1], width: w, height: high, rx: 3, fill: color, stroke: "#000", "stroke-opacity": 0.55 }), Object.assign(svg("text", { x: place[0] + 4, y: place[1] + size + 0.5, "font-size": size, fill: inkOn(color) }), { textContent: text }));
     group.append(tag);
   }
@@ -208,7 +215,7 @@ export function marks(facts, { room = null, every = false } = {}) {
   const over = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "xMidYMid meet", "aria-hidden": "true" });
   const scale = room ? Math.min(room[0] / width, room[1] / height) : 160 / Math.max(width, height);
   over.append(shapes(facts, { scale, width: 1.6 }));
-  if (room && facts.boxes?.length && facts.box === undefined) {
+  if (room && (facts.boxes?.length || predictedBoxes(facts).length) && facts.box === undefined) {
     const [named] = tags(facts, { scale, room: [width * scale, height * scale], size: 10, most: 6, every });
     named.setAttribute("transform", `scale(${1 / scale})`);
     over.append(named);
@@ -238,5 +245,6 @@ export function caption(facts) {
   for (const id of ids.slice(0, 4)) made.append(dot(id), nameOf(id));
   if (ids.length > 4) made.append(` +${ids.length - 4}`);
   if (!ids.length) made.append(facts.value ?? textsOf(facts)[0]?.[1] ?? facts.file ?? facts.source?.split("/").pop() ?? facts.key ?? "");
+  made.append(...predictedLabels(facts));
   return made;
 }

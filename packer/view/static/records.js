@@ -6,6 +6,7 @@ import { Detail } from "./detail.js";
 import { legend, ofBoxes, ofOverlay, hideAtFirst, onhidden } from "./legend.js";
 import { markForm, markKey, markRange } from "./marked.js";
 import { controls, followOverlays, overlayKey } from "./overlays.js";
+import { followPredictions, predictionControls } from "./predicted.js";
 import { bind, declare, get, onchange, pack, set } from "./state.js";
 import { current } from "./tabs.js";
 import { tagForm, tagKey } from "./tags.js";
@@ -120,11 +121,12 @@ export function setUpOverlays() {
   const backgrounds = Object.entries(pack.masks).filter(([, { background }]) => background !== null);
   hideAtFirst(backgrounds.map(([name, { background }]) => `${name}:${background}`)); // they would hide the picture
   followOverlays(redraw);
+  followPredictions(redraw);
   onwindow(() => { grid.repaint(query()); detail.repaint(); });
   $("legend").before(windowControls());
   detail.stage.tools.append(windowControls(), detail.levels.root);
-  $("legend").before(controls());
-  detail.stage.tools.append(controls());
+  $("legend").before(controls(), predictionControls());
+  detail.stage.tools.append(controls(), predictionControls());
 }
 
 export const gridCount = () => grid.count;
