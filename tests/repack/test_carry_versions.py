@@ -154,7 +154,7 @@ def test_new_records_have_nothing(pack: Path, tmp_path: Path) -> None:
     source = Source(pack)
     taken = [Taken(source, number) for number in range(len(source.manifest.shards))]
     lists, notes = carry(taken[:-1], source.manifest, NewFiles(str(tmp_path)))
-    assert not lists and notes == [SidecarList.NOT_CARRIED] and not list(tmp_path.glob("sidecar*"))
+    assert not lists and notes[0].endswith(SidecarList.NOT_CARRIED) and not list(tmp_path.glob("sidecar*"))
 
 
 def test_jpegs_of_versions(indexed: Path, fast: ModuleType) -> None:
