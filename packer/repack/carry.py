@@ -203,8 +203,8 @@ def _carry_sidecar(pack: _CarriedPack, found: dict[Source, SidecarFacts]) -> Sid
     values = _Values([_Rows(one, its) for one, its in found.items()], [one.manifest.records for one in found])
     with storage_errors(pack.new.folder):
         if pack.grows:
-            kept = values[records].tobytes() if len(records) else b""
-            return write_fingerprints(pack.new.folder, [kept, pack.added], pack.new.version)
+            stay = values[records].tobytes() if len(records) else b""
+            return write_fingerprints(pack.new.folder, [stay, pack.added], pack.new.version)
         if facts.kind == "array":
             _, _, files = write_array(pack.new.folder, names, Attached(values, records, ""), len(records), Progress())
         else:

@@ -180,13 +180,13 @@ def test_a_pack_that_is_changed_while_something_is_attached(
     from packer.repack import attach as attaching
 
     np.save(tmp_path / "n.npy", np.zeros((len(open_pack(pack)), 2)))
-    publish = attaching._publish
+    publish = attaching.publish_sidecars
 
     def later(*given: Any) -> None:
         edit(pack, delete=[0])
         publish(*given)
 
-    monkeypatch.setattr(attaching, "_publish", later)
+    monkeypatch.setattr(attaching, "publish_sidecars", later)
     with pytest.raises(UsageError, match="was changed by another packer meanwhile; run the command again"):
         attach(pack, tmp_path / "n.npy", "zeros")
     assert "zeros" not in values(pack) and [*values(Path(f"{pack}@1"))] == [*values(pack)]
