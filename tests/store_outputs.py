@@ -50,7 +50,7 @@ def options(source: Path, url: str, **others: Any) -> BuildOptions:
     """Three shards or more of a few images each."""
     scratch = source.parent / "scratch"
     scratch.mkdir(exist_ok=True)
-    given = {"workers": 1, "shard_bytes": 6000, "scratch": str(scratch)} | others
+    given = {"workers": 1, "shard_bytes": 6000, "scratch": str(scratch), "no_fingerprints": True} | others
     return BuildOptions(str(source), out=url, **given)
 
 
@@ -340,7 +340,7 @@ class Transfers:
     @pytest.fixture
     def pack(self, tmp_path: Path) -> Path:
         source = draw_plain(tmp_path / "src", 12)
-        build_pack(BuildOptions(str(source), out=str(tmp_path / "p.rec"), workers=1, shard_bytes=6000))
+        build_pack(options(source, str(tmp_path / "p.rec"), scratch=None))
         return tmp_path / "p.rec"
 
     def test_there_and_back(self, pack: Path, bucket_url: str, tmp_path: Path) -> None:

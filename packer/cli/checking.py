@@ -174,8 +174,10 @@ def diff(a: str, b: str, limit: int, combined: str | None, as_json: bool, quiet:
 
 def sidecar_lines(a: Pack, b: Pack) -> Iterator[str]:
     """Return a line about what was attached to two packs, if it differs: the packs are equal all the same."""
+    from packer.format.sidecar_list import attached
+
     with suppress(DamagedPack):  # packer verify says so
-        differ = [name for name in sorted({*a.sidecars, *b.sidecars}) if a.sidecars.get(name) != b.sidecars.get(name)]
+        differ = [name for name in attached([*a.sidecars, *b.sidecars]) if a.sidecars.get(name) != b.sidecars.get(name)]
         if differ:
             yield f"sidecars differ, which does not count: {', '.join(differ)}"
 

@@ -20,6 +20,7 @@ from packer.format.sidecar_list import (
     SidecarFile,
     file_names,
 )
+from packer.system.atomic import remove
 from packer.system.storage import storage_errors
 
 READ_BYTES = 1 << 20
@@ -95,7 +96,10 @@ def write_fingerprints(folder: str, rows: Iterable[bytes], version: int | None =
     content = b"".join(rows)
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(content) // FINGERPRINT_BYTES, FINGERPRINT_BYTES)}
     (name,) = file_names(FINGERPRINTS, "array", version)
-    with storage_errors(os.path.join(folder, name)), new_sidecar_file(folder, name) as file:
+    path = os.path.join(folder, name)
+    with storage_errors(path):
+        remove(path)  # of a call that was interrupted before it could publish the pack
+    with storage_errors(path), new_sidecar_file(folder, name) as file:
         np.lib.format.write_array_header_1_0(file, header)
         file.write(content)
         return SidecarFacts(FINGERPRINTS, "array", "uint8", (FINGERPRINT_BYTES,), (file.sealed(),))

@@ -112,7 +112,8 @@ class SidecarFacts:
     @property
     def text(self) -> str:
         """What it is, for a person."""
-        return f"{self.name}: {self.form}, {size_text(self.bytes)}"
+        form = "of each image, for near duplicates and odd images" if self.name == FINGERPRINTS else self.form
+        return f"{self.name}: {form}, {size_text(self.bytes)}"
 
     def problem(self, records: int) -> str:
         """Return what is wrong with it; empty if it can be read without a look at the files."""
@@ -222,9 +223,14 @@ BESIDE: tuple[type[BesideList], ...] = (JpegIndexList, SidecarList)
 """All kinds of files beside the shards of a pack."""
 
 
+def attached(names: Iterable[str]) -> list[str]:
+    """Return the names of sidecars that somebody attached, in order: fingerprints come with the pack."""
+    return sorted({*names} - {FINGERPRINTS})
+
+
 def lost_notes(names: Collection[str], why: str = "") -> list[str]:
     """Return notes for a new pack that lacks these sidecars of those that it is made of."""
-    others = sorted({*names} - {FINGERPRINTS})
+    others = attached(names)
     before = f"{', '.join(others)}: {why}; " if why else ""
     notes = [f"{before}{SidecarList.NOT_CARRIED}"] if others else []
     if FINGERPRINTS in names:
@@ -235,9 +241,9 @@ def lost_notes(names: Collection[str], why: str = "") -> list[str]:
 def not_kept(folder: str) -> list[str]:
     """Return a note if there is a pack in a folder, which another will replace, and something is attached to it."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    attached = sorted({name_in(name) for name in names if name.startswith("sidecar.")} - {FINGERPRINTS})
-    there = f"{printable(folder)} is replaced, and what was attached to it goes with it: {', '.join(attached)}"
-    return [f"{there} (packer attach adds it to the new pack)"] if attached else []
+    found = attached(name_in(name) for name in names if name.startswith("sidecar."))
+    there = f"{printable(folder)} is replaced, and what was attached to it goes with it: {', '.join(found)}"
+    return [f"{there} (packer attach adds it to the new pack)"] if found else []
 
 
 def not_carried(folders: Iterable[str], but: Collection[str] = ()) -> list[str]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError, plural, printable
 from packer.format.pack import Pack
+from packer.format.sidecar_list import attached
 from packer.format.sidecars import Sidecar, sidecars_of
 from packer.loading.annotations import BatchAnnotations, Column, read_annotations
 from packer.loading.augmentation import CropParams
@@ -287,7 +288,7 @@ def check_parts(pack: Pack, parts: Sequence[str] | None) -> Sequence[str]:
         if name not in there and name not in pack.sidecars:
             if any(listed and listed.get(name) for listed in map(sidecars_of, pack.reader.files)):
                 pack.sidecar(name)  # raises an error that names the pack without it, of those that are joined
-            has = f"it has {', '.join((*there, *pack.sidecars)) or 'none'}"
+            has = f"it has {', '.join((*there, *attached(pack.sidecars))) or 'none'}"
             raise UsageError("parts", f"names {printable(name)}, which is not a part of {printable(pack.path)}", has)
     return wanted
 

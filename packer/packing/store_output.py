@@ -21,6 +21,7 @@ from packer.format.beside import BesideList
 from packer.format.lists import Listing, write_lists
 from packer.format.manifest import FileEntry, Manifest
 from packer.format.pack_paths import PARTIAL_SUFFIX
+from packer.format.sidecar_list import BESIDE
 from packer.format.verify_records import write_companion
 from packer.model.annotation import Progress
 from packer.packing.build_options import BuildOptions
@@ -250,6 +251,7 @@ class StoreOutput(Output):
         check_complete(self.store, manifest.files, written)
         publish_manifest(self.store, manifest, self._only_if)
         self._published = True
+        self._remove_lists_beside()
         for listed in self.beside:
             self._put_beside(listed)
         try:
@@ -258,6 +260,13 @@ class StoreOutput(Output):
             where = printable(join_url(self.path, BUILDS))
             self._progress.note(f"note: {where} is left there: {error.problem}; packer clean removes it")
         return manifest
+
+    def _remove_lists_beside(self) -> None:
+        """Remove the lists of files beside the pack that was there: they say nothing of this one."""
+        here = objects_in(self.store) if self._overwrite else {}
+        if there := [kind.NAME for kind in BESIDE if kind.NAME in here]:
+            with suppress(NoObject):
+                self._patiently(lambda: self.store.delete(there))
 
     def _put_beside(self, listed: BesideList) -> None:
         """Upload files beside the pack, their list last."""

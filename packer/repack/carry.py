@@ -68,7 +68,7 @@ class NewFiles:
 
 
 def carry(
-    taken: Sequence[Taken], manifest: Manifest, new: NewFiles, added: bytes = b""
+    taken: Sequence[Taken], manifest: Manifest, new: NewFiles, added: bytes = b"", packs: Sequence[Source] = ()
 ) -> tuple[list[BesideList], list[str]]:
     """Write what is beside the shards of packs for the records that a new pack has of them, with the lists of it.
 
@@ -77,6 +77,7 @@ def carry(
         manifest: Its manifest. Shards after those that are taken have other records, of which no more is known.
         new: Where its files are.
         added: The fingerprints of the records of the other shards; empty if they are not known.
+        packs: The packs that it is made of, if it may have no record of them.
 
     Returns:
         The lists, which are in the folder of new files; and notes about what is not carried.
@@ -86,7 +87,7 @@ def carry(
         DamagedPack: A list or a file was altered, or a file is missing.
         StorageError: A file cannot be written.
     """
-    sources = list(dict.fromkeys(item.source for item in taken))
+    sources = list(dict.fromkeys([*packs, *(item.source for item in taken)]))
     found = {kind: {one: read_beside(kind, one.path, one.manifest) for one in sources} for kind in CARRIERS}
     there = {kind: {one: listed for one, listed in of.items() if listed is not None} for kind, of in found.items()}
     if not any(there.values()):
@@ -195,14 +196,15 @@ def _carry_sidecar(pack: _CarriedPack, found: dict[Source, SidecarFacts]) -> Sid
         raise UsageError(source.path, f"has a sidecar that the new pack cannot have: {error}", step) from None
     names = file_names(facts.name, facts.kind, pack.new.version)
     firsts = dict(zip(found, accumulate((one.manifest.records for one in found), initial=0), strict=False))
-    records = np.concatenate([shard.records + firsts[shard.source] for shard in pack.shards])
+    records = np.concatenate([np.arange(0), *(shard.records + firsts[shard.source] for shard in pack.shards)])
     if not pack.grows and not others and np.array_equal(records, np.arange(source.manifest.records)):
         kept = [pack.new.keep(source, file, name) for file, name in zip(facts.files, names, strict=True)]
         return replace(facts, files=tuple(replace(f, name=n) for f, n in zip(facts.files, kept, strict=True)))
     values = _Values([_Rows(one, its) for one, its in found.items()], [one.manifest.records for one in found])
     with storage_errors(pack.new.folder):
         if pack.grows:
-            return write_fingerprints(pack.new.folder, [values[records].tobytes(), pack.added], pack.new.version)
+            stay = values[records].tobytes() if len(records) else b""
+            return write_fingerprints(pack.new.folder, [stay, pack.added], pack.new.version)
         if facts.has_rows:
             _, _, files = write_array(pack.new.folder, names, Attached(values, records, ""), len(records), Progress())
         else:

@@ -23,6 +23,7 @@ from packer.errors import (
     words_of,
 )
 from packer.format.pack import Pack, open_pack
+from packer.format.sidecar_list import attached
 from packer.images.opencv import quiet_opencv
 from packer.images.parts import BY_KIND
 from packer.model.annotation import Progress
@@ -130,7 +131,8 @@ def extract(
     seconds = time.perf_counter() - started
     lost = dict(+layout.lost)
     with suppress(DamagedPack):  # a damaged list of them does not matter here
-        notes += [f"sidecars are not extracted: {', '.join(opened.sidecars)}"] if opened.sidecars else []
+        names_beside = attached(opened.sidecars)
+        notes += [f"sidecars are not extracted: {', '.join(names_beside)}"] if names_beside else []
     return ExtractReport(target, kind.name, len(chosen), names.renamed, lost, tuple(notes), build, seconds)
 
 

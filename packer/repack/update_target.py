@@ -178,7 +178,8 @@ class FolderTarget:
                 shares = dead_shares(self.path, self.source.manifest, content.taken)
                 manifest, count = compact_dead(new, manifest, made, shares, content.compact, progress)
                 content.done |= {"compacted": count} if count else {}
-            _, notes = carry(content.taken, manifest, NewFiles(new.folder, new.number), content.fingerprints)
+            files = NewFiles(new.folder, new.number)
+            _, notes = carry(content.taken, manifest, files, content.fingerprints, [self.source])
             content.notes += notes
             manifest = new.publish(manifest, content.listings.values(), content.selections, content.done, content.ready)
             number = new.number

@@ -11,7 +11,7 @@ import numpy as np
 
 from packer.errors import printable
 from packer.format.pack import Pack
-from packer.format.sidecar_list import FINGERPRINTS
+from packer.format.sidecar_list import attached
 from packer.images.opencv import cv2
 from packer.images.parts import BY_KIND
 from packer.model.annotation import Annotation, Mask, MaskFacts, PartSpec
@@ -43,8 +43,7 @@ Region = tuple[int, int, int, int]
 
 def specs_of(pack: Pack) -> list[PartSpec]:
     """Return the specs of the parts of a pack, and of what is attached to it; fingerprints are shown as figures."""
-    attached = (one.spec for one in pack.sidecars.values() if one.name != FINGERPRINTS)
-    return [*pack.manifest.part_specs, *attached]
+    return [*pack.manifest.part_specs, *(pack.sidecars[name].spec for name in attached(pack.sidecars))]
 
 
 def part_facts(

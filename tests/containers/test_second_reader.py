@@ -84,7 +84,7 @@ def write_tagged(home: Path, container: str) -> Path:
     labels = (f"list:{home / 'source/list.txt'}",)
     build_pack(BuildOptions(
         str(home / "source"), str(home / "pack"), container, shard_bytes=900, workers=1, labels=labels,
-        columns=("path tag*3",), encode="copy", missing_labels="skip",
+        columns=("path tag*3",), encode="copy", missing_labels="skip", no_fingerprints=True,
     ))  # fmt: skip
     return home / "pack"
 

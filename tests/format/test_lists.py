@@ -62,7 +62,7 @@ def test_lists_are_files_of_the_pack(pack: Path) -> None:
     assert list(manifest.lists) == ["rejected"] and manifest.counts["rejected"] == 3
     assert tuple(read_list(pack, "rejected")) == manifest.rejected
     assert list(read_list(pack, "skipped")) == []
-    assert f"good: 6 records in {2 * len(manifest.shards) + 1} files" in good("verify", pack).out
+    assert f"good: 6 records in {2 * len(manifest.shards) + 3} files" in good("verify", pack).out
 
 
 def test_the_manifest_holds_only_the_first(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:

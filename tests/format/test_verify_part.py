@@ -44,7 +44,13 @@ def many(tmp_path: Path) -> Path:
 
 def build_many(tmp_path: Path, images: int = 20) -> None:
     source = draw_plain(tmp_path / "src", 20)
-    how: dict[str, Any] = {"labels": ("none",), "workers": 1, "shard_bytes": 1000, "overwrite": True}
+    how: dict[str, Any] = {
+        "labels": ("none",),
+        "workers": 1,
+        "shard_bytes": 1000,
+        "overwrite": True,
+        "no_fingerprints": True,
+    }
     build_pack(BuildOptions(str(source), str(tmp_path / "many"), "tfrecord", **how))
     assert len(read_manifest(tmp_path / "many").shards) == images
 
@@ -53,7 +59,8 @@ def build_many(tmp_path: Path, images: int = 20) -> None:
 def one(tmp_path: Path) -> Path:
     """A pack of twenty records in one shard."""
     source = draw_plain(tmp_path / "src", 20)
-    build_pack(BuildOptions(str(source), str(tmp_path / "one"), "tfrecord", labels=("none",), encode="copy"))
+    given: dict[str, Any] = {"labels": ("none",), "encode": "copy", "no_fingerprints": True}
+    build_pack(BuildOptions(str(source), str(tmp_path / "one"), "tfrecord", **given))
     return tmp_path / "one"
 
 

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from damage import flip
 from drawn import draw, image_file, pixels
 from numpy.typing import NDArray
-from running import good, refused
+from running import digests, good, refused
 
 import packer
-from packer import attach_fingerprints, convert, edit, merge, open_pack, split, update
+from packer import (
+    adopt,
+    attach,
+    attach_fingerprints,
+    convert,
+    edit,
+    merge,
+    open_pack,
+    pull,
+    purge,
+    split,
+    update,
+    versions_of,
+)  # fmt: skip
 from packer.containers import CONTAINERS
+from packer.errors import DamagedPack, StorageError
 from packer.format.pack import Pack
+from packer.format.salvage import repair
 from packer.format.verify import verify
+from packer.format.verify_url import verify_url
 from packer.images.fingerprint import FINGERPRINT, SIDE, fingerprint_of
+from packer.packing.publish import Output
 from packer.repack.fingerprints import fingerprints_of, stored_fingerprints
+from packer.repack.url_packs import clean, find_unreferenced
+from packer.view.part_facts import specs_of
 
 SHAPES = {"a": (60, 80), "b": (300, 211), "c": (7, 5), "d": (1, 500), "e": (192, 192), "f": (64, 48)}
 
@@ -167,6 +189,25 @@ def test_an_update_makes_those_of_new_images(photos: Path, tmp_path: Path) -> No
     check(opened)
 
 
+def redraw(photos: Path, seed: int) -> None:
+    for number, path in enumerate(sorted(photos.rglob("*.png"))):
+        draw(path, seed + number, 20 + number, 30)
+
+
+@pytest.mark.parametrize("at_url", [False, True])
+def test_an_update_of_which_no_image_stays(photos: Path, tmp_path: Path, at_url: bool) -> None:
+    """Nothing is taken from the pack: it has had fingerprints all the same, and what else it had is said to be lost."""
+    pack = f"file://{tmp_path}/p.lmdb" if at_url else str(tmp_path / "p.lmdb")
+    packer.build(photos, tmp_path / "p.lmdb", encode="png")
+    np.save(tmp_path / "v.npy", np.arange(6))
+    attach(tmp_path / "p.lmdb", tmp_path / "v.npy", "v")
+    redraw(photos, 50)
+    assert any("sidecars are not copied" in note for note in update(pack, photos).notes)
+    opened = open_pack(pack, tmp_path / "cache")
+    assert [*opened.sidecars] == ["fingerprint"]
+    check(opened)
+
+
 def test_an_update_keeps_a_pack_without_them(photos: Path, tmp_path: Path) -> None:
     pack = str(tmp_path / "p.lmdb")
     packer.build(photos, pack, encode="png", no_fingerprints=True)
@@ -201,6 +242,128 @@ def test_a_build_that_is_resumed_has_all(photos: Path, tmp_path: Path) -> None:
     assert (tmp_path / "p.lmdb.partial").exists()
     packer.build(photos, tmp_path / "p.lmdb", max_bad="1", **options)
     check(open_pack(tmp_path / "p.lmdb"))
+
+
+@pytest.mark.parametrize("finishes", [False, True])
+def test_a_build_that_could_not_be_published_is_finished(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finishes: bool
+) -> None:
+    options = {"encode": "png", "shard_bytes": 40_000}
+    if finishes:
+        packer.build_part(packer.BuildOptions(str(photos), str(tmp_path / "p.lmdb"), job="1/1", **options))
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(Output, "publish_folder", lambda *_: (_ for _ in ()).throw(StorageError("disk", "is full")))
+        packer.build(photos, tmp_path / "p.lmdb", finish=finishes, **options)
+    packer.build(photos, tmp_path / "p.lmdb", finish=finishes, **options)
+    check(open_pack(tmp_path / "p.lmdb"))
+
+
+@pytest.mark.parametrize("shard_bytes", [None, 40_000])
+def test_a_purge_erases_those_of_deleted_records(photos: Path, tmp_path: Path, shard_bytes: int | None) -> None:
+    pack = tmp_path / "p.tfrecord"
+    packer.build(photos, pack, encode="png", shard_bytes=shard_bytes)
+    gone = [rows_of(pack)[record].tobytes() for record in (1, 4)]
+    edit(pack, map=["bee=wasp"])
+    edit(pack, delete=[1, 4])
+    assert [len(rows_of(version.path)) for version in versions_of(pack)] == [6, 6, 4]
+    purge(pack)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(row in path.read_bytes() for path in files for row in gone)
+    for version in versions_of(pack):
+        opened = open_pack(version.path)
+        assert len(opened) == 4 and not verify(version.path, deep=True).problems
+        check(opened)
+
+
+def test_there_and_back(photos: Path, tmp_path: Path) -> None:
+    pack, url = tmp_path / "p.lmdb", f"file://{tmp_path}/store"
+    packer.build(photos, pack, encode="png")
+    assert "4 files" in good("push", str(pack), url).out and "it was there already" in good("push", str(pack), url).out
+    assert "good: 6 records in 4 files" in good("verify", url).out
+    pull(url, tmp_path / "back")
+    assert digests(tmp_path / "back") == digests(pack)
+    assert not find_unreferenced(url, -3600).objects
+    assert rows_of(open_pack(url, tmp_path / "cache")).tobytes() == rows_of(pack).tobytes()
+
+
+@pytest.mark.parametrize("without", [False, True])
+def test_a_pack_that_replaces_another_at_a_url_has_its_own(photos: Path, tmp_path: Path, without: bool) -> None:
+    url, given = f"file://{tmp_path}/store", {"encode": "png", "scratch": str(tmp_path)}
+    packer.build(photos, url, **given)
+    packer.build(photos, url, overwrite=True, resize="8", no_fingerprints=without, **given)
+    assert not verify_url(url).problems
+    if without:
+        assert not open_pack(url, tmp_path / "cache").sidecars
+    else:
+        check(open_pack(url, tmp_path / "cache"))
+    clean(find_unreferenced(url, -3600))
+    assert (tmp_path / "store" / "sidecar.fingerprint.npy").exists() != without
+    assert not verify_url(url).problems
+
+
+def test_damage_is_found_and_made_again(photos: Path, tmp_path: Path) -> None:
+    pack, file = tmp_path / "p.lmdb", tmp_path / "p.lmdb" / "sidecar.fingerprint.npy"
+    packer.build(photos, pack, encode="png")
+    flip(file, 200)
+    assert [problem.file for problem in verify(pack).problems] == [file.name]
+    with pytest.raises(DamagedPack, match="packer detach"):
+        rows_of(pack)
+    (note,) = repair(pack).notes
+    assert f"packer detach {pack} fingerprint" in note
+    good("detach", str(pack), "fingerprint")
+    good("attach", str(pack), "--fingerprints")
+    assert not verify(pack).problems
+    check(open_pack(pack))
+
+
+def test_what_is_saved_of_a_damaged_pack_can_have_them(photos: Path, tmp_path: Path) -> None:
+    pack = tmp_path / "p.tfrecord"
+    packer.build(photos, pack, encode="png")
+    container = next(pack.glob("*.tfrecord"))
+    container.write_bytes(container.read_bytes()[:-3000])
+    report = repair(pack)
+    assert report.out is not None and 0 < len(open_pack(report.out)) < 6
+    assert any("packer attach PACK --fingerprints" in note for note in report.notes)
+    attach_fingerprints(report.out)
+    check(open_pack(report.out))
+
+
+def test_they_are_not_shown_as_something_attached(photos: Path, tmp_path: Path) -> None:
+    pack, other = tmp_path / "p.lmdb", tmp_path / "q.lmdb"
+    packer.build(photos, pack, encode="png")
+    packer.build(photos, other, encode="png")
+    packer.detach(other, "fingerprint")
+    assert "fingerprint: of each image, for near duplicates and odd images" in good("info", pack).out
+    assert "fingerprint" not in good("diff", pack, other).out + good("extract", pack, tmp_path / "files").out
+    assert not specs_of(open_pack(pack))
+    with pytest.raises(packer.PackerError, match="it has none"):
+        packer.PackedDataset(pack, parts=("nose",))
+
+
+def test_turns_of_verify_end(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    pack = tmp_path / "p.lmdb"
+    packer.build(photos, pack, encode="png", shard_bytes=10_000)
+    parts = [verify(pack, subset="1/3").part for _ in range(4)]
+    assert parts[0] is not None and parts[0].left_bytes and any(part and not part.left_bytes for part in parts)
+
+
+def test_images_of_an_adopted_file_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
+    data = [bytearray(image_file(seed, format="PNG")) for seed in range(3)]
+    data[1][len(data[1]) // 2] ^= 255
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number, one in enumerate(data):
+            entry = tarfile.TarInfo(f"im{number}.png")
+            entry.size = len(one)
+            tar.addfile(entry, io.BytesIO(one))
+    adopt(tmp_path / "a.tar", tmp_path / "p")
+    assert stored_fingerprints(open_pack(tmp_path / "p")) is None
+    assert "row 1) matches its checksum, but cannot be decoded" in refused(
+        4, "attach", tmp_path / "p", "--fingerprints"
+    )
+    edit(tmp_path / "p", delete=[1])
+    attach_fingerprints(tmp_path / "p")
+    check(open_pack(tmp_path / "p"))
 
 
 def test_missing_ones_are_made_of_the_images(photos: Path, tmp_path: Path) -> None:

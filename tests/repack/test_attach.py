@@ -514,7 +514,7 @@ def test_converted_packs_have_none(lmdb: Path, tmp_path: Path) -> None:
     assert note not in good("convert", tmp_path / "plain", tmp_path / "plainly").out
     convert(tmp_path / "plain", tmp_path / "other")
     (said,) = merge([lmdb, tmp_path / "other"], tmp_path / "merged").notes
-    assert said == f"v: not attached to all of the packs in one form; {note}"
+    assert said == f"v: not attached to all records of the packs in one form; {note}"
     assert "note: sidecars are not extracted: v" in good("extract", lmdb, tmp_path / "files").out
     said = good("diff", lmdb, tmp_path / "plain").out
     assert "sidecars differ, which does not count: v" in said and "equal" in said

@@ -70,7 +70,7 @@ def build(home: Path, name: str = "p", seed: int = 0, **options: Any) -> Path:
     if seed:
         for folder in [*source.iterdir()]:
             folder.rename(source / f"{seed}{folder.name}")
-    given = {"shard_bytes": 3000, "workers": 1, "encode": "jpeg", **options}
+    given = {"shard_bytes": 3000, "workers": 1, "encode": "jpeg", "no_fingerprints": True, **options}
     build_pack(BuildOptions(str(source), str(home / name), **given))
     return home / name
 
@@ -128,7 +128,7 @@ def test_what_not_all_packs_have(tmp_path: Path) -> None:
     detach(packs[1], "embedding")
     np.save(tmp_path / "wide.npy", np.zeros((len(open_pack(packs[1])), 6), np.float32))
     attach(packs[1], tmp_path / "wide.npy", "embedding")
-    note = "embedding, more: not attached to all of the packs in one form"
+    note = "embedding, more: not attached to all records of the packs in one form"
     assert note in good("merge", *packs, "-o", tmp_path / "merged").out
     assert [*values(tmp_path / "merged")] == ["caption", "depth"]
     for name in ("caption", "depth", "embedding"):

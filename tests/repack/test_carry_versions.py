@@ -154,7 +154,7 @@ def test_new_records_have_nothing(pack: Path, tmp_path: Path) -> None:
     source = Source(pack)
     taken = [Taken(source, number) for number in range(len(source.manifest.shards))]
     lists, notes = carry(taken[:-1], source.manifest, NewFiles(str(tmp_path)))
-    assert not lists and notes == [SidecarList.NOT_CARRIED] and not list(tmp_path.glob("sidecar*"))
+    assert not lists and notes[0].endswith(SidecarList.NOT_CARRIED) and not list(tmp_path.glob("sidecar*"))
 
 
 def test_jpegs_of_versions(indexed: Path, fast: ModuleType) -> None:
@@ -180,13 +180,13 @@ def test_a_pack_that_is_changed_while_something_is_attached(
     from packer.repack import attach as attaching
 
     np.save(tmp_path / "n.npy", np.zeros((len(open_pack(pack)), 2)))
-    publish = attaching._publish
+    publish = attaching.publish_sidecars
 
     def later(*given: Any) -> None:
         edit(pack, delete=[0])
         publish(*given)
 
-    monkeypatch.setattr(attaching, "_publish", later)
+    monkeypatch.setattr(attaching, "publish_sidecars", later)
     with pytest.raises(UsageError, match="was changed by another packer meanwhile; run the command again"):
         attach(pack, tmp_path / "n.npy", "zeros")
     assert "zeros" not in values(pack) and [*values(Path(f"{pack}@1"))] == [*values(pack)]

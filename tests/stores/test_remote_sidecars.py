@@ -17,8 +17,7 @@ from served import Served
 
 from packer import PackedLoader, attach, open_pack
 from packer.errors import DamagedPack
-from packer.format import cached, sidecar_list, sidecars
-from packer.repack import attach as attaching
+from packer.format import cached, new_sidecar, sidecar_list, sidecars
 from packer.stores import cache
 
 pytestmark = needs_cache
@@ -27,7 +26,7 @@ PARTS = ("vector", "text")
 
 @pytest.fixture(autouse=True)
 def small_pieces(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attaching, cached, sidecar_list, sidecars):
+    for module in (cached, new_sidecar, sidecar_list, sidecars):
         monkeypatch.setattr(module, "CHECKED_BYTES", 128)
 
 

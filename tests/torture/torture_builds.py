@@ -92,7 +92,7 @@ class Place:
         for name, others in (("whole", {}), ("old", {"resize": "8"})):
             assert build(self.options(name, **others)) == 0, said()  # in this process: children have all loaded
         self.whole, self.old = digests(self.folder / "whole"), digests(self.folder / "old")
-        assert len(self.whole) == 7, "three shards, their indexes and the manifest"
+        assert len(self.whole) == 9, "three shards, their indexes, fingerprints and their list, and the manifest"
 
     def options(self, name: str = "p", **others: Any) -> BuildOptions:
         """Three shards of three images."""

@@ -56,7 +56,8 @@ async function begin() {
   const shape = pack.shape ? `${pack.shape[1]} x ${pack.shape[0]}` : "different sizes";
   $("about").textContent = `${pack.container}, ${pack.encoding}, ${shape}, ${pack.size}`;
   setUpOverlays();
-  setUpTabs(TABS.filter((tab) => tab.there?.(pack) ?? true));
+  const tabs = TABS.filter((tab) => tab.there?.(pack) ?? true);
+  setUpTabs(tabs);
   onchange(["tab"], () => choose());
   await choose();
   current().focus?.();
