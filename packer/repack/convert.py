@@ -225,6 +225,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     old = read_manifest(folder)
     options = _options(folder, old, os.fsdecode(out), given)
     remake = _remake(options, old, given)
+    if remake is None:
+        old.check_no_windows(folder, "a copy would have each image as often as it has tiles")
     check_installed(options.resize is not None and INSTANCES.name in old.fields, option("resize"))
     output = output_of(options, progress, indexes=True)
     _check_links(old, folder, output.path)
@@ -318,7 +320,7 @@ def _remake(options: BuildOptions, old: Manifest, given: dict[str, Any]) -> Rema
     if resize is None and options.encode == old.encoding and given.get("quality") is None:
         return None
     decoder: Decoder = "lenient" if old.lenient else "auto"
-    return Remake(cast(Mode, old.mode), decoder, resize, cast(Encoding, options.encode), options.quality)
+    return Remake(cast(Mode, old.mode), decoder, resize, cast(Encoding, options.encode), options.quality, old.windows)
 
 
 def _check_links(old: Manifest, folder: str, out: str) -> None:
@@ -361,7 +363,7 @@ def _manifest(old: Manifest, options: BuildOptions, remake: Remake | None, selec
                 recorded.pop(name, None)
                 recorded.update({} if getattr(options, name) is None else {name: getattr(options, name)})
     return replace(
-        old,
+        old.without_windows(),
         container=options.container,
         encoding=options.encode or old.encoding,
         options=dict(sorted(recorded.items())),

@@ -25,6 +25,7 @@ from packer.format.verify_records import texts
 from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import object_of
+from packer.model.tiles import WINDOW
 from packer.packing.input_table import Selection
 from packer.packing.publish import Output, Outputs, check_folder
 from packer.packing.resume import resume_or_restart
@@ -89,6 +90,8 @@ def divide_records(
     Raises:
         UsageError: The pack has no such field, or no classes.
     """
+    if group is None and WINDOW in pack.manifest.fields:
+        group = "source"  # the tiles of an image overlap
     strata = _strata(pack) if stratify else np.zeros(len(pack), np.int64)
     ranks = np.empty(len(pack), np.int64)
     ranks[permutation(len(pack), derive(seed, len(pack)))] = np.arange(len(pack))
@@ -157,12 +160,14 @@ def _numbers_of_values(values: list[bytes]) -> Int64:
 
 def _groups(pack: Pack, name: str) -> tuple[Int64, list[str]]:
     """Return the number of each record's group; a record without a value is a group of its own."""
+    paths: Any = pack.column("path")
+    if name == "source" and WINDOW in pack.manifest.fields:  # each tile has a digest of its own
+        return _numbers_of_values(texts(paths)), []
     if name == "source":
         rows = np.ascontiguousarray(np.asarray(pack.column("source_xxh3"), np.uint8))
         known = rows.any(axis=1)
         _, numbers = np.unique(rows.view("V16").reshape(-1), return_inverse=True)
     elif name == "folder":
-        paths: Any = pack.column("path")
         known = np.ones(len(pack), np.bool_)
         numbers = _numbers_of_values([path.rpartition(b"/")[0] for path in texts(paths)])
     else:

@@ -162,6 +162,9 @@ def drawn_facts(annotation: Annotation) -> dict[str, Any]:
     facts: dict[str, Any] = {"label": annotation.label}
     if annotation.value is not None:
         facts["value"] = ", ".join(f"{number:.6g}" for number in annotation.value.tolist())
+    if annotation.window is not None:
+        x, y, width, height, *whole = annotation.window.tolist()
+        facts["tile"] = f"{width}x{height} at {x}, {y} of {whole[0]}x{whole[1]}"
     if annotation.boxes is not None:
         facts["box_count"] = len(annotation.boxes)
     if (ignored := annotation.ignored).any():
