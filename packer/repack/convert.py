@@ -225,8 +225,6 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
     old = read_manifest(folder)
     options = _options(folder, old, os.fsdecode(out), given)
     remake = _remake(options, old, given)
-    if remake is None:
-        old.check_no_windows(folder, "a copy would have each image as often as it has tiles")
     check_installed(options.resize is not None and INSTANCES.name in old.fields, option("resize"))
     output = output_of(options, progress, indexes=True)
     _check_links(old, folder, output.path)
@@ -318,6 +316,7 @@ def _remake(options: BuildOptions, old: Manifest, given: dict[str, Any]) -> Rema
     """Return how images are made again; None if their bytes stay."""
     resize = options.target_size()
     if resize is None and options.encode == old.encoding and given.get("quality") is None:
+        old.check_no_windows(options.source, "a copy would have each image as often as it has tiles")
         return None
     decoder: Decoder = "lenient" if old.lenient else "auto"
     return Remake(cast(Mode, old.mode), decoder, resize, cast(Encoding, options.encode), options.quality, old.windows)
