@@ -162,9 +162,6 @@ def drawn_facts(annotation: Annotation) -> dict[str, Any]:
     facts: dict[str, Any] = {"label": annotation.label}
     if annotation.value is not None:
         facts["value"] = ", ".join(f"{number:.6g}" for number in annotation.value.tolist())
-    if annotation.window is not None:
-        x, y, width, height, *whole = annotation.window.tolist()
-        facts["tile"] = f"{width}x{height} at {x}, {y} of {whole[0]}x{whole[1]}"
     if annotation.boxes is not None:
         facts["box_count"] = len(annotation.boxes)
     if (ignored := annotation.ignored).any():
@@ -209,6 +206,9 @@ def record_facts(pack: Pack, record: int, colors: ValueWindow = INNER) -> dict[s
     ]
     if len(pack.packs) > 1:
         stored.insert(0, ("pack", pack.packs[pack.part_of(record)[0]].path))
+    if annotation.window is not None:
+        x, y, width, height, *whole = annotation.window.tolist()
+        stored.append(("tile", f"{width} x {height} at {x}, {y} of {whole[0]} x {whole[1]}"))
     if figures := figures_text(pack, record):
         stored.append(("figures", figures))
     if annotation.tags is not None:

@@ -224,6 +224,12 @@ def test_a_dataset_gives_tiles_and_labels_stay_numbers(voc: Path, tmp_path: Path
     assert PackedDataset(plain).targets == plain.column("label").tolist()
 
 
+def test_the_page_says_which_tile_it_is(voc: Path) -> None:
+    from packer.view.facts import record_facts
+
+    assert "16 x 12 at 12, 0 of 40 x 30" in str(record_facts(build(voc, "shared"), 1))
+
+
 # -- packs of packs
 
 
