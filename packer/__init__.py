@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from packer.loading.rescaled import RandomScaleCrop, WholeImage
     from packer.loading.to_device import CudaPrefetcher
     from packer.loading.views import CropView
+    from packer.model.merge_tiles import merge_tiles
     from packer.packing.build import BuildSummary, build, build_pack, build_packs, build_part, build_parts
     from packer.packing.build_options import BuildOptions
     from packer.packing.publish_version import versions_of
@@ -81,6 +82,7 @@ _HOMES = {
     "fingerprints_of": "packer.repack.fingerprints",
     "join_packs": "packer.format.pack",
     "merge": "packer.repack.merge",
+    "merge_tiles": "packer.model.merge_tiles",
     "convert": "packer.repack.convert",
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",
@@ -137,6 +139,7 @@ __all__ = [
     "fingerprints_of",
     "join_packs",
     "merge",
+    "merge_tiles",
     "open_pack",
     "options_from",
     "options_like",

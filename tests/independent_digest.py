@@ -20,10 +20,10 @@ FACTS = {"size": "q", "height": "i", "width": "i", "channels": "b", "dtype": "b"
 FIELDS = {
     "label": ("i", 0), "boxes": ("4f", 1), "box_labels": ("q", 1), "landmarks": ("2f", 1), "polygons": ("2f", 2),
     "keypoints": ("3f", 2), "box_fields": ("B", 1), "extras": ("B", 1), "tags": ("B", 1), "rles": ("B", 2),
-    "value": ("f", 1), "obb": ("2f", 2),
+    "value": ("f", 1), "obb": ("2f", 2), "window": ("i", 1),
 }  # fmt: skip
 """How a number, or a row of numbers, is packed, and how many lists they are in."""
-LATER = ("rles", "value", "obb")
+LATER = ("rles", "value", "obb", "window")
 ENCODINGS = ["raw", "jpeg", "png", "bmp", "gif", "webp", "tiff", "avif", "jp2", "pnm"]
 OF_PARTS = ["bytes", "raw", "zstd", "png", "npy", "txt", "json", "jpeg", "bmp", "gif", "webp", "tiff", "avif", "jp2",
             "pnm"]  # fmt: skip

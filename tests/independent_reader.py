@@ -29,7 +29,7 @@ Note = dict[str, Any]
 Record = tuple[str, bytes, Note, dict[str, bytes]]
 """The key, pixels or the file of an image, the annotation as in the JSON, and the bytes of its parts."""
 FIELDS = {"label", "boxes", "box_labels", "landmarks", "polygons", "keypoints", "box_fields", "extras", "tags", "value",
-          "rles", "obb"}  # fmt: skip
+          "rles", "obb", "window"}  # fmt: skip
 
 
 class Damaged(Exception):

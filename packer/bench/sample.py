@@ -121,7 +121,12 @@ def indexed_sample(pack: Pack, folder: str, options: BenchOptions) -> tuple[str,
 
     None: the native decoder is not there, or does not read this pack, or nothing could be indexed.
     """
-    if decoders.native_for_auto() is None or pack.manifest.encoding not in ("jpeg", "copy") or pack.manifest.lenient:
+    if (
+        pack.manifest.windows
+        or decoders.native_for_auto() is None
+        or pack.manifest.encoding not in ("jpeg", "copy")
+        or pack.manifest.lenient
+    ):
         return None
     each = max(1.0, float(np.asarray(pack.column("size")).sum()) / len(pack))
     count = min(options.images or IMAGES, max(LEAST_IMAGES, int(MOST_COPIED / each)))

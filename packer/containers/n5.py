@@ -22,7 +22,7 @@ _BLOCK_BYTES = 4 << 20
 _LARGEST_BLOCK = (1 << 31) - 1
 """Elements; Java's arrays hold no more."""
 SMALLER = "make the shards smaller"
-_DTYPES = {"uint8": "u1", "int64": ">i8", "float32": ">f4"}
+_DTYPES = {"uint8": "u1", "int32": ">i4", "int64": ">i8", "float32": ">f4"}
 
 
 class N5Writer(ArraysWriter):

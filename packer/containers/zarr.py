@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 16
 """Of images that are one array of bytes: what a reader reads at least. The last one is filled up."""
 _INDEX_ROW = np.dtype([("offset", "<u8"), ("size", "<u8")])
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
-_DTYPES = {"uint8": "u1", "uint16": "<u2", "int64": "<i8", "float32": "<f4"}
+_DTYPES = {"uint8": "u1", "uint16": "<u2", "int32": "<i4", "int64": "<i8", "float32": "<f4"}
 
 
 class ZarrWriter(ArraysWriter):

@@ -27,6 +27,7 @@ from packer.format.mmap import MANY_FILES, Region, check_files, map_file, map_fi
 from packer.model.annotation import COLUMNS, MISSING, Int64, column_of, names_in
 from packer.model.annotation_columns import Annotations, Ragged, column, present
 from packer.model.fields import CLASS_IDS, LISTS, OF_BOXES, Lists
+from packer.model.tiles import WINDOW
 from packer.stores.waiting import all_of, pool
 from packer.system import PORTABLE
 
@@ -470,13 +471,21 @@ def bad_ranges(table: Any, limit: int) -> tuple[NDArray[np.bool_], NDArray[np.bo
     outside = (offsets < 0) | (sizes < 0) | (sizes > limit) | (offsets > limit - sizes)  # which no value overflows
     among = ~outside if len(offsets) == len(table) else ~outside & (sizes > 0)
     shape = (-1, len(table)) if len(table) else (1, 0)
-    return outside.reshape(shape), overlapping(offsets, sizes, among).reshape(shape)
+    return outside.reshape(shape), overlapping(offsets, sizes, among, WINDOW in table.column_names).reshape(shape)
 
 
-def overlapping(offsets: NDArray[Any], sizes: NDArray[Any], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which ranges overlap one that begins earlier, bool (n,). Only the ranges in `among` are compared."""
+def overlapping(
+    offsets: NDArray[Any], sizes: NDArray[Any], among: NDArray[np.bool_], shared: bool = False
+) -> NDArray[np.bool_]:
+    """Return which ranges overlap one that begins earlier, bool (n,). Only the ranges in `among` are compared.
+
+    Those of tiles may be `shared`: equal ranges do not overlap then.
+    """
     wrong = np.zeros(len(offsets), np.bool_)
     rows = np.flatnonzero(among)
+    if shared:
+        _, firsts = np.unique(np.stack([offsets[rows], sizes[rows]]), axis=1, return_index=True)
+        rows = rows[np.sort(firsts)]
     starts = offsets[rows]
     if np.any(starts[1:] < starts[:-1]):  # rare: every container but LMDB writes its records in order
         rows = rows[np.argsort(starts, kind="stable")]

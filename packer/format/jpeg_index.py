@@ -172,6 +172,8 @@ class JpegIndexes:
             DamagedPack: The file of a shard was altered; found when it is first needed.
             IndexError: There is no such record.
         """
+        if self._pack.manifest.windows:
+            records = self._pack.reader.firsts_of_images(records)
         shards = self._ends.searchsorted(records.view(np.uint64), "right")
         if not (opened := self._open.take(shards)).all():
             self._open_new(np.unique(shards[~opened]).tolist())

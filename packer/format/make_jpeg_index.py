@@ -40,6 +40,7 @@ from packer.images.decoders import INSTALL, load_native
 from packer.images.header import read_header
 from packer.model.annotation import Int64, Progress, advancing
 from packer.model.annotation_columns import column
+from packer.model.tiles import WINDOW
 from packer.system import usable_cores
 from packer.system.child import Decoding, Report, unmarked
 from packer.system.pool import Pool
@@ -166,6 +167,8 @@ def make_jpeg_index(job: JpegIndexJob, report: Report, decoding: Decoding = unma
     return MadeJpegIndex(_entry(job, entry), len(indexes) - sum(without.values()), without, seconds)
 
 
+SHARED = "that of another tile"
+"""Why a tile has no index: its image is shared, and the index is that of the first of its tiles."""
 OTHER = "other JPEGs"
 """Why records have no index, if nobody knows any more."""
 
@@ -272,9 +275,13 @@ def index_rows(job: JpegIndexJob, report: Report, decoding: Decoding = unmarked)
     data = map_file(container, shard.container.bytes)
     numbers = (offsets, *(np.asarray(column(table, name)) for name in ("size", "crc32c", "encoding")))
     keys: Any = column(table, "key")
+    _, firsts = np.unique(offsets, return_index=True)
+    again = {*range(len(offsets))} - {*firsts.tolist()} if WINDOW in table.column_names else set[int]()
 
     def one(row: int, offset: int, size: int, crc: int, code: int) -> bytes | str:
         """Return the index of a record, or why it has none."""
+        if row in again:
+            return SHARED
         if ENCODINGS[code] != "jpeg":
             return ENCODINGS[code]
         if row in job.refused:

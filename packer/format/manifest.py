@@ -7,11 +7,11 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any, get_args, get_origin, get_type_hints
 
-from packer.errors import AnyPath, DamagedPack, StorageError, UsageError
+from packer.errors import AnyPath, DamagedPack, StorageError, UsageError, option, printable
 from packer.format.pack_paths import MANIFEST_NAME, no_pack, own_folder, version_named
 from packer.model.annotation import (
     KINDS,
@@ -106,6 +106,8 @@ class ShardEntry:
 
 
 FORMAT_VERSION = 2
+WINDOWS_VERSION = 3
+"""That of packs whose records share images (`Manifest.windows`), of which earlier versions would show the whole."""
 MAX_MANIFEST_BYTES = 1 << 30
 
 
@@ -199,9 +201,22 @@ class Manifest:
     """Version of packer that wrote the pack."""
     libraries: Mapping[str, str] = field(default_factory=dict)
     """Versions of the libraries that produced its bytes."""
+    windows: bool = False
+    """Whether records are tiles that are windows on whole images, several on one; not in pack.json if they are not."""
     version: int = FORMAT_VERSION
     base: str = field(default="", compare=False)
     """The folder of its files if that is not the folder of pack.json: of a version of a pack; not in the file."""
+
+    def without_windows(self) -> Manifest:
+        """Return the manifest of a pack of the same records whose images are stored each by itself."""
+        return replace(self, windows=False, version=FORMAT_VERSION)
+
+    def check_no_windows(self, path: str, what: str) -> None:
+        """Raise UsageError for `what` cannot be done with a pack, at `path`, of windows on images that they share."""
+        if self.windows:
+            problem = f"has tiles that are windows on images which they share, and {what}"
+            step = f"store each tile first: packer convert {printable(path)} NEW {option('encode', 'jpeg')}"
+            raise UsageError(path, problem, step)
 
     @property
     def part_specs(self) -> tuple[PartSpec, ...]:
@@ -253,6 +268,8 @@ class Manifest:
         for name in ("tags", "parts", "masks", "pixels", "linked", "companions", "made_from"):
             if not content[name]:
                 del content[name]
+        if not self.windows:
+            del content["windows"]
         return content
 
     def path_of(self, folder: str, name: str) -> str:
@@ -322,8 +339,8 @@ def parse_manifest(path: str, text: bytes) -> Manifest:
         raise DamagedPack(path, f"has no valid version: {version!r}", again)
     if version < FORMAT_VERSION:
         raise UsageError(path, f"has format version {version}, which was never released", "build the pack again")
-    if version > FORMAT_VERSION:
-        raise UsageError(path, f"has format version {version}, newer than {FORMAT_VERSION}", "update packer")
+    if version > WINDOWS_VERSION:
+        raise UsageError(path, f"has format version {version}, newer than {WINDOWS_VERSION}", "update packer")
     try:
         if content.get("digest") != digest_of(content):
             problem = "does not match its own digest: it was altered"
@@ -345,6 +362,10 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
     for name, choices in _CHOICES.items():
         if getattr(manifest, name) not in choices:
             raise ValueError(f"unknown {name} {getattr(manifest, name)!r}")
+    if manifest.windows != (manifest.version >= WINDOWS_VERSION) or (
+        manifest.windows and "window" not in manifest.fields
+    ):
+        raise ValueError(f"version {manifest.version} with windows {manifest.windows}")
     if manifest.shape is not None and not all(0 < side < 1 << 31 for side in manifest.shape):
         raise ValueError(f"images of shape {manifest.shape}")
     if not manifest.records or manifest.records != sum(shard.records for shard in manifest.shards):

@@ -14,26 +14,23 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
+from typing import Any, NoReturn, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import AnyPath, BadImage, DamagedPack, UsageError, plural, printable
+from packer.errors import AnyPath, DamagedPack, UsageError, plural, printable
 from packer.format.annotation_table import annotation_table
 from packer.format.manifest import SAME_MASKS, Manifest, Origin
 from packer.format.pack_files import open_files
 from packer.format.records import Records
 from packer.format.sidecar_list import SidecarFacts
 from packer.format.sidecars import Sidecar, sidecars_in
+from packer.format.stored_images import LastImage, decode_record
 from packer.format.versions import version_with
 from packer.model.annotation import OF_PIXELS, Annotation, Image, Int64, Mask, Sample
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import FLIPS, WHOLE
-
-if TYPE_CHECKING:
-    from packer.images.decode import Decoder
-    from packer.images.header import Mode
 
 
 def open_pack(path: AnyPath, cache_dir: AnyPath | None = None, cache_bytes: int | str | None = None) -> Pack:
@@ -77,6 +74,7 @@ class Pack:
         """What loaders, samplers and commands ask: where records lie, whether they are intact, whole columns."""
         self.path, self.manifest = reader.path, reader.manifest
         self._open_sidecars: dict[str, Sidecar] = {}
+        self._last = LastImage()
         self._packs = packs  # not itself: a cycle would keep the maps until the collector comes by
 
     @classmethod
@@ -231,12 +229,21 @@ class Pack:
             DamagedPack: The record does not match its checksum or its row in the index.
         """
         reader = self.reader
-        data, shape, dtype = reader.record(i), reader.shape_of(i), reader.dtype_of(i)
         if reader.encoding_of(i) != "raw":
-            return self._decoded(i, bytes(data), shape, decoder)
+            return decode_record(reader, i, decoder, self._last)
+        data, shape, dtype = reader.record(i), reader.shape_of(i), reader.dtype_of(i)
         if min(shape) < 1 or len(data) != np.dtype(dtype).itemsize * shape[0] * shape[1] * shape[2]:
             raise self.reader.damage_error(i, f"has {len(data)} bytes, which is not {dtype} pixels of shape {shape}")
         return np.frombuffer(data, dtype).reshape(shape)
+
+    def window(self, i: int) -> Int64 | None:
+        """Return which part of a larger image record `i` is, a tile of `packer build --tile`; None if it is none.
+
+        Returns:
+            int64 (6,): x, y, width and height in pixels of the larger image, and width and height of that.
+        """
+        found = self.annotation(i).window
+        return None if found is None else found.astype(np.int64)
 
     def mask(self, i: int, name: str = "mask") -> Mask | None:
         """Return the mask of record `i`, uint8 or uint16 (height, width); None if it has none.
@@ -297,20 +304,6 @@ class Pack:
             return decode(annotation.rles or (NO_MASK,) * boxes, height, width)
         except ValueError as error:
             raise self.reader.damage_error(i, f"has a mask of an object that is damaged: {error}") from None
-
-    def _decoded(self, i: int, data: bytes, shape: tuple[int, int, int], decoder: str) -> Image:
-        from packer.images.decode import decode
-        from packer.images.opencv import quiet_opencv
-
-        is_lenient = self.reader.files_of(self.reader.locate(i)[0]).manifest.lenient
-        mode, decoder = cast("Mode", self.manifest.mode), "lenient" if is_lenient else decoder
-        try:
-            # the build has already limited the number of pixels
-            with quiet_opencv():
-                return decode(data, mode, cast("Decoder", decoder), max_pixels=shape[0] * shape[1])
-        except BadImage as error:
-            problem = f"matches its checksum, but cannot be decoded: {error.problem}"
-            raise self.reader.damage_error(i, problem) from error
 
     def sample(self, i: int, decoder: str = "auto") -> Sample:
         """Return image and annotation of record `i`; `decoder` as in `image`."""
@@ -451,6 +444,9 @@ def _manifest(packs: Sequence[Pack]) -> Manifest:
         for name, times in Counter(pack.classes).items():
             if times > 1:
                 raise UsageError(pack.path, f"has two classes called {printable(name)}", "build it with --classes=FILE")
+        if pack.manifest.windows != first.manifest.windows:
+            one = pack if pack.manifest.windows else first
+            one.manifest.check_no_windows(one.path, "they are not joined with images that are stored by themselves")
         if pack.manifest.mode != first.manifest.mode:
             problem = f"has mode {pack.manifest.mode}, but {printable(first.path)} {first.manifest.mode}"
             raise UsageError(pack.path, problem, f"build it again with --mode={first.manifest.mode}")

@@ -18,6 +18,7 @@ from packer.format.pack_files import PackFiles, PackPlaces
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation import IMAGE, Annotation, Int64, column_of, key_of
 from packer.model.fields import CLASS_IDS, with_class_ids
+from packer.model.tiles import WINDOW
 from packer.system.locks import Locked
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Records(PackPlaces):
         self._checked = {IMAGE: Bits(len(self)), **{name: Bits(len(self)) for name in self.manifest.parts}}
         """Which records this process has verified, of the image and of each part."""
         self._needed_of: dict[PackFiles, NDArray[np.uint8]] = {}
+        self._firsts_in: dict[int, Int64] = {}
 
     def record(self, i: int) -> memoryview:
         """Return the bytes of record `i` (`Pack.record`)."""
@@ -285,6 +287,47 @@ class Records(PackPlaces):
             return self._named(column_of(name, "encoding"), PART_ENCODINGS, i)
         encoding = self.manifest.encoding
         return encoding if encoding != "copy" else self._named("encoding", ENCODINGS, i)
+
+    def window(self, i: int) -> Int64 | None:
+        """Return `Annotation.window` of record `i` if its image is a window on one that is stored; else None."""
+        found = self.windows(np.array([i]))
+        return None if found is None else found[0]
+
+    def firsts_of_images(self, records: Int64) -> Int64:
+        """Return the first record, in the shard of each of `records`, that shares its stored image."""
+        found = np.empty_like(records)
+        shards = self._shards_of(records)
+        for shard in np.unique(shards).tolist():
+            if (firsts := self._firsts_in.get(shard)) is None:
+                offsets = self.indexes.offsets(shard)
+                _, first, image = np.unique(offsets, return_index=True, return_inverse=True)
+                firsts = self._firsts_in[shard] = self._firsts[shard] + first[image]
+            mine = shards == shard
+            found[mine] = firsts[records[mine] - self._firsts[shard]]
+        return found
+
+    def windows(self, records: Int64) -> Int64 | None:
+        """Return `Annotation.window` of `records` if their images are windows on those that are stored, int64 (n, 6).
+
+        None: each is stored by itself.
+
+        Raises:
+            DamagedPack: A window is not in its image, or of another size than its record.
+        """
+        if not self.manifest.windows:
+            return None
+        (rows,) = self.rows([WINDOW], records)
+        found = np.array([row if len(row) == 6 else [-1] * 6 for row in rows], np.int64).reshape(-1, 6)
+        x, y, width, height, whole_width, whole_height = found.T
+        sizes = self.manifest.shape or (self.values(name, records) for name in ("height", "width"))
+        tall, wide = [*sizes][:2]
+        good = (x >= 0) & (y >= 0) & (x + width <= whole_width) & (y + height <= whole_height)
+        good &= (width == wide) & (height == tall) & (width > 0) & (height > 0)
+        for row in np.flatnonzero(~good)[:1].tolist():
+            raise self.damage_error(
+                int(records[row]), f"has the window {found[row].tolist()}, which is none of its image"
+            )
+        return found
 
     def _named(self, name: str, names: tuple[str, ...], i: int) -> str:
         code = self._value(name, i)

@@ -145,6 +145,7 @@ class _Repair:
         problems = check_pack(self.folder, manifest, self.progress).problems if known else ()
         if known and not problems and not self.healed:
             return RepairReport(self.folder, None, manifest.records, (), (), (), ())
+        manifest.check_no_windows(self.folder, "files with such images are not repaired")
         self.damaged = damaged_files(self.folder, manifest, problems)
         self._check_as_made(manifest, problems)
         self.whole = not any(file.name in self.damaged for file in manifest.lists.values())

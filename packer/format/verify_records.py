@@ -23,9 +23,11 @@ from packer.errors import AnyPath, BadInput, DamagedPack
 from packer.format.index import DTYPES, ENCODINGS, read_index
 from packer.format.indexes import bad_ranges
 from packer.format.manifest import FileEntry, IndexEntry, Manifest
+from packer.format.stored_images import LastImage, window_of
 from packer.model.annotation import COLUMNS, IMAGE, MISSING, Part, Progress, Record, column_of, key_of, names_in
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation_columns import Annotations, column
+from packer.model.tiles import WINDOW
 from packer.system import READ_FLAGS, read_at, usable_cores
 from packer.system.atomic import replacing
 from packer.system.pool import Pool
@@ -239,6 +241,8 @@ class DecodeJob:
     rows: tuple[int, int]
     mode: str
     decoder: str
+    windows: bool = False
+    """Whether the records are windows on images that they share."""
     threads: int = 1
     refused: Mapping[int, BadInput] = field(default_factory=dict)
     """Rows on which the decoder crashed or hung."""
@@ -248,7 +252,9 @@ def decode_jobs(paths: tuple[str, str], name: str, rows: range, manifest: Manife
     """Return the jobs for rows of a shard; `paths` are of its container and its index."""
     starts = range(rows.start, rows.stop, ROWS_A_JOB)
     how = manifest.mode, "lenient" if manifest.lenient else "auto"
-    return [DecodeJob(*paths, name, (start, min(start + ROWS_A_JOB, rows.stop)), *how) for start in starts]
+    return [
+        DecodeJob(*paths, name, (start, min(start + ROWS_A_JOB, rows.stop)), *how, manifest.windows) for start in starts
+    ]
 
 
 def check_images(jobs: Sequence[DecodeJob], progress: Progress) -> list[Problem]:
@@ -277,6 +283,7 @@ def decode_rows(
 def _decoding_problems(job: DecodeJob, report: Any, decoding: Any) -> Iterator[Problem]:
     table = read_index(job.index)
     rows, among = IndexRows(table, job.index), range(*job.rows)
+    last = LastImage() if job.windows else None
     with Window(job.container) as window:
         for row, damage in zip(among, record_problems(job.container, table, among), strict=True):
             problem = None
@@ -285,7 +292,7 @@ def _decoding_problems(job: DecodeJob, report: Any, decoding: Any) -> Iterator[P
                     if row in job.refused:
                         raise job.refused[row]
                     with decoding(row):
-                        problem = _wrong_image(rows, row, window, job)
+                        problem = _wrong_image(rows, row, window, job, last)
                 except BadInput as error:
                     problem = f"cannot be decoded: {error.problem}"
                 except (DamagedPack, ValueError) as error:
@@ -295,7 +302,7 @@ def _decoding_problems(job: DecodeJob, report: Any, decoding: Any) -> Iterator[P
             report(1, int(problem is not None))
 
 
-def _wrong_image(rows: IndexRows, row: int, window: Window, job: DecodeJob) -> str | None:
+def _wrong_image(rows: IndexRows, row: int, window: Window, job: DecodeJob, last: Any) -> str | None:
     from packer.images.decode import decode  # imported here because it loads OpenCV
 
     mode, decoder = cast("Mode", job.mode), cast("Decoder", job.decoder)
@@ -304,7 +311,14 @@ def _wrong_image(rows: IndexRows, row: int, window: Window, job: DecodeJob) -> s
     if record.encoding == "raw":
         size = record.height * record.width * record.channels * (2 if record.dtype == "uint16" else 1)
         return None if len(record.data) == size else f"has {len(record.data)} bytes, but its shape says {size}"
-    image = decode(record.data, mode, decoder, max_pixels=max(1, record.height * record.width))
+    if last is None:
+        image = decode(record.data, mode, decoder, max_pixels=max(1, record.height * record.width))
+    elif (tile := record.annotation.window) is None or len(tile) != 6:
+        return "has no window on its image"
+    else:
+        pixels, place = max(1, int(tile[4]) * int(tile[5])), rows.number("offset", row)
+        whole = last.get(place, lambda: decode(record.data, mode, decoder, max_pixels=pixels))
+        image = window_of(whole, tile.astype(np.int64), record.channels)
     if (image.shape, image.dtype.name) != (record.shape, record.dtype):
         return f"decodes to {image.dtype.name} {image.shape}, but its row says {record.dtype} {record.shape}"
     return None
@@ -327,6 +341,8 @@ def digest_of_written(container: str, index: str, entry: IndexEntry) -> str:
     table = read_index(index, np.frombuffer(data, np.uint8))
     offsets, sizes, crcs, names = _ranges(table)
     order = np.argsort(offsets, kind="stable")  # LMDB fills its pages from the end
+    if WINDOW in table.column_names:  # tiles of an image share its bytes, of which the index has just been made
+        order = order[np.diff(offsets[order], prepend=-1) > 0]
     rows = zip(order.tolist(), *(numbers[order].tolist() for numbers in (offsets, sizes, crcs)), strict=True)
     digest = hashlib.sha256()
     # two blocks in turn: one is digested beside (that takes as long as the checksums, and releases the GIL) while the

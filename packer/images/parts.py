@@ -116,10 +116,18 @@ class PartKind:
         Raises:
             BadInput: The file cannot be read, or does not fit the image.
         """
+        if not self.of_pixels:
+            resize = None
+        return self.stored_part(self.upright(data, recipe, image), recipe, resize)
+
+    def upright(self, data: bytes, recipe: PartRecipe, image: Header) -> Any:
+        """Return the value in a file, that of pixels upright as the image is; arguments and errors as of `part`."""
         value = self.read(data, recipe)
-        if self.of_pixels:
-            value = _upright(value, image)
-            value = value if resize is None else self.resized(value, resize, recipe.spec)
+        return _upright(value, image) if self.of_pixels else value
+
+    def stored_part(self, value: Any, recipe: PartRecipe, resize: TargetSize | None) -> Part:
+        """Return the part of a record, out of its value."""
+        value = value if resize is None else self.resized(value, resize, recipe.spec)
         return Part(recipe.spec.name, self.encode(value, recipe.encode, recipe.quality), recipe.encode)
 
     def resized(self, value: Any, resize: TargetSize, spec: PartSpec) -> Any:

@@ -190,14 +190,14 @@ class TargetSize:
         return width, min(height, _round_half_up(width * self.height, self.width))
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """Parse "256" or "300x200" to (width, height). Raise UsageError for anything else."""
+def parse_size(text: str, name: str = "resize") -> tuple[int, int]:
+    """Parse "256" or "300x200" to (width, height). Raise UsageError for anything else; it is of the option `name`."""
     sides = text.strip().lower().split("x")
     if len(sides) > 2 or not all(side.isascii() and side.isdigit() and len(side) < 9 for side in sides):
         found = re.findall(r"[0-9]{1,8}", text)
-        meant = "x".join(found) if len(found) in (1, 2) else "256, or --resize=300x200"
+        meant = "x".join(found) if len(found) in (1, 2) else f"256, or {option(name, '300x200')}"
         raise UsageError(
-            option("resize"), f"must be N or WIDTHxHEIGHT in pixels, got {text!r}", f"write --resize={meant}"
+            option(name), f"must be N or WIDTHxHEIGHT in pixels, got {text!r}", f"write {option(name, meant)}"
         )
     return int(sides[0]), int(sides[-1])
 

@@ -29,7 +29,7 @@ from packer.model.fields import (
     box_fields_of,
     object_of,
 )
-from packer.model.geometry import clip_polygon, corners_of
+from packer.model.geometry import ON_EDGE, clip_polygon, corners_of, hide_outside, polygon_area
 from packer.samplers.order import Float64
 
 ORIGINALS = ("voc_bndbox", "category_id", "area", "rle", "vbox", "hbox")
@@ -46,8 +46,6 @@ WITH_VISIBILITY = 3
 NO_AREA = 0.01
 """Square pixels: less of a polygon is what rounding leaves of one that lies along an edge."""
 FARTHEST = float(np.finfo(np.float32).max)
-ON_EDGE = 0.001
-"""Pixels, which rounding may leave: a keypoint so near to an edge is inside, and a box of this width is none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -182,7 +180,8 @@ class BatchAnnotations:
             keep[np.repeat(same, column.counts)] &= ~gone[np.repeat(same, cut.counts)]
         for one in LISTS if hide else ():
             if one.name in columns and isinstance(one.kind, Lists) and one.kind.item.width == WITH_VISIBILITY:
-                columns[one.name] = _hide_outside(columns[one.name], width, height)
+                points = columns[one.name]
+                columns[one.name] = replace(points, values=hide_outside(points.values, width, height))
         return replace(self, columns=columns).having(keep, column.counts)
 
     def having(self, keep: NDArray[np.bool_], boxes: Int64) -> BatchAnnotations:
@@ -433,25 +432,8 @@ def _cut_polygons(column: Column, width: int, height: int) -> tuple[Column, NDAr
     for place, (whole, polygon) in enumerate(zip(wholes, polygons, strict=True)):
         # a polygon around the image leaves points along its edges, which enclose nothing; a line never had an area
         if polygon is not whole and len(polygon):
-            gone[place] = _area(polygon) < NO_AREA <= _area(whole)
+            gone[place] = polygon_area(polygon) < NO_AREA <= polygon_area(whole)
     return Column(np.concatenate(polygons), column.counts, lengths), gone
-
-
-def _area(polygon: NDArray[Any]) -> float:
-    """Return the area of a polygon (m, 2): the shoelace formula, from its first point for the sake of precision."""
-    x, y = (polygon.astype(np.float64) - polygon[0]).T
-    return float(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
-
-
-def _hide_outside(column: Column, width: int, height: int) -> Column:
-    """Return the keypoints with visibility 0 for those outside an image of this size."""
-    x, y = column.values[:, 0], column.values[:, 1]
-    inside = (x >= -ON_EDGE) & (x <= width + ON_EDGE) & (y >= -ON_EDGE) & (y <= height + ON_EDGE)
-    if inside.all():
-        return column
-    values = column.values.copy()
-    values[~inside, 2] = 0
-    return replace(column, values=values)
 
 
 def in_lists(items: Iterable[Any], counts: list[int]) -> list[list[Any]]:

@@ -6,7 +6,7 @@ import os
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from packer.format.pack import Pack, open_pack
 from packer.images.decode import Decoder, check_available
 from packer.images.decoders import load_native
 from packer.loading.collate import Batch, LoadedSample, SampleOfObjects, contiguous
+from packer.loading.decoding import RowDecoder
 from packer.loading.fill import Gather, gather_of
 from packer.loading.loader_threads import on_one_core
 from packer.loading.memory import BatchMemory, is_in_worker, shared_pool
@@ -141,7 +142,7 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         return self._sample(i, self._image(i), self._targets.target(i), getattr(index, "visit", 0))
 
     def _image(self, i: int) -> torch.Tensor:
-        array = self.pack.image(i, self.decoder)
+        array = self._stored(i)
         # copy a view of the map, because callers may write to the result
         return torch.from_numpy(array if array.flags.writeable else array.copy()).permute(2, 0, 1)
 
@@ -198,10 +199,22 @@ class PackedDataset(Dataset[tuple[torch.Tensor, Target]]):
         )
 
     def _decoded(self, i: int, shape: tuple[int, ...]) -> Image:
-        image = self.pack.image(i, self.decoder)
+        image = self._stored(i)
         if image.shape != shape:
             raise self.pack.reader.damage_error(i, f"decodes to shape {image.shape}, which is not {shape}")
         return image
+
+    def _stored(self, i: int) -> Image:
+        """Return the image of a record; of a tile whose image is shared, only that is decoded where it can be."""
+        if not self.pack.manifest.windows:
+            return self.pack.image(i, self.decoder)
+        with self.pack.reader.held(np.array([i])):
+            return self._tiles.whole(i)
+
+    @cached_property
+    def _tiles(self) -> RowDecoder:
+        channels = self.pack.reader.shape_of(0)[2]
+        return RowDecoder(self.pack, cast(Decoder, self.decoder), channels, "area", True)
 
     @cached_property
     def _memory(self) -> BatchMemory:

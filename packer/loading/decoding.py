@@ -161,6 +161,7 @@ class RowDecoder:
         self._channels = channels
         self._mode = cast(Mode, pack.manifest.mode)
         self._native = self._native_decoder()
+        self._windows = pack.manifest.windows
         # a build has decoded what it has copied, and it is the same if it matches its checksum
         copied = any(one.manifest.encoding == "copy" and one.manifest.made_from for one in pack.packs)
         self._sound = Bits(len(pack)) if verify and copied and self._native is not None else None
@@ -196,9 +197,10 @@ class RowDecoder:
         plain, regions = self._plain(records), params.regions
         crops = [CropRows(params, rows, self._interpolation)]
         done = self._decode_natively(records, np.flatnonzero(plain), crops)
-        for i in np.flatnonzero(~plain).tolist():
+        alone = ~done if self._windows else ~plain  # tiles are cut out of whole images, of which threads keep the last
+        for i in np.flatnonzero(alone).tolist():
             self._decode_any(int(records[i]), None if regions is None else regions[i].tolist(), rows[i], params.border)
-        places = np.flatnonzero(plain & ~done)
+        places = np.flatnonzero(~alone & ~done)
         if len(places):
             its_rows = list(rows) if len(places) == len(rows) else [rows[i] for i in places.tolist()]
             if regions is None:
@@ -208,6 +210,21 @@ class RowDecoder:
         flip_rows(rows, params, done)
         if self._sound is not None:
             self._sound.set(records)
+
+    def whole(self, record: int) -> Image:
+        """Return the image of a record, (height, width, channels); of a tile, no more is decoded than it needs.
+
+        Raises:
+            DamagedPack: It cannot be decoded, or is not what the index says.
+        """
+        self.pack.reader.check(np.array([record]))
+        height, width, _ = self.pack.reader.shape_of(record)
+        if self._mode == "unchanged":  # with other channels in each
+            return self.pack.image(record, self._decoder)
+        rows = np.empty((1, height, width, self._channels), np.uint8)
+        self.decode(np.array([record]), CropParams(None, None, (height, width)), rows)
+        image: Image = rows[0]
+        return image
 
     def decode_crops(self, records: Int64, crops: Sequence[CropRows]) -> NDArray[np.bool_]:
         """Decode each image that the native decoder can read once, and cut all of its crops out of it.
@@ -238,6 +255,9 @@ class RowDecoder:
             places = places[in_whole_pixels(part[places], (sizes[0][places], sizes[1][places]))]
         if not len(places):
             return done
+        if (windows := self.pack.reader.windows(records)) is not None:
+            parts = [part + windows[:, [0, 1, 0, 1]] * [1, 1, 0, 0] for part in parts]
+            sizes = windows[:, 4].astype(np.float64), windows[:, 5].astype(np.float64)
         starts, lengths = self.pack.reader.places(records[places])
         indexes = () if self._indexes is None else self._indexes.places(records[places])
         jpegs = self.pack.reader.region.addresses(starts), lengths.astype(np.uint64)
@@ -291,7 +311,9 @@ class RowDecoder:
         plain, other = self._kinds
         unknown = records[~(plain[records] | other[records])]
         if len(unknown):
-            widths, heights = (sides.astype(int).tolist() for sides in sizes_of(self.pack, unknown))
+            windows = self.pack.reader.windows(unknown)
+            sides = sizes_of(self.pack, unknown) if windows is None else (windows[:, 4], windows[:, 5])
+            widths, heights = (side.astype(int).tolist() for side in sides)
             for record, data, width, height in zip(
                 unknown.tolist(), data_of(self.pack, unknown), widths, heights, strict=True
             ):
@@ -339,6 +361,9 @@ class RowDecoder:
         Raises:
             DamagedPack: An image cannot be decoded, or is not what the index says.
         """
+        if self._windows:
+            whole = (self._whole(record, 1.0) for record in records.tolist())
+            return whole, np.ones(len(records), np.int64)
         plain = self._plain(records)
         factors = np.where(plain, factors_of(room, sizes_of(self.pack, records)), 1)
         others = {}
@@ -381,6 +406,11 @@ class RowDecoder:
             resize_into(image, [edge / factor for edge in part], row, self._interpolation, sides, border)
 
     def _decoded(self, record: int, at_least: tuple[int, int] | None) -> Image:
+        if self._windows:
+            image = self.pack.image(record, self._decoder)
+            if image.shape[2] != self._channels:
+                raise self.pack.reader.damage_error(record, f"has {image.shape[2]} channels, not {self._channels}")
+            return image
         data = bytes(data_of(self.pack, np.array([record]))[0])
         header = self._header(record, data)
         try:

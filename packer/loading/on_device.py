@@ -95,6 +95,7 @@ class EncodedReader:
         codes = {code for part in self.pack.reader.shard_columns("encoding") for code in np.unique(part).tolist()}
         self.unknown = sorted(ENCODINGS[code] for code in codes - {*self._known})
         """The encodings that the decoder does not know."""
+        self.pack.manifest.check_no_windows(self.pack.path, f"{name} decodes whole images")
         if self.pack.manifest.encoding == "raw":
             self._refuse("has raw images, which need no decoding", f'{HOST}, or cache="device"')
         if not codes & {*self._known}:

@@ -24,6 +24,7 @@ from packer.loading.part_rows import PartReader
 from packer.model.annotation import OF_PIXELS, Int64
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import BY_NAME, FLIPS, INSTANCES
+from packer.model.tiles import WINDOW
 from packer.samplers.order import Float64, Records
 from packer.samplers.ranks import as_number, check_int
 
@@ -88,7 +89,6 @@ class Targets(Sequence[Target]):
         parts = check_parts(pack, options.parts)
         left_out = () if INSTANCES.target in parts else (INSTANCES.name,)
         self._fields = tuple(name for name in pack.manifest.fields if name not in left_out)
-        self._read = [name for name in self._fields if name not in VECTORS]
         self._label_offset = check_int("label_offset", options.label_offset, 0)
         specs = {spec.name: spec for spec in pack.manifest.part_specs}
         read = partial(PartReader, pack, verify=options.verify)
@@ -100,7 +100,9 @@ class Targets(Sequence[Target]):
         ]
         """What reads each part but the masks of objects."""
         self.has_instances = INSTANCES.name in self._fields
-        self.are_labels = tuple(self._fields) == ("label",) and not self.parts
+        of_tiles = self._fields
+        self._fields = tuple(name for name in of_tiles if name != WINDOW)
+        self.are_labels = self._fields == ("label",) and not self.parts
         """Whether the targets are class ids: the pack has only labels of whole images."""
         self._vectors = {name: _numbers_each(pack, name) for name in VECTORS if name in self._fields}
         self.are_masks = len(self.parts) == 1 and self.parts[0].spec.kind == "mask" and not self._fields
@@ -109,11 +111,13 @@ class Targets(Sequence[Target]):
         are_vectors = len(self._fields) == len(self._vectors) == 1 and not self.parts
         self.is_array = self.are_labels or are_vectors or self.are_masks
         """Whether `of` returns an array: class ids, tags, values, or masks."""
+        self._fields = self._fields if self.is_array else of_tiles  # only a dict has a place for it
+        self._read = [name for name in self._fields if name not in VECTORS]
         self.has_boxes = {"boxes", "box_labels"} <= set(self._fields)
         self.has_outlines = self.has_instances or "polygons" in self._fields
         """Whether it is known which pixels objects have."""
         self.has_parts = bool(self.parts) or self.has_instances
-        self.have_places = bool(self.of_pixels) or not {"label", "extras", *VECTORS}.issuperset(self._fields)
+        self.have_places = bool(self.of_pixels) or not {"label", "extras", WINDOW, *VECTORS}.issuperset(self._fields)
         """Whether they name places in the image: boxes, points, masks."""
         if self._label_offset and not self.has_boxes:
             raise UsageError("label_offset", f"is for boxes, but {pack.path} has none", "leave it out")
@@ -148,9 +152,10 @@ class Targets(Sequence[Target]):
             none; tags float32 (k,), 1 for each of the pack's tags that the image has, else 0; value float32 (k,), NaN
             if the image has none; landmarks float32 (k, 2); polygons list of n float32 (m, 2); masks uint8 (n, height,
             width), 1 where each object is; keypoints float32 (n, k, 3); obb float32 (n, 4, 2), the corners of oriented
-            boxes; difficult, truncated, occluded int64 (n,); other box fields as lists of n; extras dict; image_id int,
-            the number of the record. All images of a pack have the same keys. The tensors of a batch are views of one
-            tensor per field: clone one to keep it without the others.
+            boxes; window int32 (6,), which part of its image a tile is (x, y, width, height, and width and height of
+            the image); difficult, truncated, occluded int64 (n,); other box fields as lists of n; extras dict; image_id
+            int, the number of the record. All images of a pack have the same keys. The tensors of a batch are views of
+            one tensor per field: clone one to keep it without the others.
         """
         found = self.of(np.array([record]))
         if isinstance(found, np.ndarray | list):

@@ -64,7 +64,8 @@ def imread(file: ImageFile, flags: int = cv2.IMREAD_COLOR) -> Image:
     encoding, data = pack.reader.encoding_of(record), pack.record(record)
     # OpenCV turns JPEG files upright in every version, others not
     # those that OpenCV does not read, or with other colors, are left to packer
-    if pack.manifest.mode != "gray" and not pack.manifest.lenient and (encoding == "jpeg" or _is_plain(encoding, data)):
+    is_whole = pack.manifest.mode != "gray" and not pack.manifest.windows
+    if is_whole and not pack.manifest.lenient and (encoding == "jpeg" or _is_plain(encoding, data)):
         image: Image | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
         if image is not None and image.shape[:2] == pack.reader.shape_of(record)[:2]:
             return _high_bytes(image if image.ndim == 3 else image[..., None])

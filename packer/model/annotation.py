@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Float32 = NDArray[np.float32]
+    Int32 = NDArray[np.int32]
     Int64 = NDArray[np.int64]
     UInt8 = NDArray[np.uint8]
     Image = NDArray[Any]
     Mask = NDArray[Any]
 else:  # the command line needs Progress before numpy
-    Float32 = Int64 = UInt8 = Image = Mask = Any
+    Float32 = Int32 = Int64 = UInt8 = Image = Mask = Any
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import fields
@@ -119,6 +120,8 @@ class RawAnnotation:
     width], "counts": TEXT}``; or () for an object without one. Same length as `boxes`."""
     obb: tuple[tuple[Point, ...], ...] | None = None
     """The four corners of each oriented box, of which `boxes` has the extent; same length as `boxes`."""
+    window: tuple[int, ...] | None = None
+    """Which part of a larger image it is; see `Annotation.window`."""
     box_fields: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
     """Other fields of each box, one value per box: difficult, truncated, occluded (ints), pose (text)."""
     extras: Mapping[str, Json] = field(default_factory=dict)
@@ -160,6 +163,9 @@ class Annotation:
     """float32 (k,), numbers of the whole image, such as an age or an angle; a flip does not change them."""
     obb: Float32 | None = None
     """float32 (n, 4, 2), corners of oriented boxes, in the order of their file, pixels; may lie outside the image."""
+    window: Int32 | None = None
+    """int32 (6,): x, y, width and height of a tile in the larger image that it was cut from, in pixels of that, and
+    width and height of that."""
 
     @property
     def ignored(self) -> NDArray[np.bool_]:
@@ -285,7 +291,8 @@ class Record:
     path: bytes
     """Path of the source file relative to the source folder, as bytes."""
     source_xxh3: bytes = bytes(16)
-    """XXH3-128 of the source file's bytes, 16 bytes, to detect edited and equal files; zeros if unknown."""
+    """XXH3-128 of the source file's bytes, 16 bytes, to detect edited and equal files; zeros if unknown. Of a
+    tile, that of this digest and its window."""
     parts: tuple[Part, ...] = ()
     """Its parts besides the image, in the order of the pack's; it need not have all."""
     fingerprint: bytes = b""

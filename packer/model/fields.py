@@ -336,6 +336,7 @@ FIELDS = (
     Field("rles", AsciiTexts(), per_box=True, renamed="masks", says=False, since=5),
     Field("value", Rows("float32"), fill=math.nan, since=6),
     Field("obb", Lists(Rows("float32", 2), alike=True, count=4), per_box=True, moves=True, says=False, since=6),
+    Field("window", Rows("int32"), says=False, since=7),
 )
 """In the order of the columns of an index."""
 FIELD_NAMES = tuple(field.name for field in FIELDS)

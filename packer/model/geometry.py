@@ -18,6 +18,8 @@ from packer.model.annotation import Annotation, Float32, Int64
 from packer.model.fields import moved, with_boxes
 
 Float64 = NDArray[np.float64]
+ON_EDGE = 0.001
+"""Pixels, which rounding may leave: a keypoint so near to an edge is inside, and a box of this width is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,12 @@ def clip_polygon(polygon: Float32, width: int, height: int) -> Float32:
     inside_all = (polygon >= 0).all() and (polygon[:, 0] <= width).all() and (polygon[:, 1] <= height).all()
     if inside_all:
         return polygon
-    points = np.asarray(polygon, np.float64)
+    points = clipped(np.asarray(polygon, np.float64), width, height)
+    return points.astype(np.float32) if len(points) >= 3 else np.empty((0, 2), np.float32)
+
+
+def clipped(points: Float64, width: int, height: int) -> Float64:
+    """Return the points of what `clip_polygon` leaves of a polygon (m, 2), in float64."""
     for axis, limit, sign in ((0, 0.0, 1.0), (0, float(width), -1.0), (1, 0.0, 1.0), (1, float(height), -1.0)):
         if not len(points):
             break
@@ -211,4 +218,55 @@ def clip_polygon(polygon: Float32, width: int, height: int) -> Float32:
             if to_edge >= 0:
                 inner.append(stop)
         points = np.array(inner, np.float64).reshape(-1, 2)
-    return points.astype(np.float32) if len(points) >= 3 else np.empty((0, 2), np.float32)
+    return points
+
+
+def polygon_area(polygon: NDArray[np.floating]) -> float:
+    """Return the area of a polygon (m, 2): the shoelace formula, from its first point for the sake of precision."""
+    if not len(polygon):
+        return 0.0
+    x, y = (polygon.astype(np.float64) - polygon[0]).T
+    return float(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
+
+
+def extent_inside(polygon: Float64, width: int, height: int) -> Float64:
+    """Return the box (xyxy) around the part of a polygon (m, 2) that is inside an image; some of it must be.
+
+    Unlike the points of `clip_polygon`, it knows nothing of lines along the edges, nor of lines there and back, by
+    which the parts of an object are joined.
+    """
+    starts, stops = polygon, np.roll(polygon, -1, axis=0)
+    lines = {(*start, *stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)}
+    sides = np.array([one for one in lines if (*one[2:], *one[:2]) not in lines]).reshape(-1, 4)
+    limits, origins, steps = np.array([width, height], np.float64), sides[:, :2], sides[:, 2:] - sides[:, :2]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        edges = np.stack([-origins / steps, (limits - origins) / steps])
+    still = steps == 0  # such a line is inside from its beginning, or never
+    beside = still & ((origins < 0) | (origins > limits))
+    enter = np.where(still, np.where(beside, np.inf, 0), edges.min(axis=0)).max(axis=1).clip(0)
+    leave = np.where(still, 1, edges.max(axis=0)).min(axis=1).clip(max=1)
+    there = enter <= leave
+    found = [origins[there] + steps[there] * share[there, None] for share in (enter, leave)]
+    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
+    points = np.concatenate([*found, [one for one in corners.tolist() if _surrounds(sides, *one)] or np.empty((0, 2))])
+    box: Float64 = np.clip(np.concatenate([points.min(axis=0), points.max(axis=0)]), 0, np.tile(limits, 2))
+    return box
+
+
+def _surrounds(sides: Float64, x: float, y: float) -> bool:
+    """Return whether a point is inside the polygon with these sides, (m, 4): from a point to the next."""
+    left, top, right, bottom = sides.T
+    crosses = (top > y) != (bottom > y)
+    at = left[crosses] + (right - left)[crosses] * (y - top[crosses]) / (bottom - top)[crosses]
+    return bool(np.count_nonzero(at > x) % 2)
+
+
+def hide_outside(points: Float32, width: int, height: int) -> Float32:
+    """Return keypoints (..., 3) with visibility 0 for those outside an image of this size; on an edge they are in."""
+    x, y = points[..., 0], points[..., 1]
+    inside = (x >= -ON_EDGE) & (x <= width + ON_EDGE) & (y >= -ON_EDGE) & (y <= height + ON_EDGE)
+    if inside.all():
+        return points
+    hidden: Float32 = points.copy()
+    hidden[~inside, 2] = 0
+    return hidden

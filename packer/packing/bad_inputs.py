@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, starmap
 
+import numpy as np
+
 from packer.errors import BadInput, StorageError, TooManyBad, UsageError, option, plural, printable, words_of
 from packer.format.lists import Listing, file_of
 from packer.format.manifest import Rejected
 from packer.format.pack_paths import PARTIAL_SUFFIX
 from packer.images.opencv import quiet_opencv
 from packer.model.annotation import Annotation, Progress
+from packer.model.tiles import WINDOW
 from packer.packing.build_options import BuildOptions
+from packer.packing.decoded_once import DecodedOnce
 from packer.packing.input_table import Inputs
 from packer.packing.make_record import Recipe, rejected, rows_of
 from packer.packing.partition import NO_LABEL, map_table, write_table
@@ -208,15 +212,18 @@ class CheckJob:
 @quiet_opencv(in_worker=True)
 def check_images(job: CheckJob, report: Report, decoding: Decoding) -> dict[int, Rejected]:
     """Decode the images of a job. Return why an image cannot be packed, by its row."""
-    bad = {}
-    rows = rows_of(map_table(job.table).slice(job.start, job.stop - job.start))
-    for number, (row, read) in enumerate(job.recipe.reads(rows), job.start):
+    bad, whole = {}, DecodedOnce()
+    table = map_table(job.table).slice(job.start, job.stop - job.start)
+    windows = table.column(WINDOW).to_pylist() if WINDOW in table.column_names else [None] * len(table)
+    for number, (row, read) in enumerate(job.recipe.reads(rows_of(table)), job.start):
         try:
             if number in job.refused:
+                whole.refuse(row.path, job.refused[number])
                 raise job.refused[number]
-            contents = read()
+            contents, window = read(), windows[number - job.start]
+            frame = Annotation(window=None if window is None else np.array(window, np.int32))
             with decoding(number):
-                job.recipe.record("", job.recipe.with_header(row, contents.image), contents, Annotation())
+                job.recipe.record("", job.recipe.with_header(row, contents.image), contents, frame, whole)
         except BadInput as error:
             bad[number] = rejected(row.path, error)
         report(1, number in bad)

@@ -16,6 +16,7 @@ from packer.stores import clean_url, is_url
 
 if TYPE_CHECKING:
     from packer.images.resize import TargetSize
+    from packer.model.tiles import Tiling
 
 EXPECTED = {
     "str": ("text", "write it in quotes"),
@@ -109,6 +110,10 @@ class BuildOptions:
         fit: How to reach that size: stretch, short, long, crop or pad.
         pad_value: Gray level of the border that pad adds, 0 to 255. None: 0, black.
         interpolation: The filter, area or bilinear. None: area.
+        tile: Size of the tiles that each image is cut into, ``N`` or ``WxH``; they are packed, and resized, in its
+            place. None: whole images.
+        overlap: Share of the sides of a tile that it has in common with the next one. None: 0.2.
+        min_visible: An object is in a tile that has at least this share of its area. None: 0.1.
         encode: How images are stored: raw, jpeg, png, bmp, or copy (each file's bytes). None: raw if they are resized
             or all have one size, else copy; see `with_encoding`.
         quality: JPEG quality, 1 to 100.
@@ -173,6 +178,9 @@ class BuildOptions:
     fit: str | None = None
     pad_value: int | None = None
     interpolation: str | None = None
+    tile: str | None = None
+    overlap: float | None = None
+    min_visible: float | None = None
     encode: str | None = None
     quality: int = DEFAULT_QUALITY
     mode: str = "rgb"
@@ -223,7 +231,7 @@ class BuildOptions:
     @property
     def plans_without_headers(self) -> bool:
         """Whether shards can be planned from the sizes of files: of copies, or of images resized to one shape."""
-        if self.mode == "unchanged" or self.decoder == "lenient":
+        if self.mode == "unchanged" or self.decoder == "lenient" or self.tile is not None:
             return False
         target = self.target_size()
         return self.encode == "copy" if target is None else target.fit in ("stretch", "crop", "pad")
@@ -236,13 +244,29 @@ class BuildOptions:
             return None
         return TargetSize.of(self.resize, self.fit, self.pad_value, self.interpolation)
 
+    def tiling(self) -> Tiling | None:
+        """Return how images are cut into tiles; None if they are not. Raise UsageError for a size that is none."""
+        if self.tile is None:
+            return None
+        from packer.images.resize import parse_size
+        from packer.model.tiles import DEFAULT_MIN_VISIBLE, DEFAULT_OVERLAP, Tiling
+
+        overlap = DEFAULT_OVERLAP if self.overlap is None else self.overlap
+        min_visible = DEFAULT_MIN_VISIBLE if self.min_visible is None else self.min_visible
+        return Tiling(*parse_size(self.tile, "tile"), overlap, min_visible)
+
+    @property
+    def are_windows(self) -> bool:
+        """Whether whole images are stored, once, and the tiles are windows on them."""
+        return self.tile is not None and self.encode == "copy"
+
     def with_encoding(self, same_size: bool) -> BuildOptions:
         """Return the options with `encode` chosen if it was not given.
 
         Args:
             same_size: Whether the images to pack all have the same width and height.
         """
-        return self if self.encode is not None else replace(self, encode=default_encoding(same_size))
+        return self if self.encode is not None else replace(self, encode=default_encoding(same_size, self.tile))
 
     @property
     def one_split(self) -> str | None:
@@ -322,12 +346,12 @@ def not_in_split(split: str) -> str:
     return f"not in split {split}"
 
 
-def default_encoding(same_size: bool) -> str:
+def default_encoding(same_size: bool, tile: str | None = None) -> str:
     """Return how images are stored if ``--encode`` is not given: raw if the packed images all have the same size.
 
     Others are copied: as pixels they would take a multiple of the space, and a batch could not be gathered of them.
     """
-    return "raw" if same_size else "copy"
+    return "raw" if same_size and tile is None else "copy"
 
 
 def _names_its_places(options: BuildOptions) -> None:
@@ -370,6 +394,15 @@ def _copies_keep_their_size(options: BuildOptions) -> None:
 def _size_can_be_reached(options: BuildOptions) -> None:
     if options.resize is not None:  # else nothing is loaded
         options.target_size()
+
+
+def _tiles_have_a_size(options: BuildOptions) -> None:
+    if options.tile is not None:  # else nothing is loaded
+        options.tiling()
+        return
+    for name in ("overlap", "min_visible"):
+        if getattr(options, name) is not None:
+            raise UsageError(option(name), "is for tiles, but there are none", "add --tile")
 
 
 def _resizing_needs_a_size(options: BuildOptions) -> None:
@@ -434,9 +467,9 @@ def _index_is_of_jpegs_in_a_folder(options: BuildOptions) -> None:
 
 RULES = (
     _names_its_places, _inventory_is_of_a_store, _scratch_is_for_a_store, _recheck_is_for_what_is_not_verified,
-    _extension_means_the_format, _copies_keep_their_size, _size_can_be_reached, _resizing_needs_a_size,
-    _columns_are_those_of_lists, _labels_go_together, _masks_replace_outlines, _parts_are_built_in_a_folder,
-    _bad_inputs_are_counted_once, _index_is_of_jpegs_in_a_folder,
+    _extension_means_the_format, _copies_keep_their_size, _size_can_be_reached, _tiles_have_a_size,
+    _resizing_needs_a_size, _columns_are_those_of_lists, _labels_go_together, _masks_replace_outlines,
+    _parts_are_built_in_a_folder, _bad_inputs_are_counted_once, _index_is_of_jpegs_in_a_folder,
 )  # fmt: skip
 """What options must be together: each raises UsageError. What a single one must be is in its row of the table."""
 KINDS = {field.name: str(field.type) for field in fields(BuildOptions)}

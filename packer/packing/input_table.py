@@ -27,6 +27,7 @@ from packer.images.masks import MaskValues
 from packer.images.parts import FactsFound
 from packer.model.annotation import PartSpec
 from packer.model.fields import BY_NAME, CLASS_IDS, FIELD_NAMES, FIELDS, OBJECTS, label_arrays
+from packer.model.tiles import WINDOW
 from packer.packing.class_map import ClassChange
 from packer.packing.make_record import PART_COLUMN, PART_FILE
 from packer.packing.partition import (
@@ -43,6 +44,7 @@ from packer.packing.partition import (
 )
 from packer.packing.publish import PLAN
 from packer.packing.remembered import Seen
+from packer.packing.tile_rows import sizes_in
 from packer.sources.archives import add_folder
 from packer.sources.paths import as_bytes, as_text, folder_of, quoted_value, stem_of
 from packer.sources.places import Archive
@@ -201,8 +203,12 @@ def _paths_of(pack: str, keys: set[bytes]) -> dict[bytes, list[bytes]]:
     named = pa.array([key.decode("ascii") for key in keys], pa.string())
     found: dict[bytes, list[bytes]] = {}
     for number in range(len(indexes)):
-        table = indexes[number].select(["key", "path"])
+        index = indexes[number]
+        table = index.select(["key", "path"])
         table = table.filter(pc.is_in(table.column("key"), value_set=named))
+        if len(table) and WINDOW in index.column_names:
+            problem = f"{table.column('key')[0]} is the key of a tile, but whole images are chosen, with all of theirs"
+            raise UsageError(pack, problem, f"name the image: {printable(table.column('path')[0].as_py())}")
         for key, path in zip(*(table.column(name).to_pylist() for name in ("key", "path")), strict=True):
             found.setdefault(key.encode("ascii"), []).append(path)
     return found
@@ -320,6 +326,8 @@ class Inputs:
     def same_size(self) -> bool:
         """Whether the images to pack all have the same width and height."""
         table = self.table
+        if WINDOW in table.column_names:
+            return all(len(np.unique(sides)) <= 1 for sides in sizes_in(table))
         return all(len(pc.unique(table.column(name))) <= 1 for name in ("width", "height"))
 
     @property

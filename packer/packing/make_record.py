@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
@@ -28,6 +29,7 @@ from packer.model.annotation import Annotation, Image, Part, PartFile, Record
 from packer.model.fields import FIELDS
 from packer.model.geometry import clip, move
 from packer.model.rle import moved_masks
+from packer.packing.decoded_once import DecodedOnce
 from packer.sources.archives import FAULT
 from packer.sources.places import OWN_FILE, Archive, Place, SourceFile, held_open
 from packer.sources.store_files import AT_REST, SourceObject, ahead_of, at_once
@@ -199,6 +201,19 @@ class InputRow(NamedTuple):
     """Of an object of a store."""
     parts: Mapping[str, PartFile] = NO_FILES
     """The files of its parts, by name."""
+    window: tuple[int, int, int, int] | None = None
+    """Of a tile: x, y, width and height. None: it is the whole image, or `rows_of` has made it."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the image, or of the tile."""
+        return (self.width, self.height) if self.window is None else self.window[2:]
+
+    def tile_of(self, pixels: Any) -> Any:
+        """Return the pixels of the tile, of those (height, width, ...) of the image."""
+        assert self.window is not None
+        x, y, width, height = self.window
+        return np.ascontiguousarray(pixels[y : y + height, x : x + width])
 
     @property
     def place(self) -> Place:
@@ -216,7 +231,7 @@ class InputRow(NamedTuple):
 
 def rows_of(table: Any) -> Iterator[InputRow]:
     """Yield the rows of a table of inputs; the last columns are those of an archive or a store."""
-    names = [name for name in InputRow._fields if name in table.column_names]
+    names = [name for name in InputRow._fields[:-2] if name in table.column_names]
     parts = [name for name in table.column_names if name.endswith(PART_COLUMN)]
     for batch in table.select([*names, *parts]).to_batches(max_chunksize=1024):
         columns = [column.to_pylist() for column in batch.columns[: len(names)]]
@@ -312,11 +327,16 @@ class Recipe:
 
     def reads(self, rows: Iterator[InputRow]) -> Iterator[tuple[InputRow, Callable[[], InputBytes]]]:
         """Yield the rows, each with what returns or raises what `read` does; of a store, they are read ahead."""
+        by_file = ([*same] for _, same in groupby(rows, lambda row: row.path))  # the tiles of an image are neighbors
         if not is_url(self.root):
-            yield from ((row, partial(self.read, row)) for row in rows)
+            for same in by_file:
+                read: Callable[[], InputBytes] = partial(self.read, same[0])
+                if len(same) > 1:
+                    read = cache(read)  # kept as long as one of its rows is waiting
+                yield from ((row, read) for row in same)
             return
-        for row, future in ahead_of(self.read, rows, lambda row: row.bytes):
-            yield row, future.result
+        for same, future in ahead_of(lambda same: self.read(same[0]), by_file, lambda same: same[0].bytes):
+            yield from ((row, future.result) for row in same)
 
     def image(self, data: bytes, row: InputRow, header: Header) -> tuple[Image, str]:
         """Return the decoded, resized image of a file's bytes, and its damage if the decoder is lenient, else "".
@@ -332,36 +352,64 @@ class Recipe:
             image, damage = decode(data, self.mode, self.decoder, at_least, self.max_pixels, header), ""
         return image if self.resize is None else self.resize.apply(image, size), damage
 
-    def record(self, key: str, row: InputRow, contents: InputBytes, annotation: Annotation) -> tuple[Record, str]:
+    def tile(self, data: bytes, row: InputRow, header: Header, whole: DecodedOnce) -> tuple[Image, str]:
+        """Return the resized tile that a row is of, as `image` does; `whole` keeps the image for others.
+
+        Raises:
+            BadImage: The image is damaged.
+        """
+        image, damage = whole.get(row.path, "", lambda: replace(self, resize=None).image(data, row, header))
+        tile = row.tile_of(image)
+        return (tile if self.resize is None else self.resize.apply(tile)), damage
+
+    def record(
+        self, key: str, row: InputRow, contents: InputBytes, annotation: Annotation, whole: DecodedOnce | None = None
+    ) -> tuple[Record, str]:
         """Return the record of a row with the `contents` of its files, and the damage that was accepted, else "".
+
+        That of a tile if the annotation says so; `whole` then keeps what others of the image need, too.
 
         Raises:
             BadImage: The image is damaged, or cannot be stored in the encoding.
             BadPart: A part is damaged, or of another size; a mask has a value that is no class.
         """
         header, data = row.header, contents.image
-        image, damage = self.image(data, row, header)
+        if annotation.window is None:
+            (image, damage), whole = self.image(data, row, header), None
+        else:
+            whole = DecodedOnce() if whole is None else whole
+            row = row._replace(window=tuple(annotation.window[:4].tolist()))
+            image, damage = self.tile(data, row, header, whole)
         if self.resize is not None:
-            annotation = resize_annotation(annotation, self.resize, (row.width, row.height))
+            annotation = resize_annotation(annotation, self.resize, row.size)
         stored, encoding = (
             (data, header.format) if self.encode == "copy" else (encode(image, self.encode, self.quality), self.encode)
         )
         height, width, channels = image.shape
         record = Record(
             key, stored, encoding, height, width, channels, decoded_shape(header, self.mode)[3],
-            annotation, row.path, xxh3_128_digest(data),
-            tuple(self._part(part, row, contents.parts) for part in self.parts if part.spec.name in contents.parts),
+            annotation, row.path, source_digest(data, annotation),
+            tuple(self._part(one, row, contents.parts, whole) for one in self.parts if one.spec.name in contents.parts),
             fingerprint_of(image) if self.fingerprints else b"",
         )  # fmt: skip
         return record, damage
 
-    def _part(self, part: PartRecipe, row: InputRow, contents: Mapping[str, bytes]) -> Part:
-        kind = BY_KIND[part.spec.kind]
+    def _part(self, part: PartRecipe, row: InputRow, contents: Mapping[str, bytes], whole: DecodedOnce | None) -> Part:
+        kind, data = BY_KIND[part.spec.kind], contents[part.spec.name]
         try:
-            values = part.values.of_file(row.parts[part.spec.name].ids)
-            return kind.part(contents[part.spec.name], replace(part, values=values), row.header, self.resize)
+            recipe = replace(part, values=part.values.of_file(row.parts[part.spec.name].ids))
+            if whole is None or not kind.of_pixels:
+                return kind.part(data, recipe, row.header, self.resize)
+            value = whole.get(row.path, part.spec.name, lambda: kind.upright(data, recipe, row.header))
+            return kind.stored_part(row.tile_of(value), recipe, self.resize)
         except BadInput as error:
             raise kind.error(row.parts[part.spec.name].path, error.problem, error.next_step) from None
+
+
+def source_digest(data: bytes, annotation: Annotation) -> bytes:
+    """Return `Record.source_xxh3` of the bytes of an image's file: those of its tiles differ, as tiles do."""
+    digest = xxh3_128_digest(data)
+    return digest if annotation.window is None else xxh3_128_digest(digest + annotation.window.astype("<i4").tobytes())
 
 
 def place_of_part(root: bytes, file: PartFile) -> tuple[bytes, Place]:
@@ -414,7 +462,7 @@ class MeasureJob:
 @quiet_opencv(in_worker=True)
 def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[int, int]]:
     """Return (encoded bytes, pixel bytes) of each good image. Runs in a worker, because a decoder may crash."""
-    sizes = []
+    sizes, whole = [], DecodedOnce()
     for number, row in enumerate(job.rows):
         if number in job.refused:
             continue
@@ -423,7 +471,9 @@ def measure(job: MeasureJob, report: Report, decoding: Decoding) -> list[tuple[i
             data = job.recipe.read(row).image
             with decoding(number):
                 known = job.recipe.with_header(row, data)
-                image, _ = job.recipe.image(data, known, known.header)
+                recipe, header = job.recipe, known.header
+                is_whole = row.window is None
+                image, _ = recipe.image(data, known, header) if is_whole else recipe.tile(data, known, header, whole)
                 sizes.append((len(encode(image, job.recipe.encode, job.recipe.quality)), image.nbytes))
         except BadInput:
             continue  # packing will reject it with the reason

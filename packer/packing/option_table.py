@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Final, Literal
 
@@ -38,6 +39,14 @@ def parse_timeout(text: str) -> float | None:
     if re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?\s*", text, re.ASCII) is None:
         raise UsageError(option("decode_timeout"), f"must be a number of seconds, or none, got {printable(text)}")
     return float(text)
+
+
+def parse_share(name: str, text: str) -> float:
+    """Convert ``0.2`` or ``20%``, given for the option called `name`, to a share."""
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text, re.ASCII)
+    if match is None:
+        raise UsageError(option(name), f"must be a share such as 0.2, got {printable(text)}")
+    return float(match[1]) / (100 if match[2] else 1)
 
 
 def timeout_text(seconds: Any) -> str:
@@ -303,6 +312,22 @@ OPTIONS = (
         "interpolation", IMAGE, SHAPES, CHANGED,
         "Filter of --resize: the mean of the area of each pixel, or the wider filter of torchvision and Pillow.  "
         "[default: area]", choices=("area", "bilinear"),
+    ),
+    Option(
+        "tile", IMAGE, SHAPES, CHANGED,
+        "Pack tiles of this size of each image, with what each has of the labels: a record for each. --resize then "
+        "is of tiles.", metavar="N|WxH", typed=size_of,
+        expected=("a number of pixels, or width x height", 'write tile=1024, or tile="1024x768"'),
+    ),
+    Option(
+        "overlap", IMAGE, SHAPES, CHANGED,
+        "Share of the sides of a tile that it has in common with the next one.  [default: 0.2]", metavar="SHARE",
+        read=partial(parse_share, "overlap"), must={"a share from 0 on, below 1": lambda share: 0 <= share < 1},
+    ),
+    Option(
+        "min_visible", IMAGE, SHAPES, CHANGED,
+        "An object is in a tile that has at least this share of its area.  [default: 0.1]", metavar="SHARE",
+        read=partial(parse_share, "min_visible"), must={"a share from 0 to 1": lambda share: 0 <= share <= 1},
     ),
     Option(
         "encode", IMAGE, SHAPES, ALWAYS,

@@ -22,6 +22,7 @@ from packer.images.image_headers import Header, orientations
 from packer.images.parts import BY_KIND, FactsFound, PartKind, check_size
 from packer.model.annotation import Annotation, PartFile, RawAnnotation
 from packer.model.fields import FIELD_NAMES, NO_TEXTS, Texts, annotation_arrays, label_arrays, listed_members, texts_of
+from packer.model.tiles import TileCutter, Tiling
 from packer.packing.build_options import BuildOptions
 from packer.packing.class_map import NOTHING_LEFT, ClassMap
 from packer.packing.make_record import (
@@ -142,6 +143,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
     resolver = Resolver(classes, job.options.boxes, job.options.instance_masks)
     kinds = {name: BY_KIND[spec.kind] for source in sources for name, spec in source.parts.items()}
     of_all_splits, more_names = job.options.one_split is not None and job.classes is None, dict[str, None]()
+    tiling = job.options.tiling()
     good: list[int] = []
     suspects: list[int] = []
     unlabeled: list[bool] = []
@@ -168,6 +170,7 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
                 annotation = resolver.annotation(raws, header, path)
                 encoded = checked_texts(annotation, path)
                 result.members.update(listed_members(annotation))
+            its = [annotation] if tiling is None else tiles_of(annotation, cast(Header, header), tiling, path)
         except BadInput as error:
             result.rejected.append(rejected(path, error))
             if of_all_splits:  # the builds of other splits cannot know that it is rejected
@@ -175,12 +178,12 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
             if isinstance(error, BadBox | NoLabel):
                 suspects.append(number)
         else:
-            annotations.append(annotation)
-            texts.append(encoded)
-            unlabeled.append("" in missing)
+            annotations += its
+            texts += [encoded] if tiling is None else map(texts_of, its)
+            unlabeled += ["" in missing] * len(its)
             result.losses.update(f"no {name}" for name in missing if name)
-            files.append(parts)
-            good.append(number)
+            files += [parts] * len(its)
+            good += [number] * len(its)
     result.counts, result.changed = resolver.counts, list(resolver.changed)
     result.found = [getattr(source, "found", None) or {} for source in sources]  # copies of other packages may lack it
     if suspects:
@@ -206,6 +209,16 @@ def make_partition(job: PartitionJob, headers: Headers, sources: Sequence[BaseSo
             batch[UNLABELED] = pa.array(unlabeled)
         _write(pa.RecordBatch.from_pydict(batch, metadata={CLASSES: json.dumps(result.classes)}), job.file)
     return result
+
+
+def tiles_of(annotation: Annotation, header: Header, tiling: Tiling, path: bytes) -> list[Annotation]:
+    """Return what each tile of an image has of its annotation. Raise BadLabel if a mask in that is damaged."""
+    size = header.upright_size
+    try:
+        cutter = TileCutter(annotation, size, tiling.min_visible)
+    except ValueError as error:
+        raise BadLabel(path, f"has a mask that is damaged: {error}", "leave the image out") from None
+    return [cutter.cut((x, y, width, height)) for x, y, width, height in tiling.windows(*size).tolist()]
 
 
 def _parts_of(raws: Sequence[RawAnnotation]) -> dict[str, PartFile]:

@@ -29,11 +29,12 @@ from packer.model.annotation import PartSpec
 from packer.model.fields import FIELD_NAMES, check_target_name
 from packer.packing.build_options import BY_SIZE, DEFAULT_QUALITY, NOT_IN_SPLIT, BuildOptions, not_in_split
 from packer.packing.input_table import Inputs
-from packer.packing.make_record import UNREAD, MeasureJob, Recipe, rows_of
+from packer.packing.make_record import UNREAD, MeasureJob, Recipe
 from packer.packing.partition import pieces, rows_at
 from packer.packing.publish import PACK
+from packer.packing.tile_rows import packing_order, shares_of_images, sizes_in, whole_cuts, with_windows
 from packer.packing.write_shard import ShardJob
-from packer.samplers.order import derive, permutation_function
+from packer.samplers.order import permutation_function
 from packer.sources.paths import as_bytes
 from packer.stores import clean_url, is_url
 from packer.system import usable_cores
@@ -58,7 +59,7 @@ class InputSizes:
 
     def __init__(self, table: Any, resize: TargetSize | None) -> None:
         """Take the columns bytes, height, width, channels and wide of a table; the images will be resized."""
-        names = ("bytes", "height", "width", "channels", "wide")
+        names = ("bytes", "channels", "wide")
         columns = {name: table.column(name).to_numpy() for name in names}
         codes = table.column("code").to_numpy() if "code" in table.column_names else np.empty(0)  # packs have none
         self.unknown = resize is None and bool((codes == UNREAD).any())
@@ -66,7 +67,7 @@ class InputSizes:
         self.source_bytes: NDArray[np.int64] = columns["bytes"]
         self.channels = columns["channels"]
         self.wide = columns["wide"]
-        sizes = np.stack([columns["width"], columns["height"]], axis=1).astype(np.int64)
+        sizes = np.stack(sizes_in(table), axis=1)
         if resize is not None and len(sizes):
             unique, where = np.unique(sizes, axis=0, return_inverse=True)
             sizes = np.array([resize.output_size(w, h) for w, h in unique.tolist()])[where.reshape(-1)]
@@ -308,6 +309,7 @@ class Plan:
                     planned_bytes=int(self.image_bytes[start:stop].sum()),
                 ),
                 recipe=self.recipe,
+                is_shared=self.options.are_windows,
                 key_digits=self.key_digits,
                 first_key=self.first_key,
                 bad_allowed=allowed,
@@ -449,12 +451,18 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
             check_target_name(part.spec.name, inputs.fields)
         except ValueError as error:
             raise UsageError(option("part", part.spec.name), str(error), "choose another name") from None
+    if options.are_windows and recipe.parts:
+        step = f"store each tile: {option('encode', 'jpeg')}, png or raw"
+        raise UsageError(option("tile"), f"cannot cut the {recipe.parts[0].spec.name} of images that are copied", step)
+    order, firsts = packing_order(inputs.file, options.shuffle, options.tile is not None)
     table, rows = inputs.table, inputs.rows
-    order = None if options.shuffle is None or not rows else (rows, derive(options.shuffle))
     facts = _facts_of(table, recipe, lambda: _ratio(table, order, recipe, measure))
     image_bytes = facts.image_bytes if order is None else permuted(facts.image_bytes, order)
+    if options.are_windows:
+        image_bytes = shares_of_images(image_bytes, firsts)
     if options.shard_bytes == BY_SIZE:
         options = replace(options, shard_bytes=default_shard_bytes(int(image_bytes.sum())))
+    cuts = cuts_of(image_bytes, options.shard_bytes)
     shape, dtype = facts.shape
     spec = ShardSpec(
         classes=inputs.classes,
@@ -471,13 +479,13 @@ def make_plan(options: BuildOptions, inputs: Inputs, measure: Measure) -> Plan:
         order=order,
         recipe=recipe,
         spec=spec,
-        cuts=cuts_of(image_bytes, options.shard_bytes),
+        cuts=whole_cuts(cuts, firsts, rows) if options.are_windows else cuts,
         shape=facts.shape,
         late_sizes=facts.unknown,
         image_bytes=image_bytes,
         pack_bytes=stored_bytes(options.container, options.encode == "raw", image_bytes, table)
         + sum(part.bytes_of(facts.pixels) for part in recipe.parts),
-        source_bytes=facts.source_bytes,
+        source_bytes=int(table.column("bytes").to_numpy()[firsts].sum()) if len(firsts) else facts.source_bytes,
         free_bytes=free_bytes(options),
     )
 
@@ -486,6 +494,6 @@ def _ratio(table: Any, order: tuple[int, int] | None, recipe: Recipe, measure: M
     """Return the encoded bytes per byte of pixels, of an even sample."""
     drawn = np.unique(np.linspace(0, len(table) - 1, min(SAMPLED_IMAGES, len(table))).astype(int))
     rows = rows_at(table, drawn if order is None else permutation_function(*order)(drawn))
-    sizes = measure(MeasureJob(tuple(rows_of(rows)), recipe))
+    sizes = measure(MeasureJob(tuple(with_windows(rows)), recipe))
     encoded, raw = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (1, 1)
     return encoded / raw

@@ -181,7 +181,8 @@ def command_of(manifest: Manifest, pack: str) -> str:
     recorded |= {n: manifest.path_of(pack, _file(manifest, n)) for n in ("include", "exclude") if n in recorded}
     if manifest.counts["rejected"]:
         recorded["max_bad"] = manifest.counts["rejected"]
-    if recorded.get("encode") == default_encoding(recorded.get("resize") is not None or manifest.shape is not None):
+    is_raw = recorded.get("resize") is not None or (manifest.shape is not None and "tile" not in recorded)
+    if recorded.get("encode") == default_encoding(is_raw):
         del recorded["encode"]
     if recorded["format"] == DEFAULT_CONTAINER:
         del recorded["format"]

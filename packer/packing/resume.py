@@ -18,7 +18,7 @@ import packer
 from packer.errors import TooManyBad, UsageError, as_options, option, printable
 from packer.format.digests import sha256_of
 from packer.format.lists import MOST_IN_MANIFEST, Listing, Skipped, selection_file
-from packer.format.manifest import FORMAT_VERSION, Manifest, of_parts
+from packer.format.manifest import FORMAT_VERSION, WINDOWS_VERSION, Manifest, ShardEntry, of_parts
 from packer.format.sidecar_list import not_kept
 from packer.model.annotation import Progress
 from packer.packing.build_options import DEFAULTS, BuildOptions
@@ -74,12 +74,18 @@ def make_manifest(plan: Plan, results: Sequence[ShardResult]) -> Manifest:
         shards=shards,
         rejected=tuple(islice(inputs.rejected, MOST_IN_MANIFEST)),
         flip_index=inputs.flip_index,
+        **({} if not plan.options.are_windows else shared_images(shards)),
         **of_parts(plan.spec.parts),
         tags=inputs.tags,
         notes=(*inputs.all_notes, *skipped_lines(inputs.skipped)),
         packer=packer.__version__,
         libraries=library_versions(),
     )
+
+
+def shared_images(shards: Sequence[ShardEntry]) -> dict[str, Any]:
+    """Return what a manifest says of shards with whole images, of which its records are tiles."""
+    return {"windows": True, "version": WINDOWS_VERSION, "linked": {shard.container.name: "" for shard in shards}}
 
 
 def _late_shape(plan: Plan, results: Sequence[ShardResult]) -> tuple[int, int, int] | None:

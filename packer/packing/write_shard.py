@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer.containers import open_container
-from packer.containers.container import ShardSpec
+from packer.containers.container import Places, ShardSpec
 from packer.errors import BadInput, DamagedPack, StorageError, printable
 from packer.format.index import IndexBuilder
 from packer.format.lists import Changed
@@ -28,6 +28,7 @@ from packer.images.header import losses_named
 from packer.images.opencv import quiet_opencv
 from packer.model.annotation import Annotation, Record
 from packer.model.annotation_columns import Annotations
+from packer.packing.decoded_once import DecodedOnce
 from packer.packing.journal import ShardResult, SourcesDigest, is_intact
 from packer.packing.make_record import UNREAD, InputBytes, InputRow, Recipe, rejected, rows_of
 from packer.packing.partition import classes_of, map_table, rows_at
@@ -70,6 +71,8 @@ class NewShard:
     spec: ShardSpec
     bad_allowed: int
     """The job ends early, without a shard, if more of its inputs than this are bad."""
+    is_shared: bool = False
+    """Whether records are tiles: the container gets the whole image of each run of those that are of one."""
     threads: int = 1
     finished: ShardResult | None = None
     """The shard with this name that an earlier attempt finished."""
@@ -148,7 +151,7 @@ def _write(
     builder, sources = IndexBuilder(job.spec.parts), SourcesDigest()
     result = ShardResult(None)
     fingerprints: list[bytes] = []
-    writer = None
+    writer, last, image_of = None, b"", list[int]()
     try:
         for chunk in chunks:
             bad = len(result.rejected)
@@ -167,8 +170,12 @@ def _write(
                 checksum = builder.add(made.record)
                 if made.check is not None:
                     made.check(checksum)
-                writer.write(made.record)
+                is_next = not (job.is_shared and image_of and last == made.record.path)
+                if is_next:
+                    writer.write(_whole_image(made.record) if job.is_shared else made.record)
+                last = made.record.path
                 fingerprints.append(made.record.fingerprint)
+                image_of.append((image_of[-1] if image_of else -1) + is_next)
                 _count(made, result)
             report(len(chunk), len(result.rejected) - bad)
     except BaseException:
@@ -179,6 +186,8 @@ def _write(
     if writer is None:
         return result
     places = writer.close()
+    if job.is_shared:
+        places = Places(places.offsets[image_of], places.sizes[image_of])
     try:
         index = builder.write(working_index, places)
         sha256 = digest_of_written(working, working_index, index)
@@ -190,6 +199,13 @@ def _write(
         len(builder), file, replace(index, name=os.path.basename(files_of(job.folder, job.name)[1]))
     )
     return result
+
+
+def _whole_image(tile: Record) -> Record:
+    """Return the record of the whole image of a tile, which has its key, and no labels."""
+    assert tile.annotation.window is not None
+    width, height = tile.annotation.window[4:].tolist()
+    return replace(tile, annotation=Annotation(), width=width, height=height)
 
 
 def _count(made: ConvertedInput, result: ShardResult) -> None:
@@ -249,7 +265,7 @@ def pack_shard(job: ShardJob, report: Report, decoding: Decoding = unmarked) -> 
         return replace(finished, unchanged=True)
     annotations = Annotations(rows, job.table)
     with held_open(job.recipe.archives) as archives:
-        make = partial(_convert, replace(job, recipe=replace(job.recipe, archives=archives)), decoding)
+        make = partial(_convert, replace(job, recipe=replace(job.recipe, archives=archives)), DecodedOnce(), decoding)
         result = job.write(ahead(make, _chunks(job, rows, annotations), job.threads), report)
     result.inputs = inputs
     return result
@@ -330,7 +346,7 @@ Input = tuple[int, InputRow, Annotation, Callable[[], InputBytes]]
 """Row number in the table of inputs, the row, its annotation before resizing, and what reads its file."""
 
 
-def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[ConvertedInput]:
+def _convert(job: ShardJob, whole: DecodedOnce, decoding: Decoding, chunk: list[Input]) -> list[ConvertedInput]:
     """Convert a chunk of inputs to records."""
     recipe = job.recipe
     results = []
@@ -339,21 +355,22 @@ def _convert(job: ShardJob, decoding: Decoding, chunk: list[Input]) -> list[Conv
         try:
             contents = read()
             if number in job.refused:
+                whole.refuse(row.path, job.refused[number])
                 raise job.refused[number]
             with decoding(number):
                 known = recipe.with_header(row, contents.image)
                 if known is not row:
                     late = (known.height, known.width), losses_named(known.header, recipe.mode)
-                record, damage = recipe.record(
-                    f"{job.first_key + number:0{job.key_digits}d}", known, contents, annotation
-                )
+                key = f"{job.first_key + number:0{job.key_digits}d}"
+                record, damage = recipe.record(key, known, contents, annotation, whole)
         except BadInput as error:
             digest = b"" if contents is None else contents.digest
             results.append(ConvertedInput(None, rejected(row.path, error), digest, late=late))
         else:
             before, after = annotation.boxes, record.annotation.boxes
             cropped = 0 if before is None or after is None else len(before) - len(after)
-            digest = contents.digest if contents.parts else record.source_xxh3
+            is_of_file = not contents.parts and annotation.window is None
+            digest = record.source_xxh3 if is_of_file else contents.digest
             results.append(ConvertedInput(record, None, digest, cropped, damage, late))
     return results
 
@@ -371,7 +388,8 @@ def _chunks(job: ShardJob, rows: Any, annotations: Annotations) -> Iterator[list
             label = labels[number - job.start]
             annotation = of_label.get(label) or of_label.setdefault(label, annotations[number - job.start])
         chunk.append((number, row, annotation, read))
-        pixels += row.width * row.height if row.code != UNREAD else PIXELS_A_BYTE * row.bytes
+        size = (row.width, row.height) if annotation.window is None else annotation.window[2:4].tolist()
+        pixels += size[0] * size[1] if row.code != UNREAD else PIXELS_A_BYTE * row.bytes
         if pixels * 3 >= CHUNK_BYTES or len(chunk) == CHUNK_RECORDS:
             yield chunk
             chunk, pixels = [], 0

@@ -116,6 +116,7 @@ def check_can_compact(pack: str, manifest: Manifest, number: int) -> Any:
         DamagedPack: The index cannot be read.
     """
     shard = manifest.shards[number]
+    manifest.check_no_windows(pack, "shards of such images are not written again")
     table = Indexes(IndexFiles(pack, [shard], manifest))[0]
     step = f"make a pack of its own of it: packer convert {printable(pack)} OUT"
     if manifest.container not in container_names():

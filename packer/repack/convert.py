@@ -314,9 +314,10 @@ def _remake(options: BuildOptions, old: Manifest, given: dict[str, Any]) -> Rema
     """Return how images are made again; None if their bytes stay."""
     resize = options.target_size()
     if resize is None and options.encode == old.encoding and given.get("quality") is None:
+        old.check_no_windows(options.source, "a copy would have each image as often as it has tiles")
         return None
     decoder: Decoder = "lenient" if old.lenient else "auto"
-    return Remake(cast(Mode, old.mode), decoder, resize, cast(Encoding, options.encode), options.quality)
+    return Remake(cast(Mode, old.mode), decoder, resize, cast(Encoding, options.encode), options.quality, old.windows)
 
 
 def _check_links(old: Manifest, folder: str, out: str) -> None:
@@ -362,7 +363,7 @@ def _manifest(
                 recorded.pop(name, None)
                 recorded.update({} if getattr(options, name) is None else {name: getattr(options, name)})
     return replace(
-        old,
+        old.without_windows(),
         container=options.container,
         encoding=options.encode or old.encoding,
         options=dict(sorted(recorded.items())),

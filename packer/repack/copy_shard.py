@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
+from xxhash import xxh3_128_digest
 
 from packer.errors import BadImage, BadInput, DamagedPack, printable
 from packer.format.index import DTYPES, ENCODINGS
@@ -21,11 +22,13 @@ from packer.format.indexes import Indexes, IndexFiles
 from packer.format.manifest import ShardEntry
 from packer.format.mmap import map_files
 from packer.format.sidecar_list import FINGERPRINT_BYTES
+from packer.format.stored_images import window_of
 from packer.format.verify_records import ALTERED, text_of, texts
 from packer.model.annotation import COLUMNS, OF_PIXELS, Annotation, Image, Part, Record, column_of, key_of, names_in
 from packer.model.annotation import ENCODINGS as PART_ENCODINGS
 from packer.model.annotation_columns import Annotations, column, present
 from packer.model.fields import FIELD_NAMES
+from packer.packing.decoded_once import DecodedOnce
 from packer.packing.journal import ShardResult, is_intact
 from packer.packing.write_shard import CHUNK_BYTES, CHUNK_RECORDS, ConvertedInput, NewShard, ahead
 from packer.repack.pack_classes import NewClasses
@@ -49,6 +52,9 @@ class Remake:
     resize: TargetSize | None
     encode: Encoding
     quality: int
+    windows: bool = False
+    """Whether records are windows on images that they share."""
+    whole: DecodedOnce = field(default_factory=DecodedOnce, compare=False, repr=False)
 
     def record(self, record: Record) -> Record:
         """Return a record with its image made again, and its annotation in the frame of the new image.
@@ -75,6 +81,8 @@ class Remake:
         from packer.images.decode import decode
 
         size = (record.width, record.height)
+        if self.windows:
+            return self._tile(record)
         if record.encoding == "raw":
             image = np.frombuffer(record.data, record.dtype)
             if image.size != record.height * record.width * record.channels:
@@ -92,6 +100,17 @@ class Remake:
             if isinstance(error, BadInput):
                 raise
         raise BadImage("", f"decodes to {image.shape[1]}x{image.shape[0]} pixels, but its row says {size[0]}x{size[1]}")
+
+    def _tile(self, record: Record) -> Image:
+        from packer.images.decode import decode
+
+        if (window := record.annotation.window) is None or len(window) != 6:
+            raise BadImage("", "has no window on its image")
+        data, pixels = bytes(record.data), max(1, int(window[4]) * int(window[5]))
+        make = partial(decode, data, self.mode, self.decoder, None, pixels)
+        tile = window_of(self.whole.get(xxh3_128_digest(data), "", make), window.astype(np.int64), record.channels)
+        tile = np.ascontiguousarray(tile)
+        return tile if self.resize is None else self.resize.apply(tile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

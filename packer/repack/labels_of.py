@@ -18,6 +18,7 @@ from packer.format.manifest import Manifest, Origin
 from packer.model.annotation import Int64
 from packer.model.annotation_columns import column
 from packer.model.fields import BY_NAME, FIELD_NAMES, INSTANCES, OBJECTS
+from packer.model.tiles import WINDOW
 from packer.packing.partition import no_objects
 from packer.repack.index_columns import annotations_of, label_array, take_rows, with_column
 from packer.repack.links import Source
@@ -87,6 +88,9 @@ class LabelsOf:
 
     def __init__(self, other: NewLabels, tables: Sequence[Any]) -> None:
         self._other = other
+        if any(WINDOW in table.column_names for table in tables):
+            step = "build it again from a folder with these labels"
+            raise UsageError(other.path, "has labels of whole images, and the pack has tiles", step)
         self._labels = annotations_of(other.tables)
         self._label = np.concatenate([np.asarray(column(table, "label")) for table in other.tables])
         self._moves = any(

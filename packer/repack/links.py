@@ -383,6 +383,9 @@ def _check_images(first: Source, other: Source) -> None:
         if os.path.lexists(new):  # often it is the first pack
             new = f"{root}-{b.container}.{a.container}"
         _contradict(other, f"is {b.container}", first, a.container, _convert(other, new, {"format": a.container}))
+    if b.windows != a.windows:
+        one = other if b.windows else first
+        one.manifest.check_no_windows(one.path, "they are not merged with images that are stored by themselves")
     if b.mode != a.mode:
         _contradict(other, f"has mode {b.mode}", first, a.mode, f"build it again with --mode={a.mode}")
     if (b.encoding == "raw") != (a.encoding == "raw"):

@@ -25,6 +25,7 @@ from packer.format.verify_records import texts
 from packer.model.annotation import Int64, Progress
 from packer.model.annotation_columns import Ragged
 from packer.model.fields import object_of
+from packer.model.tiles import WINDOW
 from packer.packing.input_table import Selection
 from packer.packing.publish import Output, Outputs, check_folder
 from packer.packing.resume import resume_or_restart
@@ -92,6 +93,8 @@ def divide_records(
     Raises:
         UsageError: The pack has no such field, or no classes.
     """
+    if group is None and WINDOW in pack.manifest.fields:
+        group = "source"
     strata = _strata(pack) if stratify else np.zeros(len(pack), np.int64)
     ranks = np.empty(len(pack), np.int64)
     ranks[permutation(len(pack), derive(seed, len(pack)))] = np.arange(len(pack))
@@ -101,6 +104,9 @@ def divide_records(
         parts[order] = interleaved(sizes_of(len(pack), list(shares.values())))
         return parts, []
     groups, notes = _groups(pack, group, progress)
+    if WINDOW in pack.manifest.fields:  # the tiles of an image overlap
+        paths: Any = pack.column("path")
+        groups = _joined(groups, _numbers_of_values(texts(paths)))
     _, firsts, groups, weights = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     order = np.lexsort((ranks[firsts], -weights, strata[firsts]))  # large groups first: small ones even out the rest
     of_group = np.empty(len(firsts), np.int64)
@@ -167,7 +173,6 @@ def _groups(pack: Pack, name: str, progress: Progress | None) -> tuple[Int64, li
         known = rows.any(axis=1)
         _, numbers = np.unique(rows.view("V16").reshape(-1), return_inverse=True)
     elif name == "folder":
-        paths: Any = pack.column("path")
         known = np.ones(len(pack), np.bool_)
         numbers = _numbers_of_values([path.rpartition(b"/")[0] for path in texts(paths)])
     else:
@@ -179,6 +184,20 @@ def _groups(pack: Pack, name: str, progress: Progress | None) -> tuple[Int64, li
     note = f"{asked}: {unknown:,} of {len(pack):,} records have no value, and each is on its own"
     groups = np.where(known, numbers, len(pack) + np.arange(len(pack)))
     return np.asarray(groups, np.int64), [note] if unknown else []
+
+
+def _joined(groups: Int64, others: Int64) -> Int64:
+    """Return the groups of records that are together in either of two groupings, directly or by others."""
+    found = np.unique(groups, return_inverse=True)[1]
+    while True:
+        before = found
+        for of in (others, groups):
+            _, numbers = np.unique(of, return_inverse=True)
+            least = np.full(int(numbers.max()) + 1, len(found))
+            np.minimum.at(least, numbers, found)
+            found = least[numbers]
+        if (found == before).all():
+            return np.asarray(found, np.int64)
 
 
 def _near(pack: Pack, near: Nearness, progress: Progress | None) -> tuple[Int64, list[str]]:

@@ -180,6 +180,8 @@ def _check_was_built(target: Target) -> list[str]:
             what = "was made by packer.PackWriter"
         step = "update the packs that it was made from, and make it again"
         raise UsageError(target.path, f"{what}, not from a folder of images", step)
+    if manifest.options.get("tile") is not None:
+        raise UsageError(target.path, "has tiles of images, which are not updated", "build it again with --overwrite")
     if len(manifest.made_from) > 1:
         problem = f"has the labels of another pack, {printable(manifest.made_from[1].name)}, which new images have not"
         raise UsageError(target.path, problem, "update the pack that it was edited from, and edit it again")

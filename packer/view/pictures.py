@@ -101,7 +101,8 @@ class Pictures:
         if max(height, width) <= side:
             return self._pack.image(record)
         resize = shrink(height, width, side)
-        if self._pack.reader.encoding_of(record) != "jpeg" or self._pack.manifest.lenient:
+        manifest = self._pack.manifest
+        if self._pack.reader.encoding_of(record) != "jpeg" or manifest.lenient or manifest.windows:
             return resize.apply(self._pack.image(record))
         data, mode = bytes(self._pack.record(record)), cast("Mode", self._pack.manifest.mode)
         image = decode(data, mode, max_pixels=height * width, at_least=resize.at_least(width, height))
@@ -276,6 +277,8 @@ class Originals:
 
 @quiet_opencv()
 def _picture_facts(pack: Pack, record: int, path: bytes) -> dict[str, Any]:
+    if pack.window(record) is not None:
+        raise UsageError("the source file", "is a larger image, of which this is a tile")
     with SourceFile(path) as file:
         if file.size > _MOST_BYTES:
             raise UsageError("the source file", f"has more than {_MOST_BYTES >> 20} MiB")

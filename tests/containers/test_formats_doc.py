@@ -46,6 +46,7 @@ def test_fields_that_each_format_has_columns_for(tmp_path: Path) -> None:
         label=1, boxes=np.ones((1, 4), np.float32), box_labels=np.array([0]), landmarks=points[:, :2],
         polygons=(points[:, :2],), keypoints=points[None], box_fields={"pose": ("Left",)}, extras={"a": 1},
         tags=np.array([1, 0], np.uint8), value=np.ones(2, np.float32), obb=np.ones((1, 4, 2), np.float32),
+        window=np.arange(6, dtype=np.int32),
     )  # fmt: skip
     for name in ("hdf5", "tfrecord", "parquet"):
         write_shard(name, str(tmp_path / name), "raw", records_of("raw", [every]))

@@ -26,9 +26,9 @@ ONE_OF_ITS_OWN = {
 """What a test of its own shows."""
 OF_A_RECORD = {
     "annotation", "damage_error", "dtype_of", "encoding_of", "image", "key", "locate", "record", "sample", "shape_of",
-    "span",
+    "span", "window",
 }  # fmt: skip
-OF_RECORDS = {"approximate_extents", "check", "held", "places", "rows", "values"}
+OF_RECORDS = {"approximate_extents", "check", "firsts_of_images", "held", "places", "rows", "values", "windows"}
 COLUMNS = {"column", "keys", "paths", "shard_columns", "to_arrow"}
 
 
@@ -50,6 +50,7 @@ def test_a_pack_has_few_names(joined: Pack) -> None:
     assert public(joined) == public(joined.packs[0]) == {
         "annotation", "classes", "column", "image", "instance_masks", "key", "keys", "manifest", "mask", "packs",
         "part", "part_of", "path", "paths", "reader", "record", "sample", "sidecar", "sidecars", "to_arrow", "where",
+        "window",
     }  # fmt: skip
 
 

@@ -30,12 +30,14 @@ OTHER: dict[str, Any] = {
     "encode": "png", "missing_labels": "skip", "format": "hdf5", "job": "1/2", "max_bad": "3", "decode_timeout": 9.0,
     "part": ("depth=maps:map",),
     "mask": "masks", "mask_values": "ids", "ignore_id": 3, "engine": "dask", "scratch": ".",
+    "tile": "12x10", "overlap": 0.5, "min_visible": 0.25,
     "interpolation": "bilinear", "map": ("ant=bee",), "only_class": ("bee",), "single_class": "bee",
 }  # fmt: skip
 """Another value than the default, where `other_value` finds none that goes."""
 NEEDS: dict[str, dict[str, Any]] = {
     "columns": {"labels": ("list:a.txt",)}, "fit": {"resize": "32x32"}, "interpolation": {"resize": "32x32"},
     "pad_value": {"resize": "32x32", "fit": "pad"}, "inventory": {"source": "s3://bucket/imgs", "out": "pack"},
+    "overlap": {"tile": "12"}, "min_visible": {"tile": "12"},
     "scratch": {"out": "s3://bucket/pack"}, "recheck": {"out": "s3://bucket/pack"},
 }  # fmt: skip
 """Option -> what it needs of others."""

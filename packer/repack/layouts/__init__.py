@@ -17,6 +17,7 @@ from packer.format.manifest import Manifest
 from packer.images.masks import encode_mask, voc_palette, with_palette
 from packer.model.annotation import NOT_OBJECTS, Annotation, Mask, PartSpec
 from packer.model.fields import FIELDS, INSTANCES, Number
+from packer.model.tiles import WINDOW
 from packer.sources.mask_files import MASK
 from packer.sources.paths import IMAGE_FOLDERS, quoted_value
 from packer.system.registry import Registry, choose
@@ -99,11 +100,11 @@ class Layout:
     @property
     def is_of_masks(self) -> bool:
         """Whether the pack has masks, and no other labels."""
-        return MASK in self.manifest.masks and not self.manifest.fields
+        return MASK in self.manifest.masks and not {*self.manifest.fields} - {WINDOW}
 
     def check(self) -> None:
         """Raise UsageError if the pack has nothing that this layout could hold, or a class that it cannot name."""
-        fields = {name for name in self.manifest.fields if name != "box_labels"}
+        fields = {name for name in self.manifest.fields if name not in ("box_labels", WINDOW)}
         fields |= {"masks"} if MASK in self.manifest.masks else set()
         if self.needs and not fields & self.needs:
             has = ", ".join(sorted(fields)) or "no labels"
