@@ -174,6 +174,7 @@ def _groups(pack: Pack, name: str, progress: Progress | None) -> tuple[Int64, li
         _, numbers = np.unique(rows.view("V16").reshape(-1), return_inverse=True)
     elif name == "folder":
         known = np.ones(len(pack), np.bool_)
+        paths: Any = pack.column("path")
         numbers = _numbers_of_values([path.rpartition(b"/")[0] for path in texts(paths)])
     else:
         values = _extras(pack, name)
