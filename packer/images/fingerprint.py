@@ -33,6 +33,8 @@ SCALE = 127
 """Cosines are whole numbers up to this, so that all sums are exact."""
 SATURATED = 250
 """From this value on, a channel is saturated."""
+MOST_FOCUS = 60_000.0
+"""A float16 holds no more: a checkerboard of single pixels would have it."""
 QUANTILES = 0.01, 0.99
 """Shares of the pixels that are no brighter than `dark` and `bright`."""
 
@@ -55,7 +57,7 @@ def fingerprint_of(image: Image) -> bytes:
     row = (
         signs, *_sharpness(gray), mean[0, 0], *counts.cumsum().searchsorted(np.multiply(QUANTILES, gray.size)),
         std[0, 0], np.log2(gray.size) - counts @ np.log2(np.maximum(counts, 1)) / gray.size,
-        cv2.countNonZero(cv2.compare(highest, SATURATED, cv2.CMP_GE)) / gray.size,
+        cv2.countNonZero(cv2.threshold(highest, SATURATED - 1, 1, cv2.THRESH_BINARY)[1]) / gray.size,
         cv2.mean(cv2.subtract(highest, cv2.min(cv2.min(planes[0], planes[1]), planes[2])))[0] if color else 0,
         *colors, VERSION, strong,
     )  # fmt: skip
@@ -71,7 +73,7 @@ def _sharpness(gray: NDArray[np.uint8]) -> tuple[float, float]:
     laplacian = cv2.Laplacian(gray, cv2.CV_16S)
     variance = cv2.norm(laplacian, cv2.NORM_L2SQR) / gray.size - (cv2.sumElems(laplacian)[0] / gray.size) ** 2
     near, far = (_difference(gray, apart, 0) + _difference(gray, 0, apart) for apart in (1, 2))
-    return max(0.0, variance), max(0.0, 4 * near - far) / max(1.0, far)
+    return max(0.0, variance), min(max(0.0, 4 * near - far) / max(1.0, far), MOST_FOCUS)
 
 
 def _difference(gray: NDArray[np.uint8], down: int, across: int) -> float:

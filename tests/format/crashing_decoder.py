@@ -12,10 +12,10 @@ CRASHES_ON = "00000003"
 _real = verify_records._wrong_image
 
 
-def _crashing(rows: Any, row: int, window: Any, mode: Any) -> str | None:
+def _crashing(rows: Any, row: int, *others: Any) -> str | None:
     if rows.key(row) == CRASHES_ON:
         os.kill(os.getpid(), signal.SIGSEGV)
-    return _real(rows, row, window, mode)
+    return _real(rows, row, *others)
 
 
 def decode_rows(job: Any, report: Any, decoding_row: Any) -> Any:

@@ -316,8 +316,8 @@ def test_manifest_that_leaves_the_pack(copied):
 def test_manifest_of_a_newer_version(copied):
     pack = copied("raw", "lmdb")
     content = json.loads((pack / "pack.json").read_bytes())
-    (pack / "pack.json").write_text(json.dumps({**content, "version": 3}))
-    with pytest.raises(UsageError, match="has format version 3, newer than 2; update packer"):
+    (pack / "pack.json").write_text(json.dumps({**content, "version": 4}))
+    with pytest.raises(UsageError, match="has format version 4, newer than 3; update packer"):
         open_pack(pack)
 
 

@@ -120,6 +120,14 @@ def test_a_row_is_what_its_definition_says(name: str, channels: int) -> None:
         assert float(row[field]) == pytest.approx(value, rel=1e-3, abs=1e-3), field
 
 
+@pytest.mark.parametrize("size", [(1, 1), (1, 2), (3, 3)])
+def test_the_smallest_and_the_sharpest(size: tuple[int, int]) -> None:
+    """A single pixel; and single pixels of black and white, sharper than a float16 could say."""
+    image = np.indices(size).sum(axis=0) % 2 * 255
+    row = np.frombuffer(fingerprint_of(np.dstack([image] * 3).astype(np.uint8)), FINGERPRINT)[0]
+    assert row["saturated"] == pytest.approx(image.mean() / 255, abs=1e-3) and np.isfinite(row["focus"])
+
+
 def test_pixels_of_all_kinds_have_one() -> None:
     image = pixels(1, 40, 50)
     alpha = np.dstack([image, np.full((50, 40), 9, np.uint8)])

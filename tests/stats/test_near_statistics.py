@@ -127,6 +127,6 @@ def test_of_equal_files_the_first_is_kept(packs: tuple[Path, Path], tmp_path: Pa
 
 def test_mistakes_are_named(packs: tuple[Path, Path], tmp_path: Path) -> None:
     assert "--duplicates: must be near or mirrored" in refused(2, "stats", packs[0], "--duplicates", "far")
-    assert "excludes --problems" in refused(2, "stats", packs[0], "--duplicates", "near", "--problems")
+    assert "has no effect with --duplicates" in refused(2, "stats", packs[0], "--duplicates", "near", "--problems")
     assert "--keep-one: must be equal, near" in refused(2, "convert", packs[0], tmp_path / "x.lmdb", "--keep-one", "a")
     assert "near=BITS with 0 to 16" in refused(2, "split", packs[0], "--parts", "a=.5,b=.5", "--group", "near=17")

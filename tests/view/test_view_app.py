@@ -391,7 +391,7 @@ def test_mean_and_std_in_the_background(sixty: Pack) -> None:
     def facts(more: str = "") -> Any:
         return json.loads(client.get(f"/{TOKEN}/api/pixels{more}").text)
 
-    assert facts() == {"begun": False, "done": 0, "images": len(sixty)}
+    assert facts() == {"begun": False, "done": 0, "images": len(sixty), "stage": ""}
     facts("?start=1")
     until(lambda: "channels" in facts(), 30)
     [found], [expected] = facts()["channels"], channel_stats(sixty)
@@ -556,6 +556,11 @@ def test_a_batch_without_a_crop(tmp_path: Path) -> None:
         assert np.array_equal(seen(sample["picture"]), pack.image(sample["record"]))
 
 
+def unlike(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that are not of near duplicates: drawn waves look alike."""
+    return [one for one in problems if not one["kind"].startswith("near")]
+
+
 def test_problems(tmp_path: Path) -> None:
     """Each kind has a count, a set of records and examples; a box is shown large, alone."""
     source = tmp_path / "src"
@@ -567,7 +572,7 @@ def test_problems(tmp_path: Path) -> None:
         (source / f"Annotations/{i:02d}.xml").write_text(voc_xml(f"{i:02d}.jpg", boxes, (300, 200)))
     good("build", source, "-o", tmp_path / "pack")
     pack = open_pack(tmp_path / "pack")
-    problem, rare = ask(pack, "problems")["problems"]
+    problem, rare = unlike(ask(pack, "problems")["problems"])
     assert (
         rare["kind"] == "rare-class"
         and problem["kind"] == "two-classes"
@@ -598,7 +603,7 @@ def test_several_packs(tmp_path: Path) -> None:
     facts = ask(pack, "pack")
     assert facts["name"] == "train.pack + val.pack" and facts["records"] == 20 and facts["rejected"] == 0
     assert facts["packs"] == [{"name": "train.pack", "records": 10}, {"name": "val.pack", "records": 10}]
-    [leak] = ask(pack, "problems")["problems"]
+    [leak] = unlike(ask(pack, "problems")["problems"])
     assert leak["kind"] == "leak" and leak["objects"] == 2
     found = ask(pack, "tiles", set_="problem:leak")["tiles"]
     assert len(found) == 4 and len({tile["picture"] for tile in found}) == 2
