@@ -80,7 +80,7 @@ def near_groups(rows: NDArray[np.void], near: Nearness, progress: Progress | Non
         progress: Receives the number of times that all hashes are sorted.
     """
     order = np.lexsort((rows["brightness"], rows["strong"][:, 0], rows["hash"]))
-    facts, sets = NearFacts(rows[order], near), _Sets(len(order))
+    facts, sets = NearFacts(rows[order], near), JoinedSets(len(order))
     masks = _masks(len(facts.hashes), near.bits)
     for apart in range(1, NEIGHBORS + 1):  # what there is a lot of, such as blank images, is a set from here on
         near_by = bit_count(facts.hashes[apart:] ^ facts.hashes[:-apart]) <= near.bits
@@ -228,7 +228,7 @@ def bit_count(numbers: Hashes) -> NDArray[np.uint8]:
 class _SortedHashes:
     """All hashes, sorted by a part of them, and those with an equal part by the set that they are in."""
 
-    def __init__(self, facts: NearFacts, mask: np.uint64, most_pairs: int, sets: _Sets) -> None:
+    def __init__(self, facts: NearFacts, mask: np.uint64, most_pairs: int, sets: JoinedSets) -> None:
         """Sort. Of more pairs with equal parts, those are compared that are next to each other."""
         self._facts, self._sets = facts, sets
         roots = sets.roots[facts.record_of]
@@ -283,7 +283,7 @@ def _ends(same: NDArray[np.bool_]) -> Int64:
     return np.repeat(ends, np.diff(ends, prepend=0))
 
 
-class _Sets:
+class JoinedSets:
     """Sets of numbers, which several threads join."""
 
     def __init__(self, count: int) -> None:

@@ -23,7 +23,7 @@ from packer.errors import UsageError
 from packer.format.manifest import read_manifest
 from packer.format.verify import verify
 from packer.packing.publish import Output
-from packer.repack.split import SplitOptions, interleaved, sizes_of
+from packer.repack.split import SplitOptions, interleaved, joined_groups, sizes_of
 from packer.system.atomic import replacing
 
 
@@ -293,3 +293,19 @@ def test_runs_have_all_parts_in_proportion() -> None:
         start, stop = sorted(random.integers(0, count + 1, 2).tolist())
         for part, size in enumerate(sizes):
             assert abs(np.count_nonzero(mixed[start:stop] == part) - (stop - start) * size / count) <= len(sizes)
+
+
+def test_groups_of_either_of_two_groupings() -> None:
+    """A chain of any length is one group, and takes no time."""
+    count = 200_000
+    for order in (np.arange(count), np.arange(count)[::-1]):
+        assert not joined_groups(order // 2, (order + 1) // 2).any()
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(0, 120, (2, 150))
+    found = joined_groups(one, other)
+    sets = [{record} for record in range(150)]
+    for of in (one, other):
+        for group in np.unique(of).tolist():
+            members = {*np.flatnonzero(of == group).tolist()}
+            sets = [one for one in sets if not one & members] + [set().union(*(one for one in sets if one & members))]
+    assert sorted(map(sorted, sets)) == sorted(np.flatnonzero(found == root).tolist() for root in np.unique(found))
