@@ -149,7 +149,10 @@ class _SidecarFiles:
         """Return the values of some rows."""
         if self.facts.has_rows:
             found = self._gathered(0, rows, self.facts.row_bytes, self._records * self.facts.row_bytes)
-            return found.view(self.facts.dtype).reshape(len(rows), *self.facts.shape)
+            values: NDArray[Any] = found.view(self.facts.dtype).reshape(len(rows), *self.facts.shape)
+            if self.facts.kind == "labels":
+                self._check_predictions(values[:, 0], values[:, 1:])
+            return values
         bounds = self._gathered(1, 8 * rows, 16, 8 * (self._records + 1), 1).view(np.int64)
         begins, ends = bounds[:, 0], bounds[:, 1]
         file = self.facts.files[0]
@@ -162,6 +165,8 @@ class _SidecarFiles:
             data = self._region.data
             lines = [bytes(data[start + a : start + b]) for a, b in bounds.tolist()]
         if self.facts.kind == "boxes":
+            boxes: NDArray[Any] = np.frombuffer(b"".join(lines), BOX_TYPE)
+            self._check_predictions(boxes["label"], boxes["score"], boxes["box"])
             return lines
         if self.facts.encoding:
             return [(line, self.facts.encoding) for line in lines]
@@ -169,6 +174,16 @@ class _SidecarFiles:
             return [json.loads(line) for line in lines]
         except (ValueError, RecursionError):
             raise self._damage(file.name, "has a line that is not JSON") from None
+
+    def _check_predictions(self, classes: Any, scores: Any, boxes: Any = 0.0) -> None:
+        """Raise DamagedPack unless predictions are as `packer attach` writes them: checksums do not say who made them.
+
+        A class that has no name would be another one, or an IndexError; a number that is none is no JSON.
+        """
+        if not ((classes >= 0) & (classes < len(self.facts.classes))).all():
+            raise self._damage(self.facts.files[0].name, "has a class that its list does not name")
+        if not (((scores >= 0) & (scores <= 1)).all() and np.isfinite(boxes).all()):
+            raise self._damage(self.facts.files[0].name, "has a score that is not from 0 to 1, or a box that is none")
 
     def _gathered(self, number: int, rows: Int64, size: int, content: int, step: int = 0) -> NDArray[np.uint8]:
         """Return `size` bytes of each row of a file, (n, size), whose last `content` bytes are rows of `step` bytes."""

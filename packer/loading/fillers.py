@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from packer.errors import UsageError
+from packer.errors import UsageError, printable
 from packer.format.pack import Pack
 from packer.loading.affine import check_affine
 from packer.loading.arguments import Arguments, Augment
@@ -92,10 +92,20 @@ def check_labels(filler: ImageFiller, targets: Targets) -> None:
     if isinstance(filler, PatchFiller) and targets.are_masks:
         problem = "has masks alone, which PatchBuckets cannot put into one tensor"
         raise UsageError("parts", problem, "write parts=()")
+    if isinstance(filler, PairFiller | MosaicFiller):
+        _check_no_predictions(targets)
     filler = filler.one if isinstance(filler, PairFiller) else filler
     if isinstance(filler, MosaicFiller) and not (targets.has_boxes or targets.of_pixels):
         problem = "is a Mosaic, which needs boxes or masks, but the targets have none"
         raise UsageError("crop", problem, "write packer.RandomResizedCrop(224)")
+
+
+def _check_no_predictions(targets: Targets) -> None:
+    """Raise UsageError for predicted boxes of records, of several of which an image is made."""
+    for part in targets.parts:
+        if part.spec.kind == "boxes":
+            problem = f"names {printable(part.name)}, predicted boxes, which are not joined as images are here"
+            raise UsageError("parts", problem, "leave it out, or mosaics, mixup and copy_paste")
 
 
 def _augmentation(augment: Augment, crop: Crop | None, seed: int, view: CropView | None = None) -> Augmentation:
@@ -150,7 +160,10 @@ def paired(filler: ImageFiller, augment: Augment, targets: Targets, sampler: Sam
         UsageError: if there cannot be.
     """
     pairing = check_pairing(augment.mixup, augment.copy_paste, targets)
-    return filler if pairing is None else PairFiller(filler, pairing, targets, EpochOrder(sampler), seed)
+    if pairing is None:
+        return filler
+    _check_no_predictions(targets)
+    return PairFiller(filler, pairing, targets, EpochOrder(sampler), seed)
 
 
 def _check_with_buckets(given: Arguments, views: dict[str, CropView], patches: bool) -> None:

@@ -50,10 +50,10 @@ def as_packed(
         step += f"which has the sizes: {option('classes', 'FILE')}"
         raise UsageError(pack.path, f"{problem}source images are, such as {printable(pack.paths[unknown[0]])}", step)
     maps = np.array([_map_of(resize, size) for size in found if size is not None])
-    for record, one in zip(unique.tolist(), maps.tolist(), strict=True):
+    for record, size, one in zip(unique.tolist(), found, maps.tolist(), strict=True):
         shape = pack.reader.shape_of(record)
         if (one[4], one[5]) != (shape[1], shape[0]):
-            problem = f"says that {printable(pack.paths[record])} has {found[0]} pixels, which was not packed so"
+            problem = f"says that {printable(pack.paths[record])} has {size} pixels, which was not packed so"
             raise UsageError(option("classes"), problem, "name the file of these images")
     scale, shift = maps[places.reshape(-1), :2], maps[places.reshape(-1), 2:4]
     if frame == "relative":

@@ -49,7 +49,7 @@ def read_predictions(asked: AttachRequest, pack: Pack) -> Attached:
     except OSError as error:
         step = "give a file or folder that is there" if isinstance(error, FileNotFoundError) else ""
         raise StorageError(where, f"cannot be read: {error.strerror or error}", step) from None
-    except ValueError as error:  # ArrowInvalid is one
+    except (ValueError, OverflowError) as error:  # ArrowInvalid is one
         raise BadInput(where, f"cannot be read: {error}", "write it again") from None
     labels, names, notes = _classes(asked, pack, found, named)
     return _joined(asked, pack, found, named, labels, (names, notes))

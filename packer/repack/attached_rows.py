@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from packer.images.masks import MaskValues
 from packer.images.parts import BY_KIND, FactsFound, PartKind, PartRecipe
 from packer.images.resize import TargetSize
 from packer.model.annotation import Int64, PartSpec
+from packer.model.tiles import WINDOW
 from packer.packing.build_options import BuildOptions
 from packer.packing.make_record import read_part_facts
 from packer.packing.plan import part_recipe
@@ -360,10 +362,12 @@ def records_of(pack: Pack, texts: Sequence[str | None], by_key: bool = True) -> 
 
 
 def _finder_in(pack: Pack) -> tuple[list[int], PathFinder]:
-    """Return what finds the paths of a pack, and their records."""
+    """Return what finds the paths of a pack, and their records: none for a path of several, as that of tiles is."""
     paths = list(map(os.fsencode, pack.paths))
+    times = Counter(paths)
     order = sorted(range(len(pack)), key=paths.__getitem__)
-    return order, PathFinder(Tree(b"/pack", [paths[number] for number in order], (), ()), b"/pack")
+    records = [number if times[paths[number]] == 1 else NOT_FOUND for number in order]
+    return records, PathFinder(Tree(b"/pack", [paths[number] for number in order], (), ()), b"/pack")
 
 
 def _count(records: Int64) -> int:
@@ -400,5 +404,7 @@ def check_rows(
         if extra and len(alike := _finder_in(pack)[1].alike(extra[0])) > 1:
             problems += [f"{printable(extra[0])} fits {plural(len(alike), 'record')} ({some_paths(alike)})"]
             step = "give the paths with their folders"
+        if extra and WINDOW in pack.manifest.fields:
+            step = "records are tiles of images, which have one path: name each by its key"
         raise BadInput(asked.where, ", and ".join(filter(None, problems)), step)
     return (f"{rows} left out",) if extra else ()

@@ -92,7 +92,8 @@ def named_classes(given: str | None, pack: Pack) -> NamedClasses | None:
     names = list(dict.fromkeys(named.values()))
     if not names or not all(names):
         raise UsageError(given, "gives no class names, or an empty one", NAMES_STEP)
-    ids = {number: names.index(name) for number, name in named.items()}
+    places = {name: place for place, name in enumerate(names)}
+    ids = {number: places[name] for number, name in named.items()}
     return NamedClasses(tuple(names), ids, printable(given), files, sizes)
 
 

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from running import digests, good, refused, run
 
-from packer import PackedLoader, RandomResizedCrop, attach, edit, merge, open_pack
-from packer.errors import BadInput, PackerError, UsageError
+from packer import Mosaic, PackedLoader, RandomResizedCrop, attach, edit, merge, open_pack
+from packer.errors import BadInput, DamagedPack, PackerError, UsageError
 from packer.format.pack import Pack
+from packer.format.sidecar_list import BOX_TYPE
 from packer.format.verify import verify
 
 FITS = [
@@ -440,3 +441,65 @@ def test_loaders_cut_them_as_labels(attached: Path) -> None:
             assert sorted(key) == sorted(tuple(row) for row in np.round(wanted["boxes"].numpy(), 1))
             checked += len(key)
     assert checked > 10
+
+
+@pytest.mark.parametrize("how", [{"crop": Mosaic(24)}, {"crop": RandomResizedCrop(24), "mixup": (8.0, 0.5)}])
+def test_images_of_several_records_have_no_predictions(attached: Path, how: dict[str, Any]) -> None:
+    """They would be those of one image, where they are in it."""
+    with pytest.raises(UsageError, match="pred, predicted boxes, which are not joined"):
+        PackedLoader(attached, 3, seed=3, parts=("pred",), **how)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "value"),
+    [
+        ("boxes", "label", 3), ("boxes", "label", -1), ("boxes", "score", np.nan), ("boxes", "box", np.inf),
+        ("labels", 0, np.nan), ("labels", 0, 3), ("labels", 1, 2),
+    ],
+)  # fmt: skip
+def test_predictions_that_are_none_are_damage(
+    tmp_path: Path, attached: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: Any, value: float
+) -> None:
+    """Checksums do not say who made a pack."""
+    name, file = "pred", attached / "sidecar.pred.bin"
+    if kind == "labels":
+        np.save(tmp_path / "p.npy", np.full((len(SIZES), 3), 1 / 3))
+        attach(attached, tmp_path / "p.npy", "said", "labels")
+        name, file = "said", attached / "sidecar.said.npy"
+    data = bytearray(file.read_bytes())
+    rows = np.frombuffer(data, BOX_TYPE) if kind == "boxes" else np.frombuffer(data, "<f4")[-5 * len(SIZES) :]
+    rows = rows if kind == "boxes" else rows.reshape(-1, 5).T
+    rows[place][0] = value
+    file.write_bytes(data)
+    monkeypatch.setattr("packer.format.sidecars._SidecarFiles._verify", lambda *_: None)
+    with pytest.raises(DamagedPack):
+        open_pack(attached).part(0, name)
+    with pytest.raises(DamagedPack):
+        open_pack(attached).sidecar(name).read(np.arange(len(SIZES)))
+
+
+def test_rows_of_whole_images_are_none_of_tiles(tmp_path: Path, labels: dict[str, Any]) -> None:
+    """The tiles of an image have one path; its predictions would be those of one of them, in the frame of that."""
+    path = build_set(tmp_path, labels, tile="24")
+    pack, files = open_pack(path), yolo_files(tmp_path / "txt", labels)
+    with pytest.raises(BadInput, match="by its key"):
+        attach(path, files, "pred", "boxes", classes="0")
+    keys = [pack.keys[record] for record in (0, 3)]
+    rows = "".join(f"{key},cat,1,2,9,8,0.5\n" for key in keys)
+    (tmp_path / "p.csv").write_text(f"key,label,xmin,ymin,xmax,ymax,score\n{rows}")
+    attach(path, tmp_path / "p.csv", "pred", "boxes")
+    assert [len(open_pack(path).part(record, "pred")["boxes"]) for record in range(4)] == [1, 0, 0, 1]
+
+
+def test_the_size_that_is_not_that_of_a_record_is_named(tmp_path: Path, labels: dict[str, Any]) -> None:
+    path, results = build_set(tmp_path, labels, resize="32", fit="long"), as_results(labels)
+    labels["images"][2] |= {"width": 90, "height": 20}
+    (tmp_path / "other.json").write_text(json.dumps(labels))
+    with pytest.raises(UsageError, match=r"000002.png has \(90, 20\) pixels"):
+        attach(path, write_results(tmp_path / "p.json", results), "pred", "boxes", classes=tmp_path / "other.json")
+
+
+def test_ids_that_are_too_large(tmp_path: Path, pack: Path, labels: dict[str, Any]) -> None:
+    results = [{**as_results(labels)[0], "category_id": 1 << 70}]
+    with pytest.raises(BadInput, match="cannot be read"):
+        attach(pack, write_results(tmp_path / "p.json", results), "pred", "boxes")
