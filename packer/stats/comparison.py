@@ -294,14 +294,15 @@ def _pairs_in(
     none = np.zeros(0, np.int64)
     if mask is None:
         return none, none, none
-    codes = mask.ravel().astype(np.int64) << 16 | predicted.ravel()
+    bits = 8 * predicted.itemsize  # few, for as many numbers are counted as there are codes
+    codes = mask.ravel().astype(np.int64) << bits | predicted.ravel()
     if mask.dtype == np.uint8:  # ten times as fast as a sort
         counts = np.bincount(codes)
         values = np.flatnonzero(counts)
         counts = counts[values]
     else:
         values, counts = np.unique(codes, return_counts=True)
-    rows, said = values >> 16, values & 0xFFFF
+    rows, said = values >> bits, values & (1 << bits) - 1
     columns = np.append(table, -1)[np.where(said < len(table), said, len(table))]
     columns[said == said_ignore] = -1
     kept = np.ones(len(rows), np.bool_) if ignore is None else rows != ignore
