@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from packer.loading.rescaled import RandomScaleCrop, WholeImage
     from packer.loading.to_device import CudaPrefetcher
     from packer.loading.views import CropView
-    from packer.model.merge_tiles import merge_tiles
     from packer.packing.build import BuildSummary, build, build_pack, build_packs, build_part, build_parts
     from packer.packing.build_options import BuildOptions
     from packer.packing.publish_version import versions_of
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from packer.repack.extract import extract
     from packer.repack.fingerprints import attach_fingerprints, fingerprints_of
     from packer.repack.merge import merge
+    from packer.repack.merge_tiles import merge_tiles
     from packer.repack.purge import purge
     from packer.repack.split import split
     from packer.repack.update import update
@@ -82,7 +82,7 @@ _HOMES = {
     "fingerprints_of": "packer.repack.fingerprints",
     "join_packs": "packer.format.pack",
     "merge": "packer.repack.merge",
-    "merge_tiles": "packer.model.merge_tiles",
+    "merge_tiles": "packer.repack.merge_tiles",
     "convert": "packer.repack.convert",
     "open_pack": "packer.format.pack",
     "options_from": "packer.packing.recorded",

@@ -35,7 +35,7 @@ def as_packed(
     Raises:
         UsageError: Their place depends on the size of the source image, and that is not known.
     """
-    resize, packed = _resize(pack), _packed_sizes(pack, records)
+    resize, packed = resize_of(pack), _packed_sizes(pack, records)
     keeps_shares = resize is None or resize.fit in ("stretch", "short", "long")
     if frame == "packed" or (frame == "source" and resize is None):
         return boxes, ""
@@ -69,7 +69,8 @@ def _map_of(resize: TargetSize, size: tuple[int, int]) -> tuple[float, ...]:
     return one.a, one.e, one.c, one.f, one.width, one.height
 
 
-def _resize(pack: Pack) -> TargetSize | None:
+def resize_of(pack: Pack) -> TargetSize | None:
+    """Return how the images of a pack were resized, as far as its options say; None if they were not."""
     recorded = {name: pack.manifest.options[name] for name in GEOMETRY if name in pack.manifest.options}
     return BuildOptions(pack.path, **recorded).target_size()
 

@@ -314,10 +314,10 @@ def found_on(pack: packer.Pack, i: int) -> dict[str, Any]:
     return {"boxes": annotation.boxes, "scores": scores, "labels": annotation.box_labels}
 
 
-@pytest.mark.parametrize("resize", [None, "32x24"])
-def test_labels_of_tiles_become_those_of_the_images(resize: str | None, voc: Path) -> None:
+@pytest.mark.parametrize(("resize", "fit"), [(None, None), ("32x24", None), ("48x48", "pad"), ("64x24", "pad")])
+def test_labels_of_tiles_become_those_of_the_images(resize: str | None, fit: str | None, voc: Path) -> None:
     options = {"tile": "28x22", "overlap": 0.5, "min_visible": 0.0}
-    pack = build(voc, "tiles", encode="png", resize=resize, **options)
+    pack = build(voc, "tiles", encode="png", resize=resize, fit=fit, **options)
     whole = build(voc, "whole", tile=None, overlap=None, min_visible=None)
     merged = packer.merge_tiles([found_on(pack, i) for i in range(len(pack))], pack, threshold=0.1)
     for i, path in enumerate(whole.paths):
@@ -325,6 +325,18 @@ def test_labels_of_tiles_become_those_of_the_images(resize: str | None, voc: Pat
         for box in whole.annotation(i).boxes.tolist():
             nearest = np.abs(merged[path]["boxes"] - box).max(axis=1).min()
             assert nearest < 1e-3
+
+
+@pytest.mark.parametrize("fit", ["pad", "crop"])
+def test_tiles_that_nobody_knows_how_to_undo(fit: str, voc: Path) -> None:
+    pack = build(voc, "tiles", encode="png", resize="20x30", fit="stretch", tile="28x22")
+    given = {"resize": "64x64", "fit": fit}
+    packer.convert(pack.path, voc.parent / "again", encode="png", **given)
+    again = packer.open_pack(voc.parent / "again")
+    assert again.reader.shape_of(0)[:2] == (64, 64)
+    again.manifest.options["resize"] = "63x64"  # as of two conversions
+    with pytest.raises(packer.PackerError, match="more than once"):
+        packer.merge_tiles([found_on(again, i) for i in range(len(again))], again)
 
 
 def test_overlapping_predictions_are_merged_or_dropped() -> None:

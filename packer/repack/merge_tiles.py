@@ -16,6 +16,7 @@ from packer.errors import UsageError
 from packer.model.annotation import Int64
 from packer.model.geometry import Float64
 from packer.model.tiles import WINDOW
+from packer.repack.attached_boxes import resize_of
 
 METHODS = ("merge", "nms", "none")
 METRICS = ("ios", "iou")
@@ -65,7 +66,7 @@ def merge_tiles(  # noqa: PLR0913 - what SAHI's merging takes
             raise UsageError(name, f"must be one of {', '.join(known)}, got {value!r}")
     if not 0 < threshold <= 1:
         raise UsageError("threshold", f"must be a share above 0 and at most 1, got {threshold!r}")
-    windows, scales, names = _tiles_of(tiles, images)
+    windows, maps, names = _tiles_of(tiles, images)
     numbers = np.arange(len(windows)) if records is None else np.asarray(records, np.int64)
     of_image: dict[Any, list[dict[str, NDArray[Any]]]] = {}
     sizes: dict[Any, tuple[int, int]] = {}
@@ -75,7 +76,7 @@ def merge_tiles(  # noqa: PLR0913 - what SAHI's merging takes
     for number, prediction in zip(numbers.tolist(), given, strict=True):
         name, size = names[number], windows[number, 4:]
         sizes[name] = int(size[0]), int(size[1])
-        of_image.setdefault(name, []).append(_moved(prediction, windows[number], scales[number]))
+        of_image.setdefault(name, []).append(_moved(prediction, windows[number], maps[number]))
     found = {}
     for name, parts in of_image.items():
         if len({frozenset(part) for part in parts}) > 1:
@@ -87,21 +88,38 @@ def merge_tiles(  # noqa: PLR0913 - what SAHI's merging takes
 
 
 def _tiles_of(tiles: Any, images: Sequence[Any] | None) -> tuple[Int64, Float64, Sequence[Any]]:
-    """Return window, scale (x and y) and the name of the image of each tile."""
+    """Return of each tile its window, what maps it to that (a scale and a shift, of x and y), and its image's name."""
     if not hasattr(tiles, "column"):
         windows = np.asarray(tiles, np.int64).reshape(-1, 6)
         if images is None or len(images) != len(windows):
             raise UsageError("images", "must name the image of each window", "pass a list with a name for each")
-        return windows, np.ones((len(windows), 2)), images
+        return windows, np.tile([1.0, 1, 0, 0], (len(windows), 1)), images
     rows = tiles.column(WINDOW)
     if not (rows.lengths == 6).all():
         raise UsageError("tiles", "is a pack of whole images", "build it with --tile")
     windows = np.asarray(rows.flat()).reshape(-1, 6).astype(np.int64)
     sides = np.stack([np.asarray(tiles.column(side)) for side in ("width", "height")], axis=1)
-    return windows, windows[:, 2:4] / sides, [os.fsdecode(bytes(path)) for path in tiles.column("path")]
+    return windows, _maps_of(tiles, windows[:, 2:4], sides), [os.fsdecode(bytes(path)) for path in tiles.column("path")]
 
 
-def _moved(prediction: Mapping[str, Any], window: Int64, scale: Float64) -> dict[str, NDArray[Any]]:
+def _maps_of(tiles: Any, cut: Int64, packed: Int64) -> Float64:
+    """Return what undoes the resizing of each tile, from the sizes with which they were cut, and packed, (n, 2)."""
+    resize = resize_of(getattr(tiles, "pack", tiles))
+    sizes, of = np.unique(np.hstack([cut, packed]), axis=0, return_inverse=True)
+    maps = np.hstack([sizes[:, :2] / sizes[:, 2:], np.zeros((len(sizes), 2))])
+    for row, (width, height, *sides) in enumerate(sizes.tolist()):
+        if resize is None:
+            break
+        its = resize.geometry(width, height)
+        if [its.width, its.height] == sides:
+            maps[row] = 1 / its.a, 1 / its.e, -its.c / its.a, -its.f / its.e
+        elif resize.fit in ("pad", "crop"):
+            problem = f"were resized more than once: {width}x{height} pixels became {sides[0]}x{sides[1]}"
+            raise UsageError("tiles", problem, "pass their windows, and predictions in pixels of these")
+    return maps[of.reshape(-1)]
+
+
+def _moved(prediction: Mapping[str, Any], window: Int64, place: Float64) -> dict[str, NDArray[Any]]:
     """Return a prediction in pixels of the image."""
     found = {name: np.asarray(values) for name, values in prediction.items()}
     if missing := {"boxes", "scores", "labels"} - found.keys():
@@ -110,7 +128,7 @@ def _moved(prediction: Mapping[str, Any], window: Int64, scale: Float64) -> dict
     boxes = found["boxes"].astype(np.float64).reshape(-1, 4)
     if "masks" in found or len(boxes) != count or any(len(values) != count for values in found.values()):
         raise UsageError("predictions", "have another number of rows in each member, or masks", "leave masks out")
-    corner, size = window[:2].astype(np.float64), window[4:].astype(np.float64)
+    scale, corner, size = place[:2], window[:2] + place[2:], window[4:].astype(np.float64)
     found["boxes"] = np.clip(boxes * np.tile(scale, 2) + np.tile(corner, 2), 0, np.tile(size, 2))
     for name in POINTS:
         if name in found:
