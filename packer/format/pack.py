@@ -241,8 +241,13 @@ class Pack:
 
         Returns:
             int64 (6,): x, y, width and height in pixels of the larger image, and width and height of that.
+
+        Raises:
+            DamagedPack: The index has fewer or more numbers.
         """
         found = self.annotation(i).window
+        if found is not None and len(found) != 6:
+            raise self.reader.damage_error(i, f"has the window {found.tolist()}, which is none")
         return None if found is None else found.astype(np.int64)
 
     def mask(self, i: int, name: str = "mask") -> Mask | None:

@@ -140,8 +140,8 @@ def _write(pack: Pack, record: int, layout: Layout, names: Names) -> None:
     annotation, (height, width, _) = pack.annotation(record), pack.reader.shape_of(record)
     encoding = "raw" if pack.manifest.windows else pack.reader.encoding_of(record)
     path = bytes(pack.column("path")[record])
-    if annotation.window is not None:
-        path = b"%s_%d_%d%s" % (stem := os.path.splitext(path)[0], *annotation.window[:2].tolist(), path[len(stem) :])
+    if annotation.window is not None and (window := pack.window(record)) is not None:
+        path = b"%s_%d_%d%s" % (stem := os.path.splitext(path)[0], *window[:2].tolist(), path[len(stem) :])
     wanted = layout.place(safe(path, EXTENSIONS["png" if encoding == "raw" else encoding]), annotation)
     item = Item(names.free(wanted, wanted != path and not wanted.endswith(b"/" + path)), annotation, width, height)
     if encoding == "raw":

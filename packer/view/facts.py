@@ -220,8 +220,8 @@ def record_facts(pack: Pack, record: int, colors: ValueWindow = INNER) -> dict[s
     ]
     if len(pack.packs) > 1:
         stored.insert(0, ("pack", pack.packs[pack.part_of(record)[0]].path))
-    if annotation.window is not None:
-        x, y, width, height, *whole = annotation.window.tolist()
+    if annotation.window is not None and (window := pack.window(record)) is not None:
+        x, y, width, height, *whole = window.tolist()
         stored.append(("tile", f"{width} x {height} at {x}, {y} of {whole[0]} x {whole[1]}"))
     if figures := figures_text(pack, record):
         stored.append(("figures", figures))

@@ -303,6 +303,15 @@ def test_a_window_that_is_none_of_its_image_is_damage(voc: Path) -> None:
         pack.image(0)
 
 
+def test_a_window_of_other_numbers_is_damage(voc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = build(voc, "tiles", encode="png")
+    monkeypatch.setattr(packer.Pack, "annotation", lambda *_: Annotation(window=np.array([3], np.int32)))
+    with pytest.raises(packer.PackerError, match="which is none"):
+        pack.window(0)
+    with pytest.raises(packer.PackerError, match="which is none"):
+        packer.extract(pack.path, voc.parent / "out", "voc")
+
+
 # -- back to the images
 
 
