@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from drawn import draw, draw_landmarks, draw_plain
 from PIL import Image
-from running import good
+from running import good, until
 
 from packer import open_pack
 from packer.format.pack import Pack
@@ -352,6 +352,15 @@ def test_a_row_of_tabs_that_scrolls_shows_it(page: Any, boxed: tuple[Pack, str])
         page.wait_for_selector(".scrolls:text-is('›')", state="hidden")
     finally:
         page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def test_large_zooms_are_plain_numbers(opened: Any) -> None:
+    opened.click("#canvas .tile >> nth=0")
+    opened.wait_for_selector("#large .tools output")
+    for _ in range(12):
+        opened.keyboard.press("+")
+    assert until(lambda: "," in opened.inner_text("dialog#detail output"), 30)
+    assert re.fullmatch(r"\d,\d{3} %", opened.inner_text("dialog#detail output"))
 
 
 def test_names_below_the_images(opened: Any, boxed: tuple[Pack, str]) -> None:

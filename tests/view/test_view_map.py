@@ -224,6 +224,21 @@ def test_the_tab(page: Any, served: str) -> None:
 
 
 @needs_browser
+def test_what_was_looked_for_is_there_after_a_reload(page: Any, served: str) -> None:
+    page.said.clear()
+    page.goto(f"{served}?tab=map&embedding=clip")
+    page.click("text=Look for outliers and wrong labels")
+    page.wait_for_selector("#map-look >> text=Explained in Problems")
+    page.reload()
+    page.wait_for_selector("#map-look >> text=Explained in Problems")
+    page.click("#map-look >> text=Explained in Problems")
+    page.wait_for_selector(".problem[data-kind='outlier.clip']")
+    said = page.inner_text("#tab-problems .page > .note >> nth=0")
+    assert said.endswith("Only labels, digests of files, figures of the images and embeddings were compared.")
+    assert page.said == []
+
+
+@needs_browser
 def test_similar_records_of_an_open_one(page: Any, served: str) -> None:
     page.said.clear()
     page.goto(f"{served}?record=20")

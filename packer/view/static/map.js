@@ -90,7 +90,9 @@ function colors() {
 }
 
 async function paint() {
-  codes = color() ? new Uint16Array(await bytes("colors.bin", { color: color().name })) : new Uint16Array(pack.records);
+  const mine = color(), found = mine ? new Uint16Array(await bytes("colors.bin", { color: mine.name })) : new Uint16Array(pack.records);
+  if (mine !== color()) return; // another was chosen meanwhile
+  codes = found;
   scatter.paint(codes, colored);
   legend(); light();
 }
@@ -223,7 +225,7 @@ export const tab = {
   async show(panel) {
     if (!scatter) setUp(panel);
     scatter.measure();
-    if (drawn !== JSON.stringify(asked())) { look(false); await load(); }
+    if (drawn !== JSON.stringify(asked())) { const loaded = load(); look(false); await loaded; } // in this order: a new load ends what was asked before
   },
   focus() { $("map-canvas").focus(); },
   key: (event) => Boolean(scatter) && !event.target.closest("button, a, summary, aside") && scatter.key(event.key),
