@@ -43,7 +43,7 @@ def projected(
             warnings.simplefilter("ignore")  # of its dependencies, about one another
             from umap import UMAP
     except ImportError:
-        raise UsageError("UMAP", "is not installed", "pip install umap-learn") from None
+        raise UsageError("UMAP", "needs umap-learn, which is not installed", "pip install umap-learn") from None
     vectors, known = embedding.reduced(UMAP_DIMENSIONS, progress)
     rows = np.flatnonzero(known)
     sample = np.intersect1d(embedding.sample(UMAP_RECORDS), rows)

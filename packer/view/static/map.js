@@ -79,7 +79,9 @@ async function load(fetching = false) {
     $("map").dataset.drawn = drawn;
     said.textContent = `${many(facts.shown)}${facts.left_out ? `; ${facts.left_out.toLocaleString("en")} left out: vectors of zeros, or of numbers that are not finite` : ""}`;
     complain(null);
-  } catch (error) { if (current()) { said.textContent = error.message; facts = {}; } }
+  } catch (error) {
+    if (current()) { said.textContent = error.message; facts = {}; drawn = ""; scatter.place(new Uint16Array(0), null); $("map-legend").replaceChildren(); } // not the map by another method
+  }
   await area();
 }
 
