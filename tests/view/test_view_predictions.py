@@ -129,7 +129,7 @@ def test_each_box_says_what_it_is(path: Path, asked: Asked) -> None:
      "pred;9>0;0.5;0.2", "pred;0>x;0.5;0.2", "pred;worst;nan;0.2"],
 )  # fmt: skip
 def test_strange_sets_are_refused(asked: Asked, name: str) -> None:
-    assert asked.ask("tiles", 400, set=f"predictions:{name}")["where"]
+    assert asked.ask("tiles", 400, set=f"predictions:{name}")["where"] == "set"
 
 
 def test_a_pack_without_predictions_has_none(tmp_path: Path) -> None:
