@@ -1,5 +1,4 @@
 // One picture that is zoomed and moved, with its drawing, and its original beside it.
-import { short } from "./cards.js";
 import { drawn, element, isDrawn, partsShown, shapes, svg, tags, textsOf } from "./draw.js";
 
 const MOST = 64; // times
@@ -151,7 +150,7 @@ export class Stage {
       return Object.assign(svg("text", { class: "number", x: left * scale + x + 6, y: (top + facts.height) * scale + y - 7, "font-size": 13 }), { textContent: name });
     });
     this.over.replaceChildren(lines, names, ...besides);
-    this.readout.textContent = `${short(scale * devicePixelRatio * 100)} %`;
+    this.readout.textContent = `${Number((scale * devicePixelRatio * 100).toPrecision(3))} %`;
     this.readout.dataset.left = left;
     if (!this.said) this.note.textContent = left ? `${left} more ${left === 1 ? "name" : "names"}: zoom in` : "";
   }
