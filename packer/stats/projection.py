@@ -37,18 +37,18 @@ def projected(
     progress = progress or Progress()
     progress.stage("reading vectors", embedding.records, "vectors")
     if choose(option("method"), method, METHODS) == "pca":
-        return embedding.reduced(2, progress)
+        return _flat(*embedding.reduced(2, progress))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of its dependencies, about one another
             from umap import UMAP
     except ImportError:
-        raise UsageError("UMAP", "is not installed", "pip install umap-learn") from None
+        raise UsageError("UMAP", "needs umap-learn, which is not installed", "pip install umap-learn") from None
     vectors, known = embedding.reduced(UMAP_DIMENSIONS, progress)
     rows = np.flatnonzero(known)
     sample = np.intersect1d(embedding.sample(UMAP_RECORDS), rows)
     if len(sample) <= UMAP_NEIGHBORS:
-        return vectors[:, :2], known  # too few for it
+        return _flat(vectors, known)  # too few for it
     progress.stage(f"UMAP of {len(sample):,} records")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -63,3 +63,8 @@ def projected(
             progress.advance(len(mine))
     places[sample] = its
     return places, known
+
+
+def _flat(vectors: Vectors, known: NDArray[np.bool_]) -> tuple[Vectors, NDArray[np.bool_]]:
+    """Return the first two coordinates; those of a vector of one number lie on a line."""
+    return np.pad(vectors[:, :2], ((0, 0), (0, max(0, 2 - vectors.shape[1])))), known

@@ -112,7 +112,7 @@ class EmbeddingMaps:
 
     def _placed(self, name: str, method: str) -> NDArray[np.uint16]:
         if (name, method) not in self._places:
-            raise UsageError("map", f"{name} has no map by {method} yet", "open the tab Map")
+            raise UsageError("set", f"area: {name} has no map by {method} yet", "open the tab Map")
         return self._places[name, method]
 
     @cached_property
@@ -195,7 +195,7 @@ class EmbeddingMaps:
 
     def _similar_set(self, name: str) -> RecordSet:
         name, _, record = name.rpartition(".")
-        at = number({"record": record}, "record", 0, 0, len(self._pack) - 1)
+        at = number({"set": record}, "set", 0, 0, len(self._pack) - 1)
         return RecordSet(f"similar to record {at} ({printable(name)}), the nearest first", self._nearest(name, at)[0])
 
     def similar(self, given: Mapping[str, str]) -> list[tuple[int, float]]:

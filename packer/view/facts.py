@@ -195,8 +195,8 @@ def _drawn(field: Field, value: Any) -> Any:
 def drawn_boxes(facts: Mapping[str, Any], boxes: Sequence[int]) -> dict[str, Any]:
     """Return `drawn_facts` with only these boxes and their classes."""
     only: dict[str, Any] = {field.name: [] for field in DRAWN if field.name in facts or field.name in OBJECTS}
-    # outlines are in the frame of the image, and what is ignored is of all its boxes
-    facts = {name: value for name, value in facts.items() if name not in ("outlines", "ignored")}
+    # outlines and predictions are in the frame of the image, and what is ignored is of all its boxes
+    facts = {name: value for name, value in facts.items() if name not in ("outlines", "predictions", "ignored")}
     return {**facts, **only, **{name: [facts[name][box] for box in boxes] for name in OBJECTS if name in facts}}
 
 
@@ -349,7 +349,8 @@ class ProblemSets:
 
     def _example(self, example: Example) -> dict[str, Any]:
         about: dict[str, Any] = {"detail": example.detail, "path": example.path, "pack": example.pack}
-        about["neighbors"] = [self._neighbor(record) for record in example.neighbors]
+        side = SIDE if len(example.neighbors) == 1 else NEIGHBOR_SIDE  # one is shown as large as the example
+        about["neighbors"] = [self._neighbor(record, side) for record in example.neighbors]
         try:
             facts = tile_facts(self._pack, example.record)
             if example.place is not None:
@@ -369,9 +370,9 @@ class ProblemSets:
         except PackerError as error:
             return {"record": example.record, "key": example.key, "error": str(error), **about}
 
-    def _neighbor(self, record: int) -> dict[str, Any]:
+    def _neighbor(self, record: int, side: int) -> dict[str, Any]:
         try:
-            return {**tile_facts(self._pack, record), **problem_of(lambda: self._pictures.uri(record, NEIGHBOR_SIDE))}
+            return {**tile_facts(self._pack, record), **problem_of(lambda: self._pictures.uri(record, side))}
         except PackerError as error:
             return {"record": record, "key": self._pack.key(record), "error": str(error)}
 

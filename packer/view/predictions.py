@@ -210,7 +210,7 @@ class PredictionSets:
         except ValueError:
             numbers = -1.0, -1.0
         if not all(0 <= number <= 1 for number in numbers):
-            raise UsageError("iou", f"and confidence must be from 0 to 1, got {iou[:20]!r} and {confidence[:20]!r}")
+            raise UsageError("IoU and confidence", f"must be from 0 to 1, got {iou[:20]!r} and {confidence[:20]!r}")
         return (name, *numbers)
 
     def _of(self, key: Key, progress: Progress) -> ComparedRecords:
@@ -260,7 +260,10 @@ class PredictionSets:
         if len(parts) != 4:
             raise UsageError("set", f"predictions:{printable(text[:40])} is not predictions:NAME;SET;IOU;CONFIDENCE")
         name, what, iou, confidence = parts
-        key = self._key(name, iou, confidence)
+        try:
+            key = self._key(name, iou, confidence)
+        except UsageError as error:
+            raise UsageError("set", f"predictions:{printable(text[:40])}: {error}") from None
         of = self._of(key, Progress())
         at = f" (IoU {key[1]:g}, confidence {key[2]:g})" if of.found.kind == "boxes" else ""
         if what in of.names():

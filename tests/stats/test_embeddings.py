@@ -109,6 +109,26 @@ def test_highest(columns: int) -> None:
     np.testing.assert_array_equal(best, best_of)
 
 
+def test_the_first_of_many_equal_scores() -> None:
+    scores = np.zeros((2, 5000), np.float32)
+    scores[1, ::2], scores[1, 4001] = -np.inf, 1
+    its, _ = highest(scores, 4)
+    np.testing.assert_array_equal(its, [[0, 1, 2, 3], [4001, 1, 3, 5]])
+
+
+def test_a_cell_of_nearly_all_vectors_has_no_more_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that says nearly the same of all images, which would be compared each with each."""
+    monkeypatch.setattr(neighbors, "PROBED_MOST", 100)
+    monkeypatch.setattr(neighbors, "_ROWS", 300)
+    same = np.ones((1000, 4), np.float32)
+    cells = neighbors.Cells(same)
+    assert 90 <= len(cells.near(0)) <= 100
+    found = list(neighbors.nearest_of(cells, same, 3, without_itself=True))
+    assert max(len(mine) for mine, *_ in found) <= 300
+    mine, its = (np.concatenate(parts) for parts in list(zip(*found, strict=True))[:2])
+    assert (np.sort(mine) == np.arange(1000)).all() and (its >= 0).all() and (its != mine[:, None]).all()
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_neighbors(pack: packer.Pack, exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of vectors in cells nearly all neighbors are found, and the distances of those that are found are right."""
@@ -139,6 +159,10 @@ def test_fewer_records_than_neighbors(tmp_path: Path) -> None:
     pack = packer.open_pack(path)
     assert (np.sort(neighborhoods(Embedding(pack, "v")).records, axis=1)[:, -3:] >= 0).all()
     assert projected(Embedding(pack, "v"))[1].all()
+    np.save(tmp_path / "one.npy", np.array([[1.0], [2], [-1], [0]], np.float32))
+    good("attach", path, tmp_path / "one.npy", "--as", "one")
+    places, known = projected(Embedding(packer.open_pack(path), "one"))
+    assert places.shape == (4, 2) and known.tolist() == [True, True, True, False]
     assert any("fewer than" in note for note in find_problems(pack, embedding="v").notes)
 
 

@@ -68,7 +68,7 @@ def test_images_are_read_where_there_is_no_fingerprint(packs: tuple[Path, Path])
     ran = good("stats", packs[0], "--duplicates", "near")
     assert "13 images" in ran.out and "must be read for fingerprints; packer attach" in ran.out
     assert json.loads(good("stats", packs[0], "--duplicates", "near", "--json").out) == before
-    assert any("13 records have no fingerprint" in note for note in find_problems(open_pack(packs[0])).notes)
+    assert any("13 records have no fingerprint" in note for note in find_problems(open_pack(packs[0]), 0).notes)
 
 
 def test_they_are_problems(packs: tuple[Path, Path]) -> None:
@@ -76,10 +76,31 @@ def test_they_are_problems(packs: tuple[Path, Path]) -> None:
     found = {one.kind: one for one in find_problems(train).found}
     assert [train.paths[i] for i in found["near-label-conflict"].records] == NEAR[1]
     assert found["near-label-conflict"].examples[0].detail == "cat, dog (near dog/2-wrong.jpg)"
+    assert [train.paths[i] for one in found["near-label-conflict"].examples for i in one.neighbors] == [
+        "dog/2-wrong.jpg"
+    ]
     assert [train.paths[i] for i in found["near-duplicate"].records] == NEAR[0]
     assert [train.paths[i] for i in records_with(train, ["near-duplicate"])] == ["cat/0-small.jpg"]
     facts = json.loads(good("stats", packs[0], "--against", packs[1], "--problems", "--json").out)
     assert "near-leak" in [one["kind"] for one in facts["problems"]]
+
+
+def test_an_example_counts_all_of_a_large_group(packs: tuple[Path, Path], tmp_path: Path) -> None:
+    source = packs[0].parent / "train"
+    for number in range(14):
+        write(source / "cat" / f"0-{number:02}.jpg", photo(0), 70 + number)
+    write(source / "dog" / "z.jpg", photo(0), 60)
+    good("build", source, "-o", tmp_path / "again.lmdb")
+    again = open_pack(tmp_path / "again.lmdb")
+    (example,) = [
+        one
+        for problem in find_problems(again).found
+        if problem.kind == "near-label-conflict"
+        for one in problem.examples
+        if one.path.startswith("cat/0")
+    ]
+    assert example.detail.startswith("cat, dog (near dog/z.jpg, cat/0-01.jpg") and "and 13 more" in example.detail
+    assert len(example.neighbors) == 4 and again.paths[example.neighbors[0]] == "dog/z.jpg"
 
 
 def test_equal_files_are_no_near_duplicates(packs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from drawn import draw, draw_landmarks, draw_plain
 from PIL import Image
-from running import good
+from running import good, until
 
 from packer import open_pack
 from packer.format.pack import Pack
@@ -350,8 +350,21 @@ def test_a_row_of_tabs_that_scrolls_shows_it(page: Any, boxed: tuple[Pack, str])
         page.eval_on_selector("#tabs", "row => row.scrollTo(1e6, 0)")
         page.wait_for_selector(".scrolls:text-is('‹')")
         page.wait_for_selector(".scrolls:text-is('›')", state="hidden")
+        page.goto(f"{boxed[1]}?tab=marked")  # the one that is shown is not below an arrow
+        page.wait_for_selector("#tab-of-marked[aria-selected=true]")
+        ends = "['tabs', 'tab-of-marked'].map((id) => document.getElementById(id).getBoundingClientRect().right)"
+        assert until(lambda: np.subtract(*page.evaluate(ends)) >= 20, 9)
     finally:
         page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def test_large_zooms_are_plain_numbers(opened: Any) -> None:
+    opened.click("#canvas .tile >> nth=0")
+    opened.wait_for_selector("#large .tools output")
+    for _ in range(12):
+        opened.keyboard.press("+")
+    assert until(lambda: len(opened.inner_text("dialog#detail output")) == len("1600 %"), 30)
+    assert re.fullmatch(r"\d{4} %", opened.inner_text("dialog#detail output"))
 
 
 def test_names_below_the_images(opened: Any, boxed: tuple[Pack, str]) -> None:

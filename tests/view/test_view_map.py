@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,34 @@ def test_the_tab(page: Any, served: str) -> None:
     page.click("#toast >> text=Undo")
     page.wait_for_function("() => document.getElementById('toast').textContent.includes('Undone')")
     assert page.said == []
+
+
+@needs_browser
+def test_what_was_looked_for_is_there_after_a_reload(page: Any, served: str) -> None:
+    page.said.clear()
+    page.goto(f"{served}?tab=map&embedding=clip")
+    page.click("text=Look for outliers and wrong labels")
+    page.wait_for_selector("#map-look >> text=Explained in Problems")
+    page.reload()
+    page.wait_for_selector("#map-look >> text=Explained in Problems")
+    page.click("#map-look >> text=Explained in Problems")
+    page.wait_for_selector(".problem[data-kind='outlier.clip']")
+    said = page.inner_text("#tab-problems .page > .note >> nth=0")
+    assert said.endswith("Only labels, digests of files, figures of the images and embeddings were compared.")
+    assert page.said == []
+
+
+@needs_browser
+@pytest.mark.skipif(find_spec("umap") is not None, reason="umap-learn is installed")
+def test_a_map_without_umap_says_how_to_get_it(page: Any, served: str) -> None:
+    """And does not show another map in its place."""
+    page.goto(f"{served}?tab=map&embedding=clip")
+    page.wait_for_function(DRAWN)
+    page.select_option("#map-method", "umap")
+    page.wait_for_selector("#map-said >> text=pip install umap-learn")
+    page.wait_for_function(f"() => !({DRAWN})()")
+    page.select_option("#map-method", "pca")
+    page.wait_for_function(DRAWN)
 
 
 @needs_browser

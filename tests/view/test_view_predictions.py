@@ -21,7 +21,7 @@ from packer import attach, open_pack
 from packer.sources.synthetic import draw_sample
 from packer.stats.matching import labelled_boxes, match_boxes, predicted_boxes
 from packer.view.app import App
-from packer.view.facts import pack_facts, tile_facts
+from packer.view.facts import drawn_boxes, pack_facts, tile_facts
 from packer.view.predicted import DIFFERENCE
 
 IOU, CONFIDENCE = 0.5, 0.3
@@ -129,7 +129,7 @@ def test_each_box_says_what_it_is(path: Path, asked: Asked) -> None:
      "pred;9>0;0.5;0.2", "pred;0>x;0.5;0.2", "pred;worst;nan;0.2"],
 )  # fmt: skip
 def test_strange_sets_are_refused(asked: Asked, name: str) -> None:
-    assert asked.ask("tiles", 400, set=f"predictions:{name}")["where"]
+    assert asked.ask("tiles", 400, set=f"predictions:{name}")["where"] == "set"
 
 
 def test_a_pack_without_predictions_has_none(tmp_path: Path) -> None:
@@ -180,6 +180,12 @@ def test_masks(tmp_path: Path) -> None:
 # -- in a browser
 
 
+def test_examples_of_boxes_have_no_predictions(path: Path) -> None:
+    """They lie in the frame of the image, of which a part is shown."""
+    facts = tile_facts(open_pack(path), 0)
+    assert facts["predictions"] and "predictions" not in drawn_boxes(facts, [0])
+
+
 @pytest.fixture(scope="module")
 def address(path: Path) -> Iterator[str]:
     with looking.served(path) as served:
@@ -191,6 +197,8 @@ def test_the_tab_leads_to_records(page: Any, address: str, asked: Asked) -> None
     page.said.clear()
     page.goto(f"{address}?tab=predictions&confidence={CONFIDENCE}")
     page.wait_for_selector("[data-set=missed]")
+    page.evaluate("document.querySelector('.figures tbody th').append('a-name-that-needs-much-room'.repeat(3))")
+    assert max(page.eval_on_selector_all(".figures td", "all => all.map((cell) => cell.clientHeight)")) < 30  # one line
     found = asked.compared()
     assert page.inner_text("[data-set=missed] strong") == str(found["errors"]["missed"])
     page.click("[data-set=missed]")

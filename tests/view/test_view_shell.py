@@ -134,6 +134,9 @@ def test_an_address_with_nonsense_opens(opened: Any, boxed: Boxed) -> None:
     opened.goto(f"{boxed[1]}?boxes=5..2")
     opened.wait_for_selector("#problem:not([hidden])")
     assert "range such as" in opened.inner_text("#problem")
+    opened.goto(f"{boxed[1]}?window=a..b")
+    opened.wait_for_selector("#problem:not([hidden])")
+    opened.wait_for_function(looking.FILLED)
     opened.said[:] = [text for text in opened.said if "400" not in text]  # the browser notes the refusals itself
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from packer.repack.index_columns import RecordGroups, groups_of
 from packer.repack.near_duplicates import Nearness, near_groups
 from packer.stats.columns import digests
 from packer.stats.problems.names import differences, label_text
-from packer.stats.problems.problem import CHECK, EXAMPLES, WRONG, DataProblem, ProblemColumns, list_text
+from packer.stats.problems.problem import CHECK, EXAMPLES, SHOWN, WRONG, DataProblem, ProblemColumns, list_text
 
 
 def near_problems(columns: ProblemColumns, rows: NDArray[np.void], notes: list[str]) -> Iterator[DataProblem]:
@@ -38,10 +39,10 @@ def near_problems(columns: ProblemColumns, rows: NDArray[np.void], notes: list[s
         ("near-duplicate", CHECK, "Near duplicates"),
     )
     texts = (
-        "images look the same, but have different classes or values. Often one of the labels is wrong.",
-        "images look the same, and are in several of the packs. If one is for training and another for validation, "
-        "results look better than they are: packer split --group near keeps them together.",
-        "images look the same: resized, encoded again, slightly cropped, or frames of a video. packer convert "
+        "images that look the same, but have different classes or values. Often one of the labels is wrong.",
+        "images that look the same, and are in several of the packs. If one is for training and another for "
+        "validation, results look better than they are: packer split --group near keeps them together.",
+        "images that look the same: resized, encoded again, slightly cropped, or frames of a video. packer convert "
         "--keep-one near keeps one of each.",
     )
     for head, text, chosen in zip(heads, texts, (conflict, first != last, ~conflict & (first == last)), strict=True):
@@ -64,12 +65,23 @@ def _problem(
 ) -> DataProblem:
     examples = []
     for group in np.flatnonzero(chosen)[:EXAMPLES].tolist():
-        members = groups.listed(group)
-        others = [columns.example(record, "") for record in members[1:]]
-        near = list_text([f"{one.pack}: {one.path}" if one.pack else one.path for one in others[:10]], 3)
-        labels = list_text(list(dict.fromkeys(label_text(columns, record) for record in members[:10])), 4)
-        detail = f"{labels} (near {near})" if head[0] == "near-label-conflict" else f"near {near}"
-        examples.append(columns.example(members[0], detail))
+        first, *others = groups.listed(group)
+        others = _telling_first(columns, first, np.array(others))
+        listed = [columns.example(record, "") for record in others[:3]]
+        near = [f"{one.pack}: {one.path}" if one.pack else one.path for one in listed]
+        near_text = ", ".join(near) + (f" and {len(others) - len(near):,} more" if len(others) > len(near) else "")
+        labels = list_text(list(dict.fromkeys(label_text(columns, record) for record in [first, *others[:9]])), 4)
+        detail = f"{labels} (near {near_text})" if head[0] == "near-label-conflict" else f"near {near_text}"
+        examples.append(replace(columns.example(first, detail), neighbors=tuple(others[:SHOWN])))
     count = int(chosen.sum())
     records = groups.records[chosen[groups.group_of]]
     return DataProblem(*head, f"{plural(count, 'group')} of {text}", count, records, tuple(examples))
+
+
+def _telling_first(columns: ProblemColumns, first: int, others: NDArray[np.int64]) -> list[int]:
+    """Return records with those of other packs than the `first` in front, then those of another class."""
+    numbers, labels = columns.pack_numbers(others), columns.labels
+    same_pack = numbers == columns.pack_numbers(np.array([first]))[0]
+    order = np.lexsort((labels[others] == labels[first], same_pack))
+    found: list[int] = others[order].tolist()
+    return found

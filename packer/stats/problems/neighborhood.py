@@ -12,7 +12,7 @@ from packer.errors import plural
 from packer.model.annotation import Progress
 from packer.stats.embeddings import Embedding
 from packer.stats.neighbors import NEIGHBORS, Neighborhoods, neighborhoods
-from packer.stats.problems.problem import CHECK, DataProblem, ProblemColumns, usual
+from packer.stats.problems.problem import CHECK, SHOWN, DataProblem, ProblemColumns, usual
 
 OF_EMBEDDINGS = ("label-neighbors", "outlier")
 """The kinds that are found here."""
@@ -22,8 +22,6 @@ DEVIATIONS, FACTOR = 4.0, 1.15
 """Standard deviations, and how many times the median, beyond which a distance is unusual: see `problem.usual`."""
 MOST_VOTES = 0.5
 """Share of the votes that is always enough to contradict a label."""
-SHOWN = 4
-"""Neighbors that are shown beside an example."""
 
 
 def embedding_problems(columns: ProblemColumns, name: str, progress: Progress) -> tuple[list[DataProblem], list[str]]:

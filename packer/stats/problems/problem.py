@@ -15,6 +15,8 @@ from packer.format.content import NO_CLASS, FlatColumns
 from packer.format.pack import Pack
 
 EXAMPLES = 6
+SHOWN = 4
+"""Records with which an example was compared that are shown beside it."""
 WRONG, CHECK, NOTE = "wrong", "check", "note"
 """Levels: something is wrong; worth a look, because some of it is often wrong; good to know."""
 

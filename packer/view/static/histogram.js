@@ -4,7 +4,7 @@ import { card, colorOfPack, counted, many, MOST_COMPARED, packLegend, short, tex
 import { element, svg } from "./draw.js";
 import { pack } from "./state.js";
 
-const WIDTH = 360, LEFT = 40, RIGHT = 8, TOP = 22, BASE = 150, TICKS = 5, STEPS = 3;
+const WIDTH = 360, LEFT = 40, RIGHT = 12, TOP = 22, BASE = 150, TICKS = 5, STEPS = 3;
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 
 // The largest of 1, 2 and 5 times a power of ten so that `most` has about `count` of them.

@@ -79,7 +79,9 @@ async function load(fetching = false) {
     $("map").dataset.drawn = drawn;
     said.textContent = `${many(facts.shown)}${facts.left_out ? `; ${facts.left_out.toLocaleString("en")} left out: vectors of zeros, or of numbers that are not finite` : ""}`;
     complain(null);
-  } catch (error) { if (current()) { said.textContent = error.message; facts = {}; } }
+  } catch (error) {
+    if (current()) { said.textContent = error.message; facts = {}; drawn = ""; scatter.place(new Uint16Array(0), null); $("map-legend").replaceChildren(); } // not the map by another method
+  }
   await area();
 }
 
@@ -90,7 +92,9 @@ function colors() {
 }
 
 async function paint() {
-  codes = color() ? new Uint16Array(await bytes("colors.bin", { color: color().name })) : new Uint16Array(pack.records);
+  const mine = color(), found = mine ? new Uint16Array(await bytes("colors.bin", { color: mine.name })) : new Uint16Array(pack.records);
+  if (mine !== color()) return; // another was chosen meanwhile
+  codes = found;
   scatter.paint(codes, colored);
   legend(); light();
 }
@@ -223,7 +227,7 @@ export const tab = {
   async show(panel) {
     if (!scatter) setUp(panel);
     scatter.measure();
-    if (drawn !== JSON.stringify(asked())) { look(false); await load(); }
+    if (drawn !== JSON.stringify(asked())) { const loaded = load(); look(false); await loaded; } // in this order: a new load ends what was asked before
   },
   focus() { $("map-canvas").focus(); },
   key: (event) => Boolean(scatter) && !event.target.closest("button, a, summary, aside") && scatter.key(event.key),

@@ -48,16 +48,34 @@ function example(facts, width) {
   made.append(element("span", { class: "caption" }, facts.detail || endOf(where)));
   made.addEventListener("click", () => set({ record: facts.record }));
   if (!facts.neighbors.length) return made;
-  return element("div", {}, made, element("div", { class: "thumbs", role: "group", "aria-label": "its neighbors" }, ...facts.neighbors.map((tile) => thumb(tile))));
+  return element("div", {}, made, element("div", { class: "thumbs", role: "group", "aria-label": "images like it" }, ...facts.neighbors.map((tile) => thumb(tile))));
+}
+
+const list = (words) => [words.slice(0, -1).join(", "), words.at(-1)].filter(Boolean).join(" and ");
+const ofNeighbors = ({ kind }) => ["outlier", "label-neighbors"].includes(kind.split(".")[0]);
+
+// What the problems were told by.
+function compared(problems, notes) {
+  const masks = Object.keys(pack.masks).length ? ["masks"] : [], maps = pack.maps.length ? ["maps"] : [], figures = pack.figures.length || !notes.some((note) => note.includes("no fingerprint")) ? ["figures of the images"] : [];
+  return ["labels", ...masks, ...maps, "digests of files", ...figures, ...(problems.some(ofNeighbors) ? ["embeddings"] : [])];
+}
+
+// What would show more, where this pack lacks it.
+function hints(problems) {
+  const found = [];
+  if (!pack.embeddings.length) found.push("outliers and wrong labels by an embedding (packer attach PACK vectors.npy --as NAME)");
+  else if (!problems.some(ofNeighbors)) found.push("outliers and wrong labels by its embedding (tab Map)");
+  if (!pack.predictions.length && pack.fields.some((field) => ["boxes", "label"].includes(field))) found.push("errors of a model (packer attach PACK predictions.csv --as NAME --kind boxes or labels)");
+  return found.length ? [element("p", { class: "note" }, `packer view also finds ${list(found)}.`)] : [];
 }
 
 function content({ problems, notes }) {
   const parts = notes.map((note) => element("p", { class: "note" }, `Not checked: ${note}`));
   if (!problems.length) parts.push(element("p", { class: "nothing" }, "No problems found: no equal images, no odd boxes, no class without images."));
   const serious = problems.filter((problem) => problem.level !== "note").length;
-  if (problems.length) parts.unshift(element("p", { class: "note" }, `${problems.length === 1 ? "1 kind of problem" : `${problems.length} kinds of problems`} in ${counted(pack.records, "record")}, the most serious first. Only labels${pack.overlays.length ? ", masks, maps" : ""}, digests of files and figures of the images were compared: no model.`));
+  if (problems.length) parts.unshift(element("p", { class: "note" }, `${problems.length === 1 ? "1 kind of problem" : `${problems.length} kinds of problems`} in ${counted(pack.records, "record")}, the most serious first. Only ${list(compared(problems, notes))} were compared${problems.some(ofNeighbors) ? "" : ": no model"}.`));
   setCount("problems", serious);
-  return [...parts, element("div", { class: "problems" }, ...problems.map(card))];
+  return [...parts, element("div", { class: "problems" }, ...problems.map(card)), ...hints(problems)];
 }
 
 export const tab = {

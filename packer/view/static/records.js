@@ -10,7 +10,7 @@ import { followPredictions, predictionControls } from "./predicted.js";
 import { bind, declare, get, onchange, pack, set } from "./state.js";
 import { current } from "./tabs.js";
 import { tagForm, tagKey } from "./tags.js";
-import { onwindow, windowControls } from "./windows.js";
+import { isWindow, onwindow, windowControls } from "./windows.js";
 
 const $ = (id) => document.getElementById(id);
 declare({ record: -1, object: -1, size: 160, labels: true, naming: "" });
@@ -29,6 +29,7 @@ function refused(error) {
   const value = get(error.where);
   grid.warning = new Error(`Left out of the address: ${error.where}=${value}, which ${error.message.replace(`${error.where}: `, "")}`);
   leaveOut(error.where);
+  if (isWindow(error.where)) grid.show(query()); // no filter: what is shown is only drawn again
   return true;
 }
 

@@ -35,7 +35,7 @@ export class Scatter {
     this.count = count; this.records = order.subarray(0, count);
     this.x = new Uint16Array(count); this.y = new Uint16Array(count);
     for (let n = 0; n < count; n += 1) { this.x[n] = places[order[n]]; this.y[n] = places[all + order[n]]; }
-    this.index(); this.home = home; this.fit();
+    this.index(); this.home = home; this.fit(); this.schedule();
   }
 
   // The number of each record, and the color of each number: [red, green, blue].
@@ -110,6 +110,7 @@ export class Scatter {
   }
 
   draw() {
+    if (!this.count) this.context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     if (!this.count || !this.codes || !this.pixels) return;
     const begun = performance.now(), { pixels, hits } = this, zoomed = Math.max(1, this.view.scale / this.base);
     pixels.fill(0); hits.fill(0);

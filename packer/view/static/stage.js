@@ -150,7 +150,7 @@ export class Stage {
       return Object.assign(svg("text", { class: "number", x: left * scale + x + 6, y: (top + facts.height) * scale + y - 7, "font-size": 13 }), { textContent: name });
     });
     this.over.replaceChildren(lines, names, ...besides);
-    this.readout.textContent = `${(scale * devicePixelRatio * 100).toPrecision(3).replace(/\.0*$/, "")} %`;
+    this.readout.textContent = `${Number((scale * devicePixelRatio * 100).toPrecision(3))} %`;
     this.readout.dataset.left = left;
     if (!this.said) this.note.textContent = left ? `${left} more ${left === 1 ? "name" : "names"}: zoom in` : "";
   }

@@ -10,6 +10,7 @@ const CHOICES = {
 const FIXED = "fixed", WAIT_MS = 60;
 const known = { window: [0, 65535], colors: [0, 1] }; // the ends that were shown last
 
+export const isWindow = (name) => name in CHOICES;
 const has = (name) => (name === "window" ? pack.deep : pack.maps.length > 0);
 export const windowsAsked = () => Object.fromEntries(Object.keys(CHOICES).filter((name) => get(name)).map((name) => [name, get(name)]));
 export function onwindow(listener) { onchange(Object.keys(CHOICES), listener); }
