@@ -65,8 +65,9 @@ def _problem(
     examples = []
     for group in np.flatnonzero(chosen)[:EXAMPLES].tolist():
         members = groups.listed(group)
-        others = [columns.example(record, "") for record in members[1:]]
-        near = list_text([f"{one.pack}: {one.path}" if one.pack else one.path for one in others[:10]], 3)
+        others = [columns.example(record, "") for record in members[1:4]]
+        paths = [f"{one.pack}: {one.path}" if one.pack else one.path for one in others]
+        near = list_text([*paths, *[""] * len(members[4:])], 3)
         labels = list_text(list(dict.fromkeys(label_text(columns, record) for record in members[:10])), 4)
         detail = f"{labels} (near {near})" if head[0] == "near-label-conflict" else f"near {near}"
         examples.append(columns.example(members[0], detail))
