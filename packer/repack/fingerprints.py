@@ -105,7 +105,7 @@ def stored_fingerprints(pack: Pack, records: Int64 | None = None) -> NDArray[np.
         DamagedPack: They were altered.
     """
     facts = pack.sidecars.get(FINGERPRINTS)
-    if facts is None or (facts.dtype, facts.shape) != ("uint8", (FINGERPRINT.itemsize,)):
+    if facts is None or not facts.are_fingerprints:
         return None
     rows: NDArray[np.uint8] = pack.sidecar(FINGERPRINTS).read(np.arange(len(pack)) if records is None else records)
     found = rows.view(FINGERPRINT).reshape(-1)
