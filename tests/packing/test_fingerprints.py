@@ -35,8 +35,10 @@ from packer import (
 )  # fmt: skip
 from packer.containers import CONTAINERS
 from packer.errors import DamagedPack, StorageError
+from packer.format.new_sidecar import write_fingerprints
 from packer.format.pack import Pack
 from packer.format.salvage import repair
+from packer.format.sidecar_list import SidecarList, rows_digest
 from packer.format.verify import verify
 from packer.format.verify_url import verify_url
 from packer.images.fingerprint import FINGERPRINT, SIDE, fingerprint_of
@@ -44,6 +46,7 @@ from packer.packing import build_steps, plan
 from packer.packing.publish import Output
 from packer.repack.fingerprints import fingerprints_of, stored_fingerprints
 from packer.repack.url_packs import clean, find_unreferenced
+from packer.stats.problems import find_problems
 from packer.view.part_facts import specs_of
 
 SHAPES = {"a": (60, 80), "b": (300, 211), "c": (7, 5), "d": (1, 500), "e": (192, 192), "f": (64, 48)}
@@ -396,6 +399,23 @@ def test_something_else_of_that_name_is_not_taken_for_them(
     update(url if at_url else pack, photos)
     opened = open_pack(pack)
     assert len(opened) == 7 and not opened.sidecars
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -16])
+def test_figures_that_no_image_has_are_not_known(photos: Path, tmp_path: Path, value: float) -> None:
+    """pytest makes errors of NumPy's warnings."""
+    pack = tmp_path / "p.lmdb"
+    packer.build(photos, pack, encode="png")
+    wanted = rows_of(pack)
+    rows = wanted.copy()
+    rows["brightness"][1], rows["contrast"][3] = value, value
+    listed = SidecarList(rows_digest(open_pack(pack).manifest), (write_fingerprints(str(pack), [rows.tobytes()]),))
+    listed.write(str(pack))
+    opened = open_pack(pack)
+    found = stored_fingerprints(opened)
+    assert found is not None and found["version"].tolist() == [1, 0, 1, 0, 1, 1]
+    assert fingerprints_of(opened).tobytes() == wanted.tobytes()
+    find_problems(opened)
 
 
 def test_images_of_an_adopted_file_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
