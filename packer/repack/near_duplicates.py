@@ -83,7 +83,7 @@ def near_groups(rows: NDArray[np.void], near: Nearness, progress: Progress | Non
     words = np.ascontiguousarray(rows).view("<u8").reshape(len(rows), rows.itemsize // 8)[order]
     is_first = np.append(True, (words[1:] != words[:-1]).any(axis=1))[: len(order)]
     firsts, number = order[is_first], np.cumsum(is_first) - 1  # of equal rows, one is compared
-    facts, sets = NearFacts(rows[firsts], near), _Sets(len(firsts))
+    facts, sets = NearFacts(rows[firsts], near), JoinedSets(len(firsts))
     masks = _masks(len(facts.hashes), near.bits)
     by_record = np.argsort(firsts)
     for places in (np.arange(len(facts.hashes)), by_record):  # frames of a video are often neighbors in a pack
@@ -235,7 +235,7 @@ def bit_count(numbers: Hashes) -> NDArray[np.uint8]:
 class _SortedHashes:
     """All hashes, sorted by a part of them, and those with an equal part by the set that they are in."""
 
-    def __init__(self, facts: NearFacts, mask: np.uint64, most_pairs: int, sets: _Sets) -> None:
+    def __init__(self, facts: NearFacts, mask: np.uint64, most_pairs: int, sets: JoinedSets) -> None:
         """Sort. Of more pairs with equal parts, those are compared that are next to each other."""
         self._facts, self._sets = facts, sets
         roots = sets.roots[facts.record_of]
@@ -290,7 +290,7 @@ def _ends(same: NDArray[np.bool_]) -> Int64:
     return np.repeat(ends, np.diff(ends, prepend=0))
 
 
-class _Sets:
+class JoinedSets:
     """Sets of numbers, which several threads join."""
 
     def __init__(self, count: int) -> None:

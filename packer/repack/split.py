@@ -33,7 +33,7 @@ from packer.repack.carry import NewFiles, carry
 from packer.repack.fingerprints import fingerprints_of
 from packer.repack.index_columns import recount
 from packer.repack.links import Linked, Source, Taken, link_shards
-from packer.repack.near_duplicates import NEARNESS, Nearness, near_groups
+from packer.repack.near_duplicates import NEARNESS, JoinedSets, Nearness, near_groups
 from packer.samplers.order import derive, permutation
 from packer.sources.paths import as_text, quoted_value
 from packer.system import open_regular
@@ -189,16 +189,11 @@ def _groups(pack: Pack, name: str, progress: Progress | None) -> tuple[Int64, li
 
 def _joined(groups: Int64, others: Int64) -> Int64:
     """Return the groups of records that are together in either of two groupings, directly or by others."""
-    found = np.unique(groups, return_inverse=True)[1]
-    while True:
-        before = found
-        for of in (others, groups):
-            _, numbers = np.unique(of, return_inverse=True)
-            least = np.full(int(numbers.max()) + 1, len(found))
-            np.minimum.at(least, numbers, found)
-            found = least[numbers]
-        if (found == before).all():
-            return np.asarray(found, np.int64)
+    sets = JoinedSets(len(groups))
+    for of in (groups, others):
+        _, firsts, numbers = np.unique(of, return_index=True, return_inverse=True)
+        sets.join(np.arange(len(of)), firsts[numbers])
+    return sets.roots
 
 
 def _near(pack: Pack, near: Nearness, progress: Progress | None) -> tuple[Int64, list[str]]:

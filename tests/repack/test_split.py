@@ -23,7 +23,7 @@ from packer.errors import UsageError
 from packer.format.manifest import read_manifest
 from packer.format.verify import verify
 from packer.packing.publish import Output
-from packer.repack.split import SplitOptions, interleaved, sizes_of
+from packer.repack.split import SplitOptions, _joined, interleaved, sizes_of
 from packer.system.atomic import replacing
 
 
@@ -110,6 +110,15 @@ def test_groups_stay_together(tmp_path: Path) -> None:
     assert 'has no field "person": the fields are text' in refused(
         2, "split", pack, "--parts", "c=0.5,d=0.5", "--group", "person"
     )
+
+
+def test_a_long_chain_of_groups_takes_no_time_of_its_square() -> None:
+    """Frames of a video, each near the next, cut into tiles."""
+    places = np.random.default_rng(0).permutation(60_000)
+    assert not _joined(places // 2, (places + 1) // 2).any()
+    apart = _joined(places // 2, places // 4)
+    assert len(np.unique(apart)) == 15_000
+    assert np.array_equal(apart[np.argsort(places)].reshape(-1, 4).min(axis=1), apart[np.argsort(places)][::4])
 
 
 def test_lists(pack: Path, tmp_path: Path) -> None:
