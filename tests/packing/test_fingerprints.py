@@ -380,6 +380,10 @@ def test_a_build_of_too_many_images_makes_none(photos: Path, tmp_path: Path, mon
     assert stored_fingerprints(open_pack(tmp_path / "p.lmdb")) is None
     attach_fingerprints(tmp_path / "p.lmdb")
     check(open_pack(tmp_path / "p.lmdb"))
+    monkeypatch.setattr("packer.repack.convert.MOST_FINGERPRINTS", 5)
+    printed = good("convert", tmp_path / "p.lmdb", tmp_path / "q.hdf5")
+    assert "fingerprints are not copied: packer attach PACK --fingerprints" in printed.out
+    assert stored_fingerprints(open_pack(tmp_path / "q.hdf5")) is None
 
 
 @pytest.mark.parametrize("at_url", [False, True])
