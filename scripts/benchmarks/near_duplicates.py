@@ -10,9 +10,9 @@ same images, where they are installed. And the time to find all pairs within 6 a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ Change = Callable[[np.ndarray], np.ndarray]
 SHOWN = 0, 2, 4, 6, 8, 10, 12, 14, 16
 SUFFIXES = (".jpg", ".jpeg")
 SEARCH = """
-import sys, time, resource
+import sys, time
 import numpy as np
 from packer.images.fingerprint import FINGERPRINT
 from packer.repack.near_duplicates import Nearness, near_groups
@@ -40,9 +40,10 @@ for start in range(0, len(rows), 10_000):  # signs that go together, as those of
     some = rows[start : start + 10_000]
     signs = random.normal(0, 1, (len(some), 6)) @ weights + random.normal(0, 1, (len(some), 64)) > 0
     some["hash"] = np.packbits(signs, axis=1).view("<u8")[:, 0]
-begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+begun = time.perf_counter()
 near_groups(rows, Nearness(int(sys.argv[2])))
-print(time.perf_counter() - begun, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 1024)
+seconds, status = time.perf_counter() - begun, open("/proc/self/status").read()  # getrusage counts the parent's, too
+print(seconds, int(status.partition("VmHWM:")[2].split()[0]) / 1024)
 """
 
 
@@ -132,20 +133,23 @@ SIDE = 400
 """Photos are made smaller, so that the longer side has no more pixels."""
 
 
-def hashes_of_peers() -> Iterator[tuple[str, int, Callable[[np.ndarray], int]]]:
-    """Yield name, usual bits, and hash (of BGR pixels) of the peers that are installed."""
+@cache
+def hashes_of_peers() -> list[tuple[str, int, Callable[[np.ndarray], int]]]:
+    """Return name, usual bits, and hash (of BGR pixels) of the peers that are installed."""
+    found: list[tuple[str, int, Callable[[np.ndarray], int]]] = []
     for name, method, bits in (("imagehash", "phash", 8), ("imagehash", "dhash", 8)):
         try:
             hashing, pillow = importlib.import_module(name), importlib.import_module("PIL.Image")
         except ImportError:
             continue
-        yield f"{name} {method}", bits, partial(_imagehash, getattr(hashing, method), pillow)
+        found.append((f"{name} {method}", bits, partial(_imagehash, getattr(hashing, method), pillow)))
     for method in ("PHash", "DHash"):
         try:
             hasher = getattr(importlib.import_module("imagededup.methods"), method)()
         except ImportError:
             continue
-        yield f"imagededup {method}", 10, partial(_imagededup, hasher)
+        found.append((f"imagededup {method}", 10, partial(_imagededup, hasher)))
+    return found
 
 
 def _imagehash(function: Any, pillow: Any, image: np.ndarray) -> int:
@@ -172,7 +176,7 @@ def prints_of(file: Path) -> Prints:
     if side > SIDE:
         photo = cv2.resize(photo, None, fx=SIDE / side, fy=SIDE / side, interpolation=cv2.INTER_AREA)
     found = Prints({"": fingerprint_of(np.ascontiguousarray(photo[:, :, ::-1]))}, {})
-    peers = list(hashes_of_peers())
+    peers = hashes_of_peers()
     for peer, _, hash_of in peers:
         found.hashes[peer] = {"": hash_of(photo)}
     for name, change in CHANGES.items():
@@ -221,7 +225,7 @@ def options(parser: Any) -> None:
 def run(given: Any) -> int:
     folder = given.photos or given.data / "photos"
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)[: given.most]
-    with ProcessPoolExecutor(usable_cores()) as pool:
+    with ProcessPoolExecutor(usable_cores(), initializer=cv2.setNumThreads, initargs=(1,)) as pool:
         prints = list(pool.map(prints_of, files, chunksize=4))
     print(f"{len(files):,} photos.\n")
     rows = {name: np.frombuffer(b"".join(one.rows[name] for one in prints), FINGERPRINT) for name in prints[0].rows}
