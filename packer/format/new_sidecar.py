@@ -93,13 +93,15 @@ def write_fingerprints(folder: str, rows: Iterable[bytes], version: int | None =
     Raises:
         StorageError: It cannot be written.
     """
-    content = b"".join(rows)
-    header = {"descr": "|u1", "fortran_order": False, "shape": (len(content) // FINGERPRINT_BYTES, FINGERPRINT_BYTES)}
+    pieces = [*rows]
+    records = sum(map(len, pieces)) // FINGERPRINT_BYTES
+    header = {"descr": "|u1", "fortran_order": False, "shape": (records, FINGERPRINT_BYTES)}
     (name,) = file_names(FINGERPRINTS, "array", version)
     path = os.path.join(folder, name)
     with storage_errors(path):
         remove(path)  # of a call that was interrupted before it could publish the pack
     with storage_errors(path), new_sidecar_file(folder, name) as file:
         np.lib.format.write_array_header_1_0(file, header)
-        file.write(content)
+        for piece in pieces:
+            file.write(piece)
         return SidecarFacts(FINGERPRINTS, "array", "uint8", (FINGERPRINT_BYTES,), (file.sealed(),))

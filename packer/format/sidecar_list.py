@@ -110,9 +110,15 @@ class SidecarFacts:
         return f"lists of {self.kind}" if self.shape else self.kind
 
     @property
+    def are_fingerprints(self) -> bool:
+        """Whether it has the fingerprints of the images, not something else of that name."""
+        form = self.name, self.kind, self.dtype, self.shape
+        return form == (FINGERPRINTS, "array", "uint8", (FINGERPRINT_BYTES,))
+
+    @property
     def text(self) -> str:
         """What it is, for a person."""
-        form = "of each image, for near duplicates and odd images" if self.name == FINGERPRINTS else self.form
+        form = "of each image, for near duplicates and odd images" if self.are_fingerprints else self.form
         return f"{self.name}: {form}, {size_text(self.bytes)}"
 
     def problem(self, records: int) -> str:
@@ -210,7 +216,9 @@ class SidecarList(BesideList):
     def again(pack: str, file: str = "") -> str:
         """Return the next step if the list is damaged, or a file: then the other sidecars can stay."""
         if file not in ("", SidecarList.NAME) and not is_url(pack):
-            return f"restore it, or packer detach {printable(shlex.quote(pack))} {name_in(file)} and attach it again"
+            name, quoted = name_in(file), printable(shlex.quote(pack))
+            again = f"packer attach {quoted} --fingerprints" if name == FINGERPRINTS else "attach it again"
+            return f"restore it, or packer detach {quoted} {name} and {again}"
         listed, how = printable(os.path.join(pack, SidecarList.NAME)), "push" if is_url(pack) else "attach"
         return f"restore it, or remove {listed} and {how} them again"
 

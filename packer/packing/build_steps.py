@@ -19,7 +19,7 @@ from packer.packing import bad_inputs, partial_builds
 from packer.packing.build_options import BuildOptions
 from packer.packing.engines import Engine, with_threads
 from packer.packing.input_table import Inputs
-from packer.packing.journal import ShardResult
+from packer.packing.journal import MOST_FINGERPRINTS, ShardResult
 from packer.packing.make_record import MeasureJob, measure
 from packer.packing.partial_builds import BuildPart, FinishedParts, HasSplits
 from packer.packing.plan import Plan, make_plan, recipe_of
@@ -129,6 +129,9 @@ def plan_of(
     plan = replace(
         make_plan(options, inputs, in_a_worker), first_key=reading.first_key, first_shard=reading.first_shard
     )
+    if inputs.rows > MOST_FINGERPRINTS and not options.no_fingerprints:
+        many = f"a build of more than {MOST_FINGERPRINTS:,} images makes none"
+        progress.note(f"note: no fingerprints: {many}; packer attach PACK --fingerprints does")
     if not options.finish:  # which only moves files
         plan.check_space()
     return plan

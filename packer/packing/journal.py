@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from base64 import b85decode, b85encode
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -24,7 +24,10 @@ from packer.system import open_regular
 from packer.system.atomic import is_own_file, open_own
 from packer.system.storage import storage_errors
 
-MAX_JOURNAL_BYTES = 1 << 30
+MOST_FINGERPRINTS = 20_000_000
+"""A build of more images makes none: it would have 40 bytes of each in memory until it ends."""
+MAX_JOURNAL_BYTES = 1 << 31
+"""Half of it is for fingerprints, 54 bytes each."""
 
 
 @dataclass(slots=True)
@@ -83,9 +86,11 @@ class Journal:
             if not is_own_file(self.path) or os.path.getsize(self.path) > MAX_JOURNAL_BYTES:
                 return
             with open_regular(self.path) as file:
-                lines = file.read().splitlines(keepends=True)
+                self._read_lines(file)
         except OSError:
             return  # there is none, or it is unreadable: everything is packed again
+
+    def _read_lines(self, lines: Iterable[bytes]) -> None:
         for line in lines:
             content = checked_line(line)
             if content is None:
@@ -156,7 +161,7 @@ def content_of(result: ShardResult) -> dict[str, Any]:
         "sources": result.sources,
         "shapes": result.shapes,
         "losses": dict(result.losses),
-        **({"fingerprints": b85encode(result.fingerprints).decode("ascii")} if result.fingerprints else {}),
+        **({"fingerprints": b64encode(result.fingerprints).decode("ascii")} if result.fingerprints else {}),
     }
 
 
@@ -176,7 +181,7 @@ def result_of(content: dict[str, Any]) -> ShardResult:
         sources=str(content["sources"]),
         shapes=content["shapes"],
         losses=Counter(content["losses"]),
-        fingerprints=b85decode(content.get("fingerprints", "")),
+        fingerprints=b64decode(content.get("fingerprints", "")),
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from packer.model.annotation import PartSpec
 from packer.model.fields import FIELD_NAMES, check_target_name
 from packer.packing.build_options import BY_SIZE, DEFAULT_QUALITY, NOT_IN_SPLIT, BuildOptions, not_in_split
 from packer.packing.input_table import Inputs
+from packer.packing.journal import MOST_FINGERPRINTS
 from packer.packing.make_record import UNREAD, MeasureJob, Recipe
 from packer.packing.partition import pieces, rows_at
 from packer.packing.publish import PACK
@@ -416,7 +417,7 @@ def recipe_of(options: BuildOptions, inputs: Inputs) -> Recipe:
             )
             for name, spec in inputs.parts.items()
         ),
-        fingerprints=not options.no_fingerprints and FINGERPRINTS not in inputs.parts,
+        fingerprints=not (options.no_fingerprints or FINGERPRINTS in inputs.parts or inputs.rows > MOST_FINGERPRINTS),
     )
 
 

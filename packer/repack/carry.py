@@ -27,7 +27,6 @@ from packer.format.mmap import check_size, map_file
 from packer.format.new_sidecar import write_fingerprints
 from packer.format.sidecar_list import (
     CHECKED_BYTES,
-    FINGERPRINTS,
     SidecarFacts,
     SidecarFile,
     SidecarList,
@@ -181,7 +180,7 @@ def _carry_sidecars(pack: _CarriedPack, found: dict[Source, SidecarList]) -> Sid
         _carry_sidecar(pack, {source: one for source, listed in found.items() if (one := listed.get(facts.name))})
         for facts in first.sidecars
         if all(its.get(facts.name) == replace(facts, files=()) for its in forms)
-        and (not pack.grows or (pack.added and facts.name == FINGERPRINTS))
+        and (not pack.grows or (pack.added and facts.are_fingerprints))
     ]
     return SidecarList(rows_digest(pack.manifest), tuple(made)) if made else None
 

@@ -35,7 +35,7 @@ from packer.packing.build_options import BuildOptions, check_extension
 from packer.packing.build_steps import list_fingerprints
 from packer.packing.class_map import ClassChange, changes_notes
 from packer.packing.engines import with_threads
-from packer.packing.journal import ShardResult
+from packer.packing.journal import MOST_FINGERPRINTS, ShardResult
 from packer.packing.plan import (
     SAMPLED_IMAGES,
     InputSizes,
@@ -245,7 +245,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
             asked = {**options_that_shape_bytes(options), "command": "convert", "keep_one": keep_one}
             asked["source"] = f"{asked['source']} (digest {old.digest[:12]})"
             resumed = resume_or_restart(output, asked, options.overwrite)
-            for note in (*resumed, *selected.notes, *not_carried([folder], (FINGERPRINTS,))):
+            carried = () if old.records > MOST_FINGERPRINTS else (FINGERPRINTS,)
+            for note in (*resumed, *selected.notes, *not_carried([folder], carried)):
                 progress.note(f"note: {printable(note)}")
             pool.start(min(workers, usable_cores(), len(old.shards)))  # workers load their libraries meanwhile
             plan = CopyPlan(old if classes is None else classes.in_manifest(old), indexes, options, remake)
@@ -279,8 +280,8 @@ def convert(pack: AnyPath, out: AnyPath, progress: Progress | None = None, **giv
 
 
 def _with_fingerprints(jobs: list[CopyJob], folder: str, old: Manifest) -> list[CopyJob]:
-    """Return the jobs with the fingerprints of all records of their shards, if the pack has them."""
-    if (stored := stored_fingerprints(open_pack(folder))) is None:
+    """Return the jobs with the fingerprints of all records of their shards, if the pack has them, and not too many."""
+    if old.records > MOST_FINGERPRINTS or (stored := stored_fingerprints(open_pack(folder))) is None:
         return jobs
     ends = accumulate(shard.records for shard in old.shards)
     ends_of = {shard.container.name: end for shard, end in zip(old.shards, ends, strict=True)}

@@ -22,6 +22,7 @@ from packer.repack.attach import AttachReport, changing, check_name, open_local_
 from packer.system import usable_cores
 
 ROUND_RECORDS = 256
+FIGURES = [name for name in FINGERPRINT.names or () if FINGERPRINT[name].kind == "f"]
 
 
 def fingerprints_of(pack: Pack, progress: Progress | None = None) -> NDArray[np.void]:
@@ -105,11 +106,14 @@ def stored_fingerprints(pack: Pack, records: Int64 | None = None) -> NDArray[np.
         DamagedPack: They were altered.
     """
     facts = pack.sidecars.get(FINGERPRINTS)
-    if facts is None or (facts.dtype, facts.shape) != ("uint8", (FINGERPRINT.itemsize,)):
+    if facts is None or not facts.are_fingerprints:
         return None
     rows: NDArray[np.uint8] = pack.sidecar(FINGERPRINTS).read(np.arange(len(pack)) if records is None else records)
     found = rows.view(FINGERPRINT).reshape(-1)
-    found["version"][found["version"] != VERSION] = 0
+    unfit = found["version"] != VERSION
+    for name in FIGURES:  # of a pack that somebody made by hand
+        unfit |= ~((found[name] >= 0) & (found[name] < np.inf))
+    found["version"][unfit] = 0
     return found
 
 

@@ -80,11 +80,17 @@ def near_groups(rows: NDArray[np.void], near: Nearness, progress: Progress | Non
         progress: Receives the number of times that all hashes are sorted.
     """
     order = np.lexsort((rows["brightness"], rows["strong"][:, 0], rows["hash"]))
-    facts, sets = NearFacts(rows[order], near), JoinedSets(len(order))
+    words = np.ascontiguousarray(rows).view("<u8").reshape(len(rows), rows.itemsize // 8)[order]
+    is_first = np.append(True, (words[1:] != words[:-1]).any(axis=1))[: len(order)]
+    firsts, number = order[is_first], np.cumsum(is_first) - 1  # of equal rows, one is compared
+    facts, sets = NearFacts(rows[firsts], near), JoinedSets(len(firsts))
     masks = _masks(len(facts.hashes), near.bits)
-    for apart in range(1, NEIGHBORS + 1):  # what there is a lot of, such as blank images, is a set from here on
-        near_by = bit_count(facts.hashes[apart:] ^ facts.hashes[:-apart]) <= near.bits
-        sets.join(*facts.alike(np.flatnonzero(near_by), np.flatnonzero(near_by) + apart))
+    by_record = np.argsort(firsts)
+    for places in (np.arange(len(facts.hashes)), by_record):  # frames of a video are often neighbors in a pack
+        for apart in range(1, NEIGHBORS + 1):  # what there is a lot of, such as blank images, is a set from here on
+            one, other = places[:-apart], places[apart:]
+            near_by = bit_count(facts.hashes[one] ^ facts.hashes[other]) <= near.bits
+            sets.join(*facts.alike(one[near_by], other[near_by]))
 
     def work(mask: np.uint64) -> int:
         table = _SortedHashes(facts, mask, MOST_PAIRS // len(masks), sets)
@@ -99,7 +105,7 @@ def near_groups(rows: NDArray[np.void], near: Nearness, progress: Progress | Non
             left_out = max(left_out, found)
             progress.advance(1)
     roots = np.empty(len(order), np.int64)
-    roots[order] = order[sets.roots]
+    roots[order] = firsts[sets.roots[number]]
     some = np.argsort(roots, kind="stable")
     groups = groups_of(some, np.diff(roots[some]) != 0)
     alike = plural(left_out, "fingerprint is", "fingerprints are")
@@ -125,10 +131,11 @@ def surplus(
     removed: dict[int, int] = {}
     for group in range(found.groups.groups):
         rest = np.array(found.groups.listed(group))
+        size = len(rest)
         rest = rest[np.argsort(-pixels[rest].astype(np.int64), kind="stable")]
         while len(rest):
             best, rest = rest[:1], rest[1:]
-            gone = facts.near(best, rest)
+            gone = facts.near(best, rest) if size > 2 else np.ones(len(rest), np.bool_)  # which takes most groups long
             removed.update(dict.fromkeys(rest[gone].tolist(), int(best[0])))
             rest = rest[~gone]
     return removed, found.notes

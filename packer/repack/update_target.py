@@ -282,7 +282,7 @@ class StoreTarget:
     ) -> list[SidecarList]:
         """Write the fingerprints of the records that stay and of new ones; nothing if some are not known."""
         facts = None if listed is None else listed.get(FINGERPRINTS)
-        if facts is None or (content.added and not content.fingerprints):
+        if facts is None or not facts.are_fingerprints or (content.added and not content.fingerprints):
             return []
         shards, data = self.source.manifest.shards, fetch_file(output.store, facts.files[0])
         firsts = np.cumsum([0, *(shard.records for shard in shards)])

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from packer.format.pack import Pack
 from packer.format.sidecar_list import FINGERPRINTS
-from packer.images.fingerprint import FINGERPRINT
-from packer.repack.fingerprints import stored_fingerprints
+from packer.repack.fingerprints import FIGURES, stored_fingerprints
 
 
 class ImageFigure(NamedTuple):
@@ -53,5 +52,4 @@ def figures_text(pack: Pack, record: int) -> str:
     rows = stored_fingerprints(pack.packs[number], np.array([place]))
     if rows is None or not rows["version"][0]:
         return ""
-    names = [name for name in FINGERPRINT.names or () if FINGERPRINT[name].kind == "f"]
-    return ", ".join(f"{name} {float(rows[name][0]):.3g}" for name in names)
+    return ", ".join(f"{name} {float(rows[name][0]):.3g}" for name in FIGURES)

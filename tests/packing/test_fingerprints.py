@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 import shutil
@@ -34,14 +35,18 @@ from packer import (
 )  # fmt: skip
 from packer.containers import CONTAINERS
 from packer.errors import DamagedPack, StorageError
+from packer.format.new_sidecar import write_fingerprints
 from packer.format.pack import Pack
 from packer.format.salvage import repair
+from packer.format.sidecar_list import SidecarList, rows_digest
 from packer.format.verify import verify
 from packer.format.verify_url import verify_url
 from packer.images.fingerprint import FINGERPRINT, SIDE, fingerprint_of
+from packer.packing import build_steps, plan
 from packer.packing.publish import Output
 from packer.repack.fingerprints import fingerprints_of, stored_fingerprints
 from packer.repack.url_packs import clean, find_unreferenced
+from packer.stats.problems import find_problems
 from packer.view.part_facts import specs_of
 
 SHAPES = {"a": (60, 80), "b": (300, 211), "c": (7, 5), "d": (1, 500), "e": (192, 192), "f": (64, 48)}
@@ -126,6 +131,17 @@ def test_the_smallest_and_the_sharpest(size: tuple[int, int]) -> None:
     image = np.indices(size).sum(axis=0) % 2 * 255
     row = np.frombuffer(fingerprint_of(np.dstack([image] * 3).astype(np.uint8)), FINGERPRINT)[0]
     assert row["saturated"] == pytest.approx(image.mean() / 255, abs=1e-3) and np.isfinite(row["focus"])
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_images_of_all_sizes_have_one(channels: int) -> None:
+    """pytest makes errors of NumPy's warnings."""
+    for height, width in itertools.product((1, 2, 3, 191, 193, 900), repeat=2):
+        noise = np.random.default_rng(width).integers(0, 256, (height, width, channels), np.uint8)
+        stripes = np.where(np.arange(width)[:, None] % 2, np.uint8(255), np.zeros((height, 1, channels), np.uint8))
+        for image in (noise, np.ascontiguousarray(stripes)):
+            (row,) = np.frombuffer(fingerprint_of(image), FINGERPRINT)
+            assert all(np.isfinite(row[name]) for name in FINGERPRINT.names or () if row[name].ndim == 0)
 
 
 def test_pixels_of_all_kinds_have_one() -> None:
@@ -354,6 +370,56 @@ def test_turns_of_verify_end(photos: Path, tmp_path: Path, monkeypatch: pytest.M
     packer.build(photos, pack, encode="png", shard_bytes=10_000)
     parts = [verify(pack, subset="1/3").part for _ in range(4)]
     assert parts[0] is not None and parts[0].left_bytes and any(part and not part.left_bytes for part in parts)
+
+
+def test_a_build_of_too_many_images_makes_none(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (plan, build_steps):
+        monkeypatch.setattr(module, "MOST_FINGERPRINTS", 5)
+    printed = good("build", photos, "-o", tmp_path / "p.lmdb", "--encode", "png", "--workers", "1")
+    assert "no fingerprints: a build of more than 5 images makes none; packer attach PACK --fingerprints" in printed.out
+    assert stored_fingerprints(open_pack(tmp_path / "p.lmdb")) is None
+    attach_fingerprints(tmp_path / "p.lmdb")
+    check(open_pack(tmp_path / "p.lmdb"))
+    monkeypatch.setattr("packer.repack.convert.MOST_FINGERPRINTS", 5)
+    printed = good("convert", tmp_path / "p.lmdb", tmp_path / "q.hdf5")
+    assert "fingerprints are not copied: packer attach PACK --fingerprints" in printed.out
+    assert stored_fingerprints(open_pack(tmp_path / "q.hdf5")) is None
+
+
+@pytest.mark.parametrize("at_url", [False, True])
+def test_something_else_of_that_name_is_not_taken_for_them(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_url: bool
+) -> None:
+    """An earlier packer let a user call a sidecar so."""
+    pack, url = tmp_path / "p.lmdb", f"file://{tmp_path}/p.lmdb"
+    packer.build(photos, pack, encode="png")
+    packer.detach(pack, "fingerprint")
+    np.save(tmp_path / "v.npy", np.arange(18, dtype=np.float32).reshape(6, 3))
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.repack.attach.FINGERPRINTS", "")
+        attach(pack, tmp_path / "v.npy", "fingerprint")
+    assert stored_fingerprints(open_pack(pack)) is None
+    draw(photos / "bee" / "new.png", 9, 30, 30)
+    update(url if at_url else pack, photos)
+    opened = open_pack(pack)
+    assert len(opened) == 7 and not opened.sidecars
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -16])
+def test_figures_that_no_image_has_are_not_known(photos: Path, tmp_path: Path, value: float) -> None:
+    """pytest makes errors of NumPy's warnings."""
+    pack = tmp_path / "p.lmdb"
+    packer.build(photos, pack, encode="png")
+    wanted = rows_of(pack)
+    rows = wanted.copy()
+    rows["brightness"][1], rows["contrast"][3] = value, value
+    listed = SidecarList(rows_digest(open_pack(pack).manifest), (write_fingerprints(str(pack), [rows.tobytes()]),))
+    listed.write(str(pack))
+    opened = open_pack(pack)
+    found = stored_fingerprints(opened)
+    assert found is not None and found["version"].tolist() == [1, 0, 1, 0, 1, 1]
+    assert fingerprints_of(opened).tobytes() == wanted.tobytes()
+    find_problems(opened)
 
 
 def test_images_of_an_adopted_file_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:

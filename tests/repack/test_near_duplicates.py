@@ -75,6 +75,33 @@ def test_many_that_are_alike_take_no_time_of_their_square() -> None:
     assert "not all of them were compared" in found.notes[0]
 
 
+def test_of_equal_ones_one_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blank images, or one that is stored a million times."""
+    compared: list[int] = []
+    facts = near_duplicates.NearFacts
+    monkeypatch.setattr(
+        near_duplicates, "NearFacts", lambda rows, near: (compared.append(len(rows)), facts(rows, near))[1]
+    )
+    found = near_groups(rows_of([7] * 1000 + [6, 2**40 - 1] + [7] * 1000 + [2**64 - 1]), Nearness(6)).groups
+    assert compared == [4] and found.starts.tolist() == [0, 2001]
+    assert found.records.tolist() == [*range(1001), *range(1002, 2002)]
+
+
+def test_frames_of_a_video_are_joined_before_hashes_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    flips = np.uint64(1) << np.random.default_rng(0).integers(0, 64, 5000, np.uint64)
+    monkeypatch.setattr(near_duplicates, "_masks", lambda *_: [])
+    assert near_groups(rows_of(np.bitwise_xor.accumulate(flips).tolist()), Nearness(6)).groups.groups == 1
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_of_groups_of_two_one_stays(mirrored: bool) -> None:
+    hashes = np.random.default_rng(0).integers(0, 2**64, 50, np.uint64)
+    other = hashes ^ np.uint64(near_duplicates.mirrored_bits() if mirrored else 9)
+    rows, pixels = rows_of([*hashes.tolist(), *other.tolist()]), np.tile([1, 2], 50)
+    removed, _ = near_duplicates.surplus(rows, Nearness(2, mirrored), pixels)
+    assert removed == {i + 50: i for i in range(50)}
+
+
 def test_bits_are_counted_without_numpy_2(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = np.random.default_rng(0).integers(0, 2**64, 1000, np.uint64)
     monkeypatch.delattr(np, "bitwise_count", raising=False)

@@ -112,6 +112,15 @@ def test_groups_stay_together(tmp_path: Path) -> None:
     )
 
 
+def test_a_long_chain_of_groups_takes_no_time_of_its_square() -> None:
+    """Frames of a video, each near the next, cut into tiles."""
+    places = np.random.default_rng(0).permutation(60_000)
+    assert not joined_groups(places // 2, (places + 1) // 2).any()
+    apart = joined_groups(places // 2, places // 4)
+    assert len(np.unique(apart)) == 15_000
+    assert np.array_equal(apart[np.argsort(places)].reshape(-1, 4).min(axis=1), apart[np.argsort(places)][::4])
+
+
 def test_lists(pack: Path, tmp_path: Path) -> None:
     report = json.loads(good("split", pack, "--parts", "a=0.9,b=0.1", "--lists", "-o", tmp_path, "--json").out)
     assert [part["records"] for part in report["parts"]] == [27, 3]

@@ -68,6 +68,8 @@ def test_images_are_read_where_there_is_no_fingerprint(packs: tuple[Path, Path])
     ran = good("stats", packs[0], "--duplicates", "near")
     assert "13 images" in ran.out and "must be read for fingerprints; packer attach" in ran.out
     assert json.loads(good("stats", packs[0], "--duplicates", "near", "--json").out) == before
+    kinds = {one.kind for one in find_problems(open_pack(packs[0])).found}
+    assert {"near-label-conflict", "near-duplicate"} <= kinds  # of few
     assert any("13 records have no fingerprint" in note for note in find_problems(open_pack(packs[0]), 0).notes)
 
 
