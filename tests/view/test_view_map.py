@@ -52,7 +52,7 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 
 DRAWN = """() => {
   const canvas = document.getElementById("map-canvas");
-  return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0);
+  return canvas && canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0);
 }"""
 
 
