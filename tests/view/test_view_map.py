@@ -52,7 +52,8 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 
 DRAWN = """() => {
   const canvas = document.getElementById("map-canvas");
-  return canvas && canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0);
+  if (!canvas) return false;
+  return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0);
 }"""
 
 
