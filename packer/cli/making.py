@@ -116,10 +116,12 @@ def summary_lines(summary: BuildSummary, output: str) -> list[str]:
         (summary.elsewhere, NOT_IN_SPLIT),
     )
     others = ", ".join(f"{count:,} {what}" for count, what in left_out if count)
-    of = f" of {counts['found']:,} found ({others})" if others else ""
+    noun = "tile" if summary.manifest.options.get("tile") else "image"
+    found = "" if noun == "tile" else f" of {counts['found']:,} found"  # which counts images that are left out, too
+    of = f"{found} ({others})" if others else ""
     lines.append(
-        f"packed {plural(counts['packed'], 'image')}{of}: {size_text(summary.pack_bytes)} in "
-        f"{time_text(summary.seconds)} ({summary.images_per_s:,.0f} images/s); "
+        f"packed {plural(counts['packed'], noun)}{of}: {size_text(summary.pack_bytes)} in "
+        f"{time_text(summary.seconds)} ({summary.images_per_s:,.0f} {noun}s/s); "
         f"look at it: packer view {printable(shlex.quote(output))}"
     )
     return lines

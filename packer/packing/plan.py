@@ -327,7 +327,7 @@ class Plan:
         sizes = "different sizes" if shape is None else f"{shape[1]}x{shape[0]}x{shape[2]}"
         sizes = "sizes read later" if self.late_sizes else sizes
         counts = (
-            (inputs.rows, "image"),
+            (inputs.rows, "image" if options.tile is None else "tile"),
             (len(inputs.classes), "class"),
             (inputs.count("boxes"), "box"),
             (inputs.count("landmarks"), "landmark"),

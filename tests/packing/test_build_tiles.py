@@ -372,3 +372,9 @@ def test_wrong_arguments_of_merge_tiles(given: dict[str, Any]) -> None:
     boxes = {"boxes": [[0, 0, 1, 1]], "scores": [1.0], "labels": [0]}
     with pytest.raises(packer.PackerError):
         packer.merge_tiles([boxes], [[0, 0, 4, 4, 4, 4]], **{"images": ["a"], **given})
+
+
+def test_the_command_counts_tiles(voc: Path) -> None:
+    ran = good("build", voc, "-o", voc.parent / "p.lmdb", "--tile", "16x12", "--split", "all")
+    count = f"{len(packer.open_pack(voc.parent / 'p.lmdb')):,} tiles"
+    assert f"plan: {count}, " in ran.err and f"packed {count}: " in ran.out + ran.err
