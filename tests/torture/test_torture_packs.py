@@ -92,7 +92,8 @@ def read_all(folder: Path) -> object:
         parts = [_plain(pack.part(i, name)) for name in pack.manifest.parts]
         records.append((pack.key(i), image.tobytes(), image.shape, repr(values), repr(parts)))
     columns = [(name, repr([_plain(row) for row in pack.column(name)])) for name in COLUMNS]
-    return records, columns, pack.classes, pack.paths
+    beside = [_plain(pack.sidecar(name).read(np.arange(len(pack)))) for name in pack.sidecars]
+    return records, columns, pack.classes, pack.paths, beside
 
 
 def _plain(value: Any) -> object:
