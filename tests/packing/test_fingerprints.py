@@ -16,6 +16,7 @@ import pytest
 from damage import flip
 from drawn import draw, image_file, pixels
 from numpy.typing import NDArray
+from packs import needs_cache
 from running import digests, good, refused
 
 import packer
@@ -218,7 +219,7 @@ def redraw(photos: Path, seed: int) -> None:
         draw(path, seed + number, 20 + number, 30)
 
 
-@pytest.mark.parametrize("at_url", [False, True])
+@pytest.mark.parametrize("at_url", [False, pytest.param(True, marks=needs_cache)])
 def test_an_update_of_which_no_image_stays(photos: Path, tmp_path: Path, at_url: bool) -> None:
     """Nothing is taken from the pack: it has had fingerprints all the same, and what else it had is said to be lost."""
     pack = f"file://{tmp_path}/p.lmdb" if at_url else str(tmp_path / "p.lmdb")
@@ -240,6 +241,7 @@ def test_an_update_keeps_a_pack_without_them(photos: Path, tmp_path: Path) -> No
     assert not open_pack(pack).sidecars
 
 
+@needs_cache
 def test_parts_and_stores_have_the_same(photos: Path, tmp_path: Path) -> None:
     options = {"encode": "png", "shard_bytes": 40_000}
     packer.build(photos, tmp_path / "p.lmdb", **options)
@@ -299,6 +301,7 @@ def test_a_purge_erases_those_of_deleted_records(photos: Path, tmp_path: Path, s
         check(opened)
 
 
+@needs_cache
 def test_there_and_back(photos: Path, tmp_path: Path) -> None:
     pack, url = tmp_path / "p.lmdb", f"file://{tmp_path}/store"
     packer.build(photos, pack, encode="png")
@@ -310,6 +313,7 @@ def test_there_and_back(photos: Path, tmp_path: Path) -> None:
     assert rows_of(open_pack(url, tmp_path / "cache")).tobytes() == rows_of(pack).tobytes()
 
 
+@needs_cache
 @pytest.mark.parametrize("without", [False, True])
 def test_a_pack_that_replaces_another_at_a_url_has_its_own(photos: Path, tmp_path: Path, without: bool) -> None:
     url, given = f"file://{tmp_path}/store", {"encode": "png", "scratch": str(tmp_path)}
