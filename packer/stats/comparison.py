@@ -13,6 +13,7 @@ from packer.errors import UsageError, plural, printable
 from packer.format.pack import Pack
 from packer.model.annotation import Int64, Mask, Progress
 from packer.packing.write_shard import ahead
+from packer.repack.attach import COMPARED
 from packer.stats.average_precision import AveragePrecision, average_precision
 from packer.stats.matching import (
     CONFIDENCE,
@@ -122,7 +123,7 @@ def compare(
 def kind_of(pack: Pack, name: str) -> str:
     """Return the kind of what was attached. Raise UsageError if it is nothing that is compared."""
     facts = pack.sidecars.get(name)
-    if facts is None or facts.kind not in ("boxes", "labels", "mask"):
+    if facts is None or facts.kind not in COMPARED:
         there = ", ".join(compared(pack)) or "none"
         problem = f"has no predictions called {printable(name)}"
         raise UsageError(

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_boxes import boxes_of_records
 
-from packer.stats.matching import RaggedBoxes, match_boxes
+from packer.stats.matching import match_boxes
 
 metrics = pytest.importorskip("ultralytics.utils.metrics", reason="ultralytics is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -15,16 +16,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 @pytest.mark.parametrize(("iou", "confidence"), [(0.45, 0.25), (0.7, 0.5)])
 def test_it_is_that_of_ultralytics(iou: float, confidence: float) -> None:
-    rng = np.random.default_rng(0)
-
-    def draw(scores: bool) -> RaggedBoxes:
-        counts = rng.integers(0, 13, 300)
-        corners = rng.uniform(0, 60, (counts.sum(), 2))
-        boxes = np.hstack([corners, corners + rng.uniform(8, 40, corners.shape)]).astype(np.float32)
-        labels = rng.integers(0, 4, len(boxes))
-        return RaggedBoxes(boxes, labels, counts, rng.random(len(boxes)).astype(np.float32) if scores else None)
-
-    truth, said = draw(False), draw(True)
+    truth, said = boxes_of_records(300)
     matrix: Any = metrics.ConfusionMatrix(names={number: str(number) for number in range(4)})
     assert said.scores is not None
     for record in range(300):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_boxes import boxes_of_records
 from drawn_masks import picture, write_files
 from drawn_predictions import NAMES, as_results, build_set, labels_of, perturbed, write_results
 from running import good, run
@@ -129,17 +130,7 @@ def confusion_of_ultralytics(truth: RaggedBoxes, said: RaggedBoxes, classes: int
 
 @pytest.fixture(scope="module")
 def many() -> tuple[RaggedBoxes, RaggedBoxes]:
-    """400 records with up to 12 boxes in a small area, which overlap a lot."""
-    rng = np.random.default_rng(0)
-
-    def draw(scores: bool) -> RaggedBoxes:
-        counts = rng.integers(0, 13, 400)
-        corners = rng.uniform(0, 60, (counts.sum(), 2))
-        boxes = np.hstack([corners, corners + rng.uniform(8, 40, corners.shape)]).astype(np.float32)
-        labels = rng.integers(0, 4, len(boxes))
-        return RaggedBoxes(boxes, labels, counts, rng.random(len(boxes)).astype(np.float32) if scores else None)
-
-    return draw(False), draw(True)
+    return boxes_of_records(400)
 
 
 @pytest.mark.parametrize(("iou", "confidence"), [(0.5, 0.25), (0.45, 0.0), (0.7, 0.6)])

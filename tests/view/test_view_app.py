@@ -556,11 +556,6 @@ def test_a_batch_without_a_crop(tmp_path: Path) -> None:
         assert np.array_equal(seen(sample["picture"]), pack.image(sample["record"]))
 
 
-def unlike(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that are not of near duplicates: drawn waves look alike."""
-    return [one for one in problems if not one["kind"].startswith("near")]
-
-
 def test_problems(tmp_path: Path) -> None:
     """Each kind has a count, a set of records and examples; a box is shown large, alone."""
     source = tmp_path / "src"
@@ -572,7 +567,8 @@ def test_problems(tmp_path: Path) -> None:
         (source / f"Annotations/{i:02d}.xml").write_text(voc_xml(f"{i:02d}.jpg", boxes, (300, 200)))
     good("build", source, "-o", tmp_path / "pack")
     pack = open_pack(tmp_path / "pack")
-    problem, rare = unlike(ask(pack, "problems")["problems"])
+    problem, near, rare = ask(pack, "problems")["problems"]
+    assert near["kind"] == "near-duplicate"  # the drawn waves look alike
     assert (
         rare["kind"] == "rare-class"
         and problem["kind"] == "two-classes"
@@ -603,7 +599,8 @@ def test_several_packs(tmp_path: Path) -> None:
     facts = ask(pack, "pack")
     assert facts["name"] == "train.pack + val.pack" and facts["records"] == 20 and facts["rejected"] == 0
     assert facts["packs"] == [{"name": "train.pack", "records": 10}, {"name": "val.pack", "records": 10}]
-    [leak] = unlike(ask(pack, "problems")["problems"])
+    leak, *near = ask(pack, "problems")["problems"]
+    assert [one["kind"] for one in near] == ["near-leak", "near-label-conflict"]  # the drawn waves look alike
     assert leak["kind"] == "leak" and leak["objects"] == 2
     found = ask(pack, "tiles", set_="problem:leak")["tiles"]
     assert len(found) == 4 and len({tile["picture"] for tile in found}) == 2
